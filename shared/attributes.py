@@ -1,11 +1,10 @@
-"""What is known of an endpoint: typed keys, each with the plugin that produces it.
+"""Attributes of endpoints: typed keys, each with the plugin that produces it.
 
-An attribute that an endpoint doesn't have is absent, never zero: a reader has to say what absence means to it. On the
-bus and in the picker's columns an attribute goes by its `wire` name, `<name>/<producer>`, as in the Go original, so
-that two producers of one name don't meet.
+A missing attribute is absent, never zero; each reader decides what that means. On the bus and in the picker's columns,
+an attribute goes by its `wire` name, `<name>/<producer>`, as in the Go original.
 
-Every attribute of numbers has bounds. What a server says beyond them isn't taken: one that is wrong by a hundred orders
-of magnitude would spoil every sum, mean and array that it gets into.
+Attributes of numbers have bounds, and values outside are refused: a value wrong by a hundred orders of magnitude would
+spoil every sum and mean.
 """
 
 import copy
@@ -38,17 +37,16 @@ class Bounds(Struct, frozen=True):
 
 
 ANY = Bounds(-(2.0**64), 2.0**64)
-"""Of an attribute that says none, such as one that a configuration makes of any metric: what counters of 64 bits hold,
-times in nanoseconds included. Squares and sums of thousands of such numbers are finite."""
+"""The default: numbers of 64-bit counters, including nanoseconds. Squares and sums of thousands of them are finite."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class AttributeKey(Generic[T]):
-    """Names an attribute. `kind` is `float` (a column of numbers) or the struct or tuple that it holds. Raises
-    ValueError for other `bounds` than the attribute has.
+    """Names an attribute. `kind` is `float` (a column of numbers) or the type of the value. Raises ValueError for other
+    `bounds` than the attribute has; without bounds, the key is the attribute as it is.
 
-    Equal keys are one object for as long as anybody has it, so that looking up what an endpoint has costs no comparison
-    of texts: it is done for every attribute of every page. Whoever names no bounds means the attribute as it is.
+    Equal keys are one object while anybody holds it, so look-ups, which happen for every attribute of every page,
+    compare no strings.
     """
 
     name: str
@@ -99,8 +97,8 @@ WAITING_QUEUE_SIZE = AttributeKey("WaitingQueueSize", CORE, float, _REQUESTS)
 RUNNING_REQUESTS_SIZE = AttributeKey("RunningRequestsSize", CORE, float, _REQUESTS)
 """Requests in the model server's batch."""
 KV_CACHE_USAGE = AttributeKey("KVCacheUsagePercent", CORE, float, Bounds(0.0, 2.0))
-"""Share of the KV cache in use, 0 to 1 (the name is the Go original's; the value is no percentage). Up to 2, because
-what is used and what there is may not be counted in one moment; a full cache given in percent is beyond."""
+"""Share of the KV cache in use, 0 to 1; the name is the Go original's. Up to 2, because usage and size may be counted
+at different moments; a percentage is refused."""
 CACHE_BLOCK_SIZE = AttributeKey("CacheBlockSize", CORE, float, Bounds(0.0, 65_536.0))
 """Tokens in a KV cache block: 1 to 128, thousands in models with Mamba layers. 0 says nothing."""
 CACHE_NUM_BLOCKS = AttributeKey("CacheNumBlocks", CORE, float, Bounds(0.0, 1e9))
@@ -117,8 +115,7 @@ SERVED_MODELS: AttributeKey[tuple[str, ...]] = AttributeKey("/v1/models", "model
 GPU_UTILIZATION = AttributeKey("GPUUtilization", "dcgm-extractor", float, _SHARE)
 """Share of time in which the busiest of the endpoint's GPUs computed something, 0 to 1."""
 REACHABLE = AttributeKey("Reachable", "collector", float, _SHARE)
-"""1 as of the last scrape of the model server that brought a page; 0 as of the last failed one, when so many in a row
-were refused or timed out that the server seems to be down."""
+"""1 after a successful scrape of the server; 0 after so many refused or late ones in a row that it seems down."""
 
 STANDARD_KEYS: tuple[AttributeKey[Any], ...] = (
     WAITING_QUEUE_SIZE,
@@ -149,8 +146,7 @@ class Sample(Struct, frozen=True):
 
 
 MAX_VALUE, MAX_NAMES = 16 * 2**10, 10_000
-"""Bytes of a message that a value takes which is no number, and of a list of texts, which is quick to read however long
-they are, how many."""
+"""Bytes of an encoded value that isn't a number; of a list of strings, which is decoded quickly, its length."""
 _texts = msgspec.msgpack.Decoder(list[str])
 
 
@@ -181,11 +177,8 @@ def entries(encoded: bytes) -> int:
 
 
 def fault(key: AttributeKey[Any], value: object) -> str:
-    """What keeps the value from being the attribute's, in words; empty where nothing does.
-
-    One text in a column of numbers would break the column for all endpoints, and what no message can carry the frame of
-    all attributes.
-    """
+    """Why the value can't be the attribute's; empty if it can. One string would break a column of numbers, and one
+    value that can't be encoded a whole frame."""
     if key.kind is float:
         if not _is_number(value):
             return f"{key} is {_shown(value)}; a finite number is expected"
@@ -200,8 +193,7 @@ def fault(key: AttributeKey[Any], value: object) -> str:
 
 
 def accepted(key: AttributeKey[T], value: T) -> T:
-    """The value as it is now: a copy where the plugin that gave it could change it. Raises ValueError that says what
-    keeps it from being the attribute's."""
+    """The value, copied if the plugin could change it. Raises ValueError with its fault."""
     if reason := fault(key, value):
         raise ValueError(reason)
     if key.kind is float or _is_immutable(value):
@@ -264,11 +256,12 @@ class AttributeMap:
         self._refused: dict[AttributeKey[Any], tuple[float, Bounds]] = {}
 
     def put(self, key: AttributeKey[T], value: T, at: float) -> bool:
-        """The endpoint has this value, seen at `at` in monotonic seconds or `ALWAYS`; whether it is another one than
-        before. Raises ValueError for a value that isn't of the key's kind, and for a time that is none.
+        """Store the value, seen at `at` (monotonic seconds, or `ALWAYS`). Returns whether it differs from the last one.
+        Raises ValueError for a value of another kind, and for an invalid time.
 
-        A number beyond the key's bounds isn't taken, but told by `take_refused`: what was known before ages. What can
-        be changed is copied, so a plugin may go on using the object that it gave."""
+        A number outside the key's bounds is refused, see `take_refused`, and the last value ages. A mutable value is
+        copied.
+        """
         changed = False
         if key.kind is float:
             bounds = key.bounds
@@ -292,8 +285,8 @@ class AttributeMap:
         return self._set(key, value, at) or changed
 
     def deny(self, key: AttributeKey[Any], at: float) -> bool:
-        """It is known that the endpoint doesn't have the attribute; whether that is news. Readers forget what they were
-        told before, instead of letting it age."""
+        """Store that the endpoint doesn't have the attribute; returns whether that is new. Readers then forget the last
+        value instead of letting it age."""
         return self._set(key, None, at)
 
     def _set(self, key: AttributeKey[Any], value: Any, at: float) -> bool:
@@ -334,8 +327,7 @@ class AttributeMap:
         return self._samples.get(key)
 
     def drop(self, key: AttributeKey[Any]) -> None:
-        """Forget the attribute, as if nothing had ever been known of it. Readers aren't told: that is what `deny`
-        does."""
+        """Forget the attribute without telling readers, unlike `deny`."""
         self._samples.pop(key, None)
 
     def items(self) -> ItemsView[AttributeKey[Any], Sample]:

@@ -1,8 +1,8 @@
-"""What the system is about: endpoints, the pool that they form, and the resources that steer its traffic.
+"""The domain: endpoints, their pool, and the resources that steer its traffic.
 
-Every struct is frozen and is one fact on the bus (`shared.bus`): its tag names its kind and version, fields that a
-reader doesn't know are ignored. The resources follow the Gateway API Inference Extension (InferencePool v1,
-InferenceObjective, InferenceModelRewrite and InferenceModel v1alpha2); only what some tier reads is kept.
+Every struct is a fact on the bus (`shared.bus`): its tag names kind and version, and readers ignore unknown fields.
+Resources follow the Gateway API Inference Extension (InferencePool v1, InferenceObjective, InferenceModelRewrite and
+InferenceModel v1alpha2), as far as a tier reads them.
 """
 
 from enum import StrEnum
@@ -142,10 +142,8 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int | None]:
-    """The parts of `10.0.0.1:8000`, `[fd00::1]:8000`, `[fd00::1]`, `fd00::1` or `host`; a missing port is None.
-
-    Raises ValueError, naming the text, when it is none of these.
-    """
+    """The parts of `10.0.0.1:8000`, `[fd00::1]:8000`, `[fd00::1]`, `fd00::1` or `host`; a missing port is None. Raises
+    ValueError with the text for anything else."""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         colon, port = rest[:1], rest[1:]

@@ -66,8 +66,8 @@ class Input(Struct, frozen=True):
     optional: bool = False
     """Whether the plugin works without it. A required attribute that nothing produces is an error at start."""
     parameter: str = ""
-    """The parameter that names the attribute or its producer. What `name` was resolved to is in the instance's `inputs`
-    under this name."""
+    """The parameter that names the attribute or its producer; in the instance's `inputs`, the resolved attribute's
+    key."""
     name: str = ""
     """Without a key: the attribute's name, or that of a plugin that produces one attribute."""
     producer: str = ""
@@ -155,16 +155,14 @@ class Plugin:
 
     @classmethod
     def topic(cls, parameters: Any) -> str:
-        """What a source's output, or an extractor's input, is about, where its kind alone doesn't say: `v1 Node`.
-
-        A source and its extractors agree on it, and two sources of one topic are an error. Empty is any.
-        """
+        """What a source's output or an extractor's input is about, if its kind doesn't say: `v1 Node`; empty is any. A
+        source and its extractors agree on it; two sources of one topic are an error."""
         return ""
 
     @classmethod
     def check(cls, parameters: Any, demand: Demand) -> list[Concern]:
-        """What the parameters lack for what others want of an instance. What it makes may depend on them in ways that
-        `produces` can't say: made of some servers' answers and not of others'."""
+        """What the parameters lack for the demands on an instance, beyond `produces`: it may make an attribute of some
+        servers only."""
         return []
 
     @classmethod
@@ -184,8 +182,8 @@ class Registry:
         self._aliases: dict[str, type[Plugin]] = {}
         self.failures: tuple[str, ...] = ()
         """Entry points that could not be loaded, and why."""
-        for one in types:
-            self.add(one)
+        for kind in types:
+            self.add(kind)
 
     @classmethod
     def installed(cls) -> "Registry":
@@ -194,14 +192,13 @@ class Registry:
 
     @classmethod
     def of(cls, entries: Iterable[EntryPoint]) -> "Registry":
-        """The types of these entry points. One that can't be loaded is among `failures`: a broken package only matters
-        to documents that name its types."""
+        """The types of these entry points. One that can't be loaded is among `failures`: only its users need it."""
         registry = cls()
         for entry in entries:
             try:
                 loaded = entry.load()
-                for one in [loaded] if isinstance(loaded, type) else loaded:
-                    registry.add(one)
+                for kind in [loaded] if isinstance(loaded, type) else loaded:
+                    registry.add(kind)
             except Exception as error:  # noqa: BLE001 - a foreign module can fail in any way; each way is reported
                 registry.failures += (f"entry point {entry.name!r} ({entry.value}): {type(error).__name__}: {error}",)
         return registry
@@ -222,7 +219,7 @@ class Registry:
 
     def producers(self, key: AttributeKey[Any]) -> list[type[Plugin]]:
         """Types that produce the attribute."""
-        return [one for one in self._types.values() if key in one.PRODUCES]
+        return [kind for kind in self._types.values() if key in kind.PRODUCES]
 
     def names(self) -> list[str]:
         return sorted(self._types)

@@ -1,23 +1,18 @@
-"""Counts the failures of plugins, and tells of them: as a metric, on `/readyz` and in the log.
+"""Counts the failures of plugins: as a metric, on `/readyz` and in the log.
 
-A plugin is somebody else's code, and what it does wrong costs its own part of the work and no other's. Whoever calls a
-plugin decides what stands in for its result, and records the failure here. One object a process: every tier has the
-same metric, the same note and the same line in the log.
+A failing plugin affects only its own part of the work: its caller decides what replaces the result, and records the
+failure here. There is one object per process.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from traceback import format_tb
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+
+from shared.recent_events import Recent, RecentEvents
 
 log = structlog.get_logger(__name__)
 
-WELL_AFTER = 60.0
-"""Seconds after its last failure from which on a plugin counts as well again."""
-LOG_EVERY = 60.0
-"""Seconds between two lines in the log about one plugin."""
 SHOWN = 256
 """Characters of an error that are kept, shown and logged."""
 FRAMES = 20
@@ -51,77 +46,29 @@ def _frames(error: Exception) -> str:
     return "Traceback (most recent call last):\n" + "".join(format_tb(error.__traceback__, -FRAMES)).rstrip()
 
 
-class _Plugin:
-    """How one plugin fares."""
-
-    __slots__ = ("failed_at", "failures", "log_at", "reason", "unlogged")
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.failed_at = float("-inf")
-        self.reason = ""
-        self.log_at = float("-inf")
-        self.unlogged = 0
-
-
-class PluginFailures(Collector):
-    """The failures of a process's plugins by name, over all configurations that it runs one after the other.
-
-    `clock` gives monotonic seconds. Not to be used by several threads.
-    """
+class PluginFailures(RecentEvents):
+    """The failures of a process's plugins by name, over all configurations that it runs one after the other."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._plugins: dict[str, _Plugin] = {}
+        text = "Failed calls of a plugin: it raised an exception, or its result is unusable"
+        super().__init__(clock, "pointsman_plugin_failures", text, "plugin")
 
     def follow(self, plugin: str) -> None:
         """Have a series of the plugin from the start: one that is there at 0 can be alerted on."""
-        self._plugins.setdefault(plugin, _Plugin())
+        self._events.setdefault(plugin, Recent())
 
     def record(self, plugin: str, error: Exception | str, **about: str) -> None:
-        """The plugin failed, with an exception or in words. `about` says what on: a request's id, an endpoint's.
-
-        Logged once a minute for each plugin, an exception with the frames of its traceback. The exception's text is in
-        the reason alone: it may be of any length.
-        """
-        one = self._plugins.setdefault(plugin, _Plugin())
-        now = self._clock()
-        one.failures += 1
-        one.failed_at = now
-        one.reason = reason_of(error)
-        one.unlogged += 1
-        if now >= one.log_at:
+        """The plugin failed, with an exception or in words; `about` says on what: a request's id, an endpoint's. Logged
+        once a minute per plugin, with the innermost frames of the traceback. The reason is shortened."""
+        reason = reason_of(error)
+        if unlogged := self.count(plugin, reason):
             raised = {"exception": _frames(error)} if isinstance(error, Exception) and error.__traceback__ else {}
-            log.error(
-                "plugin.failed", plugin=plugin, **about, reason=one.reason, since_last_line=one.unlogged, **raised
-            )
-            one.log_at, one.unlogged = now + LOG_EVERY, 0
-
-    def counts(self) -> dict[str, int]:
-        """Failures by plugin."""
-        return {name: one.failures for name, one in self._plugins.items()}
+            log.error("plugin.failed", plugin=plugin, **about, reason=reason, since_last_line=unlogged, **raised)
 
     def note(self) -> str | None:
         """What `/readyz` mentions: the plugins that failed within the last minute; None when there are none."""
-        now = self._clock()
-        return (
-            "; ".join(
-                f"plugin {name!r} has failed {one.failures} times, {now - one.failed_at:.0f} s ago with: {one.reason}"
-                for name, one in self._plugins.items()
-                if now - one.failed_at < WELL_AFTER
-            )
-            or None
-        )
-
-    def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(
-            "pointsman_plugin_failures",
-            "Failed calls of a plugin: it raised an exception, or its result is unusable",
-            labels=["plugin"],
-        )
-        for name, one in self._plugins.items():
-            family.add_metric([name], one.failures)
-        yield family
-
-    def __repr__(self) -> str:
-        return f"<PluginFailures {sum(one.failures for one in self._plugins.values())} of {len(self._plugins)} plugins>"
+        failed = [
+            f"plugin {name!r} has failed {failures.count} times, {age:.0f} s ago with: {failures.text}"
+            for name, failures, age in self.recent()
+        ]
+        return "; ".join(failed) or None

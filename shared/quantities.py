@@ -1,7 +1,7 @@
-"""Numbers with units as configuration documents and flags write them: durations and sizes.
+"""Durations and sizes as configuration documents and flags write them.
 
-Durations are Go's (`50ms`, `1m30s`, `2h`) because that is what EndpointPickerConfigs use; a bare number is seconds.
-Sizes are Kubernetes quantities (`64Mi`, `1G`, `1k`, `1e6`, `4096`) that come to whole numbers.
+Durations are Go's (`50ms`, `1m30s`, `2h`), as in EndpointPickerConfigs; a bare number is seconds. Sizes are whole
+Kubernetes quantities (`64Mi`, `1G`, `1k`, `1e6`, `4096`).
 """
 
 import re
@@ -26,15 +26,15 @@ Duration = Annotated[float, Meta(ge=0, extra={"format": "duration"})]
 PositiveDuration = Annotated[float, Meta(gt=0, extra={"format": "duration"})]
 """Seconds; as `Duration`, and not zero."""
 
+PositiveSize = Annotated[int, Meta(ge=1, extra={"format": "size"})]
+"""As `Size`, and not zero."""
+
 Size = Annotated[int, Meta(ge=0, extra={"format": "size"})]
 """Bytes, or a count; written as a Kubernetes quantity or a plain number; never negative."""
 
 
 def parse_duration(text: object) -> float:
-    """Seconds of a Go duration (`250ms`, `1m30s`) or of a bare number. A sign is read; a range is the caller's matter.
-
-    Raises ValueError that says what would be right.
-    """
+    """Seconds of a Go duration (`250ms`, `1m30s`) or a bare number, perhaps negative. Raises ValueError with advice."""
     if isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) < 1e300:
         return float(text)
     if isinstance(text, str) and len(text) <= _LONGEST:
@@ -58,10 +58,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: object) -> int:
-    """The number that a Kubernetes quantity (`64Mi`, `1G`, `1k`, `4096`) stands for. A sign is read.
-
-    Raises ValueError that says what would be right.
-    """
+    """The value of a Kubernetes quantity (`64Mi`, `1k`, `4096`), perhaps negative. Raises ValueError with advice."""
     if isinstance(text, int) and not isinstance(text, bool):
         return text
     if isinstance(text, float) and text.is_integer():

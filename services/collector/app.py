@@ -22,14 +22,16 @@ from services.collector.pipeline import Pipeline, build
 from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeMap
-from shared.bus import Delete, Event, FramePublisher, MalformedLog, Membership, Replica, Reset, Upsert
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
+from shared.bus.membership import Membership
+from shared.bus.replica import Replica
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
@@ -63,11 +65,8 @@ class CollectorService(Service):
         first = self._first() if text is None else self._build(self._read(text, path))
         self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
-        malformed = MalformedLog(time.monotonic)
-        self.replica = Replica(self.bus, subjects, self._pool, self._on_event, malformed=malformed)
-        self.members = Membership(
-            self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon(), malformed=malformed
-        )
+        self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
+        self.members = Membership(self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon())
         self._publisher = FramePublisher(self.bus, subjects, self._pool, self.id)
         self.out_of_range = OutOfRange(time.monotonic)
         self._client = Client(settings.scrape_timeout, settings.page_limit, settings.header_limit)
@@ -90,16 +89,16 @@ class CollectorService(Service):
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
         self._use(first)
-        self.registry.register(DataLayerMetrics(self._event_counts))
+        self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.members.duplicate_id))
+        self.registry.register(BusMetrics(self.bus, self.replica, self.members.duplicate_id))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", self.members.duplicate_id_problem)
         self.readiness.mention("attributes", self.out_of_range.note)
-        self.readiness.mention("bus", malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.require("configuration", lambda: self._unconfigured or None)
 
     async def start(self) -> None:

@@ -28,28 +28,19 @@ from services.picker.transport import certificate
 from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
-from shared.bus import (
-    BusError,
-    Delete,
-    DuplicateId,
-    Event,
-    FrameReader,
-    Load,
-    Malformed,
-    MalformedLog,
-    Msg,
-    Replica,
-    Reset,
-    Upsert,
-    decode,
-    encode,
-)
+from shared.bus import Msg
+from shared.bus.codec import decode, encode
+from shared.bus.duplicate_id import DuplicateId
+from shared.bus.errors import BusError, Malformed
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Load
+from shared.bus.queueing_delay import IMPLAUSIBLE
+from shared.bus.replica import Replica
 from shared.bus.subjects import parse_key
-from shared.bus.transit import IMPLAUSIBLE
 from shared.config import LoadedConfig, load
 from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Configuration, Endpoint
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
@@ -84,7 +75,7 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.out_of_range = OutOfRange(time.monotonic)
         self.registry.register(self.out_of_range)
-        self.view = View(settings.unhealthy_expiry, self._on_out_of_range)
+        self.view = View(settings.unhealthy_expiry, self._on_out_of_range, settings.view_limits)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -126,19 +117,17 @@ class PickerService(Service):
         held.set_function(lambda: self.handler.budget.used)
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = self._dispatcher()
-        self.registry.register(DataLayerMetrics(self._event_counts))
+        self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
-        malformed = self._malformed = MalformedLog(time.monotonic)
-        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event, malformed=malformed)
+        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event)
         self.frames = FrameReader(
             self.bus,
             self._subjects,
             self._pool,
             lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
-            malformed=malformed,
         )
         self.duplicate_id = DuplicateId(self.tier, self.id)
-        self.registry.register(BusMetrics(self.bus, self.replica, malformed, self.duplicate_id))
+        self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
         self._load_run = secrets.randbits(63)
         self._load_sequence = 0
         self._load_published = 0.0
@@ -154,7 +143,7 @@ class PickerService(Service):
         self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("load", lambda: self._load_problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
-        self.readiness.mention("bus", malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self.grpc = ExtProcServer(
             self.handler.open_stream,
@@ -212,7 +201,7 @@ class PickerService(Service):
 
     def state(self) -> Mapping[str, Any]:
         now = time.monotonic()
-        age = self.replica.age(now)
+        age = self.replica.age()
         picks = self.metrics.requests.picks
         return {
             "pool": self._pool,
@@ -221,7 +210,7 @@ class PickerService(Service):
             "view": {
                 "synced": self.replica.synced,
                 "age": round(age, 3) if age < 1e9 else None,
-                "source_age": round(self.replica.source_age(now), 3) if age < 1e9 else None,
+                "source_age": round(self.replica.source_age(), 3) if age < 1e9 else None,
                 "epoch": self.replica.epoch,
                 "frames": self.view.columns.frames,
             },
@@ -313,12 +302,12 @@ class PickerService(Service):
         try:
             row = decode(Load, message.data)
         except Malformed as error:
-            self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
+            self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
         if row.sender == self.id:
             self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
         elif not self.view.apply_load(row, time.monotonic()):
-            self._malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+            self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
     # What the bus gets
 

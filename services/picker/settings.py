@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from shared.quantities import Duration, PositiveDuration, Size, format_duration
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
 from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
 
@@ -103,6 +104,19 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     metrics_models: Annotated[
         int, Meta(ge=1, description="maximum model names in metrics; others are counted as `other`")
     ] = 100
+    max_model_names: Annotated[
+        int, Meta(ge=1, description="maximum model names of rewrites, and InferenceModels; the youngest have no effect")
+    ] = LIMITS_OF_VIEW.model_names
+    max_peer_rows: Annotated[
+        int,
+        Meta(ge=1, description="maximum rows of the loads of other pickers, 1 000 each at least"),
+    ] = LIMITS_OF_VIEW.peer_rows
+    max_attributes: Annotated[
+        int, Meta(ge=1, description="maximum attributes that no plugin reads; of those that aren't numbers, an eighth")
+    ] = LIMITS_OF_VIEW.attributes
+    max_attribute_bytes: Annotated[
+        PositiveSize, Meta(description="maximum memory of attributes that no plugin reads and that aren't numbers")
+    ] = LIMITS_OF_VIEW.attribute_bytes
     observe_responses: Annotated[
         float,
         Meta(
@@ -148,6 +162,17 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         ),
     ] = 2.0
     seed: Annotated[int | None, Meta(description="seed that makes random choices repeatable")] = None
+
+    @property
+    def view_limits(self) -> ViewLimits:
+        """How much of what others publish the view keeps."""
+        return ViewLimits(
+            model_names=self.max_model_names,
+            peer_rows=self.max_peer_rows,
+            runs=self.max_runs,
+            attributes=self.max_attributes,
+            attribute_bytes=self.max_attribute_bytes,
+        )
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -20,13 +20,12 @@ from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler, Publications
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
-from shared.bus import FramePublisher
 from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.model import Endpoint, Fact
 from shared.service import Service, run
 from shared.service.bus import BusMetrics, make_bus
@@ -84,7 +83,7 @@ class WatcherService(Service):
         self._register_metrics()
         self.readiness.require("published", self._published)
         self.readiness.mention("files", lambda: self._join(PoolReconciler.invalid_origins))
-        self.readiness.mention("bus", self.leadership.malformed.note)
+        self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("facts", lambda: self._join(PoolReconciler.unpublished))
         self.readiness.mention("other watchers", lambda: self.leadership.disagreement.reason)
         self.readiness.mention("kubernetes", self._provider.problem)
@@ -107,6 +106,7 @@ class WatcherService(Service):
             event_counts=self._event_counts,
             metrics=self.metrics,
             fact_limit=lambda: most(self.bus.max_payload),
+            fact_entries=settings.max_fact_entries,
             on_accepted=self._provider.accepted,
             on_change=self._publish,
         )
@@ -327,8 +327,8 @@ class WatcherService(Service):
             ("frames", "Frames of attributes sent to NATS", total(lambda pool: pool.sender.frames)),
         ):
             self.metrics.counter(name, text, value)
-        self.registry.register(DataLayerMetrics(self._event_counts))
-        self.registry.register(BusMetrics(self.bus, malformed=leadership.malformed))
+        self.registry.register(self._event_counts)
+        self.registry.register(BusMetrics(self.bus))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -24,7 +24,7 @@ from shared.config.problems import Invalid, Problem, Problems
 from shared.config.schema import BOUNDS, Bounds
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import ObjectKind, Parts
-from shared.service.watch import file_signature, looks
+from shared.service.watch import file_signature, watch_files
 
 log = structlog.get_logger(__name__)
 
@@ -162,7 +162,7 @@ class FileSource:
         return events + [Rejected(origin, (problem,)) for origin in sorted(self._unsteady)]
 
     async def run(self, emit: Emit) -> None:
-        async for _ in looks(lambda: [Path(root.path) for root in self._roots if root.watched], self._interval):
+        async for _ in watch_files(lambda: [Path(root.path) for root in self._roots if root.watched], self._interval):
             for _ in range(UNSTEADY_TRIES):
                 before = self._roots, self._reader.object_kinds
                 if events := await asyncio.to_thread(self._read_changed):

@@ -15,7 +15,6 @@ import structlog
 
 from services.watcher.disagreement import CHECK, Disagreement
 from shared.bus.candidacy import Candidacy, Fitness
-from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.errors import LostLeadership
 from shared.bus.facts import Event
@@ -65,8 +64,6 @@ class Leadership:
         """Between what the leader publishes and what this process would publish."""
         self._fitness = fitness
         self._while_leading = while_leading
-        self.malformed = MalformedLog(time.monotonic)
-        """Messages that can't be decoded."""
         self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
         self.publisher = FactPublisher(
             bus,
@@ -75,10 +72,9 @@ class Leadership:
             replicas=replicas,
             is_leader=lambda: self.lease.held,
             age=age,
-            malformed=self.malformed,
         )
-        self.candidacy = Candidacy(bus, subjects, LEASE, owner, fitness, malformed=self.malformed)
-        self.replica = Replica(bus, subjects, pool, on_event, malformed=self.malformed)
+        self.candidacy = Candidacy(bus, subjects, LEASE, owner, fitness)
+        self.replica = Replica(bus, subjects, pool, on_event)
 
     @property
     def leads(self) -> bool:

@@ -21,7 +21,8 @@ from services.watcher.resources import PoolId
 from services.watcher.sources import Event, Source, bounded
 from services.watcher.state import Changes, Merged, State, collect
 from services.watcher.unpublishable import Unpublishable
-from shared.bus import Delete, FramePublisher, Upsert
+from shared.bus.facts import Delete, Upsert
+from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.config.defaults import BUILT_IN, revision
@@ -58,11 +59,13 @@ class PoolReconciler:
         event_counts: EventCounts,
         metrics: WatcherMetrics,
         fact_limit: Callable[[], int],
+        fact_entries: int,
         on_accepted: Callable[["PoolReconciler"], None],
         on_change: Callable[["PoolReconciler", Publications], None],
     ) -> None:
         """`preferred` is the origin whose configuration takes precedence. `fact_limit` gives the largest size of a fact
-        in bytes. `on_accepted` is called after each change of the state, `on_change` with what is to be published."""
+        in bytes, `fact_entries` is the largest number of its entries. `on_accepted` is called after each change of the
+        state, `on_change` with what is to be published."""
         self.pool = pool
         self.token = pool_token(pool.namespace, pool.name)
         self.sources = tuple(sources)
@@ -77,7 +80,7 @@ class PoolReconciler:
         """Whether the facts are ready to be published."""
         self.facts: dict[str, Fact] = {}
         """By key on the bus."""
-        self.unpublishable = Unpublishable(fact_limit)
+        self.unpublishable = Unpublishable(fact_limit, fact_entries)
         self.endpoints: dict[str, Endpoint] = {}
         """Those that have an address, by id."""
         self._others: set[str] = set()
@@ -87,7 +90,6 @@ class PoolReconciler:
         self._on_accepted = on_accepted
         self._on_change = on_change
         self._makes_attributes = asyncio.Event()
-        self._frames_started = False
         self._remarks: set[tuple[str, str, str]] = set()
 
     # Input
@@ -218,9 +220,7 @@ class PoolReconciler:
         """Send what extractors derive for endpoints, once there is an extractor that does. Runs while this watcher
         leads."""
         await self._makes_attributes.wait()
-        if not self._frames_started:
-            self._frames_started = True
-            await self.frames.start()
+        await self.frames.start()
         await self.sender.run()
 
     def confirmed_at(self, now: float) -> float:

@@ -15,10 +15,12 @@ log = structlog.get_logger(__name__)
 
 
 class Unpublishable:
-    """Facts that can't be published. `limit` gives the largest size in bytes that NATS takes."""
+    """Facts that can't be published. `limit` gives the largest size in bytes that NATS takes; readers take facts of up
+    to `max_entries` entries."""
 
-    def __init__(self, limit: Callable[[], int]) -> None:
+    def __init__(self, limit: Callable[[], int], max_entries: int) -> None:
         self._limit = limit
+        self._max_entries = max_entries
         self._checked = limit()
         self.reasons: dict[str, str] = {}
         """By key."""
@@ -30,7 +32,7 @@ class Unpublishable:
 
     def check(self, key: str, fact: Fact | None) -> Fact | None:
         """The fact, or None if it can't be published."""
-        reason = None if fact is None else fault(fact, self._checked)
+        reason = None if fact is None else fault(fact, self._checked, self._max_entries)
         if reason is None:
             self.reasons.pop(key, None)
             return fact

@@ -5,12 +5,12 @@ old its copy is; so a NATS that was killed, restarted, wiped or rolled back is a
 waits for it. A process has one `Bus`, the connection, and builds on it what it needs:
 
 - `FactPublisher` and `Replica`: endpoints, pool, objectives, rewrites, models and configuration, in the KV bucket
-  `endpoints`. The watcher's leader wants a set of facts to be there (`update`), and writes the difference; readers get
+  `endpoints`. The watcher's leader publishes the desired facts (`update`) and writes only differences; readers get
   `Reset(all)`, `Upsert(one)` and `Delete(one)`. A reset is ordinary: start, reconnect, gap, new owner. Completeness is
   decided by `synced`, which names count and digest of the set; only a copy that agrees becomes the view. Epoch and
   sequence of each write put messages in order, whichever way they came; the key `epoch` fences off former leaders.
 - `FramePublisher` and `FrameReader`: attributes of endpoints, in the KV bucket `attributes`, as frames of columns. Each
-  value has its age; what a message spent on its way beyond the usual (`Transit`) is added to it by the reader.
+  value has its age; the reader adds the time that a message was queued on its way (`QueueingDelays`).
 - `Lease`: which watcher leads, in the KV bucket `leases`; `Candidacy`: which of them would lead best, by what they tell
   each other on a core subject.
 - `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
@@ -19,123 +19,11 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 
 Messages are msgspec structs in MessagePack (`encode`, `decode`). One that can't be decoded is `Malformed`. Readers
 count it, log it once a minute per sender (`MalformedLog`) and skip it. `Subjects` names subjects, buckets and keys. Its
-prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `Transit`, `LeaseClock`,
-`Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
+prefix separates installations. The parts that decide (`ReplicaState`, `BucketReconciler`, `QueueingDelays`,
+`LeaseClock`, `Members`) keep plain state and get the time as an argument; the classes around them only move bytes.
 """
 
 import shared.bus.nats_py  # noqa: F401, I001  # before every import of nats
 from nats.aio.msg import Msg
 
-from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
-from shared.bus.columns import (
-    endpoint_hash,
-    pack_ages,
-    pack_counts,
-    pack_floats,
-    pack_hashes,
-    unpack_ages,
-    unpack_counts,
-    unpack_floats,
-    unpack_hashes,
-)
-from shared.bus.connection import Bus, Handler, Subscription
-from shared.bus.errors import (
-    BusError,
-    BusOptionError,
-    JetStreamError,
-    LostLeadership,
-    Malformed,
-    NoResponders,
-    NotConnected,
-    RequestTimeout,
-    WrongLastSequence,
-)
-from shared.bus.frame_publisher import FramePublisher
-from shared.bus.frame_reader import FrameReader, OnFrame
-from shared.bus.lease import Lease, LeaseClock
-from shared.bus.bucket_reconciler import BucketReconciler
-from shared.bus.membership import Members, Membership
-from shared.bus.messages import Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
-from shared.bus.duplicate_id import DuplicateId
-from shared.bus.publisher import FactPublisher
-from shared.bus.replica import Replica
-from shared.bus.facts import Delete, Event, Reset, Upsert
-from shared.bus.replica_state import Counters, ReplicaState
-from shared.bus.subjects import (
-    DEFAULT_PREFIX,
-    Key,
-    Subjects,
-    escape,
-    fact_key,
-    parse_key,
-    pool_token,
-    split_pool,
-    unescape,
-)
-from shared.bus.transit import Transit
-
-__all__ = [
-    "DEFAULT_PREFIX",
-    "BucketReconciler",
-    "Bus",
-    "BusError",
-    "BusOptionError",
-    "Counters",
-    "Delete",
-    "DuplicateId",
-    "Epoch",
-    "Event",
-    "FactEnvelope",
-    "FactPublisher",
-    "Frame",
-    "FramePublisher",
-    "FrameReader",
-    "Handler",
-    "Holder",
-    "JetStreamError",
-    "Key",
-    "Lease",
-    "LeaseClock",
-    "Load",
-    "LostLeadership",
-    "Malformed",
-    "MalformedLog",
-    "Member",
-    "Members",
-    "Membership",
-    "Message",
-    "Msg",
-    "NoResponders",
-    "NotConnected",
-    "OnFrame",
-    "Replica",
-    "ReplicaState",
-    "RequestTimeout",
-    "Reset",
-    "Subjects",
-    "Subscription",
-    "Synced",
-    "Transit",
-    "Upsert",
-    "WrongLastSequence",
-    "decode",
-    "decode_fact",
-    "encode",
-    "encode_fact",
-    "endpoint_hash",
-    "escape",
-    "fact_digest",
-    "fact_key",
-    "pack_ages",
-    "pack_counts",
-    "pack_floats",
-    "pack_hashes",
-    "parse_key",
-    "pool_token",
-    "split_pool",
-    "unescape",
-    "unpack_ages",
-    "unpack_counts",
-    "unpack_floats",
-    "unpack_hashes",
-]
+__all__ = ["Msg"]

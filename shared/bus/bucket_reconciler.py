@@ -1,9 +1,10 @@
-"""Computes the difference between the facts that the owner wants in the endpoints bucket and those that are there.
+"""Computes the difference between the desired facts and those in the endpoints bucket.
 
 Pure: the publisher reports which changes were acknowledged and which may have been written.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, islice
 
 import msgspec
 from msgspec import Struct
@@ -24,14 +25,6 @@ class Change(Struct, frozen=True):
     """The encoded fact to write, or None to delete the key."""
 
 
-class _Totals:
-    __slots__ = ("count", "digest")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.digest = 0
-
-
 class BucketReconciler:
     """The desired and the stored facts, by the bucket's keys. The publisher writes `epoch` and each pool's `synced`."""
 
@@ -43,8 +36,8 @@ class BucketReconciler:
         """Keys that may or may not be in the bucket, with whatever content."""
         self._repeated: dict[str, bytes] = {}
         """Content that was found to be right and will be written again all the same."""
-        self._totals: dict[str, _Totals] = {}
-        """Per pool, what is stored."""
+        self._totals: dict[str, tuple[int, int]] = {}
+        """Per pool, (count, digest) of the stored facts."""
         self._pools: tuple[str, ...] = ()
         self._kept: frozenset[str] = frozenset()
         """Pools and single keys that are left as they are in the bucket."""
@@ -52,8 +45,8 @@ class BucketReconciler:
         """What of these was found there."""
         self._found_ages: dict[str, float] = {}
         """Those pools of which a complete copy was found, with the age that it was said to have."""
-        self._due: dict[str, Change] | None = None
-        """The changes to write, by key; None after something that concerns all keys."""
+        self._due: tuple[dict[str, Change], ...] | None = None
+        """The changes to write, by key, in the order of `changes`; None after something that concerns all keys."""
         self.has_desired = False
         """Something is wanted, if only that there be nothing."""
         self.epoch = 0
@@ -75,17 +68,16 @@ class BucketReconciler:
 
     @property
     def keys(self) -> int:
-        """How many are in the bucket at least while nothing has to be written: facts, `epoch`, and `synced` of each
-        complete pool."""
+        """The least number of keys when nothing is to be written: facts, `epoch`, `synced` of each complete pool."""
         return len(self._stored) + len(self.complete) + 1
 
     def set_desired(self, facts: Mapping[str, Fact], pools: Collection[str], kept: Collection[str] = ()) -> None:
-        """Set all that shall be in the bucket; `pools` are the tokens of the pools that exist, also those with no fact.
-        What is `kept` stays as it is found there: further pools, by token, and single facts of the others, by key.
+        """Set the desired content. `pools` are the tokens of all pools, also of empty ones. `kept` stays as it is
+        found: further pools by token, and single facts of other pools by key.
 
-        Raises ValueError for a key that is no fact's or lies in none of the other pools; nothing has changed then.
+        Raises ValueError, without any change, for a key that isn't a fact's or lies in none of the other pools.
         """
-        kept_pools = {one for one in kept if "." not in one}
+        kept_pools = {name for name in kept if "." not in name}
         for pool in (*pools, *kept_pools):
             split_pool(pool)
         stated = set(pools) - kept_pools
@@ -106,10 +98,7 @@ class BucketReconciler:
         self.has_desired = True
 
     def apply(self, events: Sequence[Upsert | Delete]) -> None:
-        """Change single facts of what `set_desired` has set. The cost doesn't depend on the number of facts.
-
-        Raises ValueError for a key that is no fact's or lies in none of the pools; nothing has changed then.
-        """
+        """Change single facts; the cost doesn't depend on the number of facts. Raises ValueError as `set_desired`."""
         pools = set(self._pools) - self._kept
         for event in events:
             if event.key not in self._facts:
@@ -147,26 +136,31 @@ class BucketReconciler:
         """A fact, encoded for its key, as the next change."""
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
-    def changes(self) -> Sequence[Change]:
-        """What has to be written: news, then deletes (a pool is never emptier on its way), then repetitions."""
+    def changes(self, most: int | None = None) -> list[Change]:
+        """What to write, or its first `most` changes: news, then deletes (so that a pool never gets emptier than it
+        is), those of facts before other keys, then repetitions. The cost depends only on `most`. Ask again after each
+        batch, so that news comes first."""
         if self._due is None:
-            self._due = {}
+            self._due = ({}, {}, {}, {})
             for key in [*self._desired, *self.orphans()]:
                 self._review(key)
-        news = [one for one in self._due.values() if one.raw is not None and self._repeated.get(one.key) != one.raw]
-        deletes = sorted((one for one in self._due.values() if one.raw is None), key=lambda one: one.key)
-        repetitions = [one for one in self._due.values() if one.raw and self._repeated.get(one.key) == one.raw]
-        return news + deletes + repetitions
+        return list(islice(chain.from_iterable(changes.values() for changes in self._due), most))
 
     def _review(self, key: str) -> None:
         """Find out whether the key has to be written."""
         if self._due is None:
             return
-        raw = self._desired.get(key)
-        if (key in self._stored or key in self._unknown) if raw is None else self._stored.get(key) != raw:
-            self._due[key] = Change(key, raw)
-        else:
-            self._due.pop(key, None)
+        news, deletes, removals, repetitions = self._due
+        for changes in self._due:
+            changes.pop(key, None)
+        raw, repeated = self._desired.get(key), self._repeated.get(key)
+        if raw is not None:
+            if self._stored.get(key) != raw:
+                (repetitions if repeated == raw else news)[key] = Change(key, raw)
+        elif key in self._stored or repeated is not None:
+            deletes[key] = Change(key, None)
+        elif key in self._unknown:
+            removals[key] = Change(key, None)
 
     def orphans(self) -> list[str]:
         """Keys that are, or may be, in the bucket, and are to be deleted."""
@@ -175,6 +169,7 @@ class BucketReconciler:
     def acknowledge(self, change: Change) -> None:
         """A change was acknowledged."""
         self._unknown.discard(change.key)
+        self._repeated.pop(change.key, None)
         self._unstore(change.key)
         if change.raw is not None:
             self._store(change.key, change.raw)
@@ -186,31 +181,29 @@ class BucketReconciler:
         self._unknown.add(change.key)
         self._review(change.key)
 
-    def mark_all_unknown(self) -> None:
-        """Nothing is known of the bucket: everything has to be written again."""
-        self._due = None
-        self._unknown |= self._stored.keys()
-        self._stored.clear()
-        self._totals.clear()
+    def recognize(self, key: str, raw: bytes) -> bytes | None:
+        """The content of a key (an encoded fact or a `synced`) as `observe` needs it: if it is desired, believed to be
+        there, or kept; otherwise None. Known content isn't held twice."""
+        for known in (self._desired.get(key), self._stored.get(key)):
+            if known == raw:
+                return known
+        return raw if self._is_kept(key) and _is_key(key) else None
 
-    def concerns(self, key: str) -> bool:
-        """Whether it matters what is under a key of the bucket; of others only that they are there."""
-        if key.endswith(f".{SYNCED}"):
-            return _pool(key) in self._pools
-        return key in self._desired or key in self._stored or self._is_kept(key)
+    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool = False) -> int:
+        """Compare with the bucket: (key, content according to `recognize`).
 
-    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool) -> int:
-        """Compare with what the bucket really holds: (key, encoded fact or `synced`; None where that can't be told).
-
-        With `trust`, what is found and as it should be needs no writing; without it, everything does. What is found
-        and isn't wanted will be deleted, also a `synced` of a pool that no longer exists. Returns how many of the
-        keys that were believed to be right are not.
+        With `trust`, correct keys needn't be written; without it, everything must be. Undesired keys will be deleted,
+        also the `synced` of a pool that no longer exists. Returns how many keys that were believed to be correct
+        aren't.
         """
-        believed = dict(self._stored)
-        self.mark_all_unknown()
+        believed, self._stored, self._due = self._stored, {}, None
+        self._totals.clear()
         self._unknown.clear()
         self._repeated.clear()
-        self._forget_found()
+        for key in self._found.keys() - self._facts.keys():
+            del self._desired[key]
+        self._found.clear()
+        self._found_ages.clear()
         ours = {synced_key(pool): pool for pool in self._pools}
         seen: dict[str, bytes | None] = {}
         for key, raw in found:
@@ -239,12 +232,6 @@ class BucketReconciler:
         """How old a pool that is kept was said to be when it was found; None for the others."""
         return self._found_ages.get(pool)
 
-    def _forget_found(self) -> None:
-        for key in self._found.keys() - self._facts.keys():
-            del self._desired[key]
-        self._found.clear()
-        self._found_ages.clear()
-
     def _find_synced(self, pool: str, raw: bytes) -> None:
         try:
             self._found_ages[pool] = decode(Synced, raw).age
@@ -253,21 +240,21 @@ class BucketReconciler:
 
     def synced(self, pool: str, age: float = 0.0) -> Synced:
         """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
-        totals = self._totals.get(pool) or _Totals()
-        return Synced(epoch=self.epoch, sequence=self.sequence, count=totals.count, digest=totals.digest, age=age)
+        count, digest = self._totals.get(pool, (0, 0))
+        return Synced(epoch=self.epoch, sequence=self.sequence, count=count, digest=digest, age=age)
 
     def _store(self, key: str, raw: bytes) -> None:
         self._stored[key] = raw
-        totals = self._totals.setdefault(parse_key(key).pool, _Totals())
-        totals.count += 1
-        totals.digest = (totals.digest + fact_digest(key, raw)) & MASK
+        self._count(key, raw, 1)
 
     def _unstore(self, key: str) -> None:
         raw = self._stored.pop(key, None)
         if raw is not None:
-            totals = self._totals[parse_key(key).pool]
-            totals.count -= 1
-            totals.digest = (totals.digest - fact_digest(key, raw)) & MASK
+            self._count(key, raw, -1)
+
+    def _count(self, key: str, raw: bytes, sign: int) -> None:
+        count, digest = self._totals.get(_pool(key), (0, 0))
+        self._totals[_pool(key)] = count + sign, (digest + sign * fact_digest(key, raw)) & MASK
 
     def __repr__(self) -> str:
         return (
@@ -282,6 +269,15 @@ def _require_fact(key: str, pools: Collection[str]) -> None:
     if kind == SYNCED or pool not in pools:
         told = ", ".join(sorted(pools)) or "(none)"
         raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+
+
+def _is_key(key: str) -> bool:
+    """Whether a pool can have such a key."""
+    try:
+        parse_key(key)
+    except ValueError:
+        return False
+    return True
 
 
 def _pool(key: str) -> str:

@@ -1,39 +1,40 @@
-"""Who of several would lead best: each candidate for a lease says how well it is placed, and gives way to a better one.
+"""Which candidate for a lease should lead: each publishes its fitness and gives way to a fitter one.
 
-The lease alone says that one leads, not that it can: one that knows nothing yet, or has lost touch with what it would
-speak of, may hold it as well as another. So all candidates tell each other their fitness. Who is outdone doesn't try
-for the lease, and gives it back when that lasts. Those who are silent don't count: a better candidate that can't be
-heard can't be waited for.
+The lease ensures that one watcher leads, not that it is able to: it may know nothing yet, or have lost its sources. A
+candidate that isn't the fittest doesn't try for the lease, and gives it back if that lasts. Silent candidates don't
+count.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
-from typing import NoReturn, TypeAlias
+from contextlib import AsyncExitStack
+from typing import TypeAlias
 
-import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import MalformedLog, decode, encode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.codec import decode, encode
+from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
+from shared.limits import LIMITS
+from shared.tasks import cancel
 
 Fitness: TypeAlias = tuple[int, ...]
 """Compared as tuples are: the first number counts most."""
 
 PATIENCE = 3.0
-MOST_CANDIDATES = 100
-"""Candidates that are kept in mind; those that come then are passed over until others fall silent."""
 
 
 class Candidates:
-    """The other candidates that were heard lately, by the receiver's monotonic clock."""
+    """Other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored
+    until others fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_watchers) -> None:
         self._expiry = expiry
+        self._most = most
         self._heard: dict[str, tuple[float, Fitness]] = {}
 
     def heard(self, candidate: Candidate, now: float) -> None:
@@ -41,9 +42,9 @@ class Candidates:
         if candidate.leaving:
             self._heard.pop(candidate.owner, None)
             return
-        if candidate.owner not in self._heard and len(self._heard) >= MOST_CANDIDATES:
+        if candidate.owner not in self._heard and len(self._heard) >= self._most:
             self._heard = self._live(now)
-        if candidate.owner in self._heard or len(self._heard) < MOST_CANDIDATES:
+        if candidate.owner in self._heard or len(self._heard) < self._most:
             self._heard[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
@@ -56,15 +57,13 @@ class Candidates:
         return len(self._heard)
 
     def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
-        return {owner: one for owner, one in self._heard.items() if now - one[0] < self._expiry}
+        return {owner: heard for owner, heard in self._heard.items() if now - heard[0] < self._expiry}
 
 
 class Candidacy:
-    """`owner` as a candidate for the lease `name`. `fitness` is asked before each heartbeat and each comparison.
-
-    Seconds: `interval` between heartbeats, `expiry` until a candidate that isn't heard doesn't count, `patience` that
-    somebody has to be fitter before the one that leads gives way.
-    """
+    """`owner` as a candidate for the lease `name`. `fitness` is asked before each heartbeat and each comparison. In
+    seconds: `interval` between heartbeats, `expiry` until a silent candidate doesn't count, `patience` for which
+    another must be fitter before the leader gives way."""
 
     def __init__(
         self,
@@ -77,8 +76,6 @@ class Candidacy:
         interval: float = INTERVAL,
         expiry: float = EXPIRY,
         patience: float = PATIENCE,
-        clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._everybody = subjects.candidates(name)
@@ -88,52 +85,40 @@ class Candidacy:
         self._interval = interval
         self._expiry = expiry
         self._patience = patience
-        self._clock = clock
-        self._malformed = malformed or MalformedLog(clock)
-        self._candidates = Candidates(expiry)
+        self._malformed = bus.malformed
+        self._candidates = Candidates(expiry, bus.limits.max_watchers)
         self._listens_since: float | None = None
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
-        self._beats: asyncio.Task[NoReturn] | None = None
-        self._log = structlog.get_logger()
+        self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        self._subscription = await self._bus.subscribe(self._everybody, self._receive)
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._disconnected)]
-        self._beats = asyncio.create_task(
-            beat(self._say, self._interval, self._clock, self._unsaid), name=f"candidate {self.owner}"
-        )
+        self._started.push_async_callback(self._say, leaving=True)
+        subscription = await self._bus.subscribe(self._everybody, self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        beats = beat(self._say, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner)
+        self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._disconnected))
 
     async def close(self) -> None:
         """Stand no more: the others hear it at once."""
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        if self._beats is not None:
-            self._beats.cancel()
-            await asyncio.wait([self._beats])
-            self._beats = None
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-            self._subscription = None
-            await self._say(leaving=True)
+        await self._started.aclose()
 
     def may_lead(self) -> bool:
         """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
         fitness = self._fitness()
-        if not any(fitness) and (self._listens_since is None or self._clock() - self._listens_since < self._expiry):
+        if not any(fitness) and (self._listens_since is None or time.monotonic() - self._listens_since < self._expiry):
             return False
-        return self._candidates.better(fitness, self._clock()) is None
+        return self._candidates.better(fitness, time.monotonic()) is None
 
     def preferred(self) -> str | None:
         """The fittest of those that are fitter; None when nobody is."""
-        return self._candidates.better(self._fitness(), self._clock())
+        return self._candidates.better(self._fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:
         """Wait until somebody has been fitter for as long as `patience`; who."""
         since: float | None = None
         while True:
-            better, now = self.preferred(), self._clock()
+            better, now = self.preferred(), time.monotonic()
             if better is None:
                 since = None
             elif since is None:
@@ -143,7 +128,7 @@ class Candidacy:
             await asyncio.sleep(self._interval / 2)
 
     def _connected(self) -> None:
-        self._listens_since = self._clock()
+        self._listens_since = time.monotonic()
 
     def _disconnected(self) -> None:
         self._listens_since = None
@@ -154,10 +139,7 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        self._candidates.heard(candidate, self._clock())
-
-    def _unsaid(self) -> None:
-        self._log.exception("candidate.heartbeat.failed", owner=self.owner)
+        self._candidates.heard(candidate, time.monotonic())
 
     async def _say(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self._fitness(), leaving=leaving)

@@ -1,6 +1,6 @@
-"""nats-py's client for one connection: where its inside has to be touched, it is touched here.
+"""nats-py's client for one connection, with access to its internals.
 
-The names with an underscore are nats-py's own; the tests against a real server fail when they change.
+Names with an underscore are nats-py's; tests against a real server fail when they change.
 """
 
 import asyncio
@@ -15,12 +15,11 @@ TURN = 100
 
 
 class NatsClient(Client):  # type: ignore[misc, unused-ignore]
-    """A client that doesn't send credentials in the clear when TLS was asked for, and says at once when it is through.
+    """A client that never sends credentials in the clear if TLS was requested, and reports its end at once.
 
-    `on_end` is called when the connection ends, for whatever reason; also when none comes about. nats-py's own callback
-    comes once the socket is closed, which can take for ever when the peer is dead. `on_unreadable` hears of messages
-    whose subject or headers nats-py can't read, and why: it would stop reading at the first of them, unnoticed until
-    the server's pings stay unanswered.
+    `on_end` is called when the connection ends or can't be made; nats-py's own callback waits for the socket, for ever
+    if the peer is dead. `on_unreadable` gets errors of messages whose subject or headers nats-py can't read; nats-py
+    would silently stop reading.
     """
 
     tls_required = False
@@ -57,10 +56,7 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
 
 
 async def close_client(client: Client) -> None:
-    """Close a client for good without waiting for its peer, and let its tasks end.
-
-    nats-py's own closing waits until the peer has taken what is in the socket's buffer, which a dead one never does.
-    """
+    """Close without waiting for the peer, as nats-py does until it has emptied the socket's buffer; end the tasks."""
     tasks = [
         task
         for name in ("_reading_task", "_ping_interval_task", "_flusher_task")

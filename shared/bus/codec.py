@@ -1,6 +1,7 @@
-"""Messages to bytes and back. What can't be decoded is `Malformed`: counted, logged once a minute per sender, skipped.
+"""Encodes and decodes messages. One that can't be decoded is `Malformed`: counted, logged once a minute per sender,
+skipped.
 
-A fact's encoding is deterministic, so that equal facts have equal bytes: owners and readers compare their digests.
+A fact's encoding is deterministic: owners and readers compare digests.
 """
 
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from shared.bus.messages import (
     Message,
     Synced,
 )
+from shared.limits import LIMITS
 from shared.model import Fact
 
 M = TypeVar("M", bound=Message)
@@ -33,9 +35,9 @@ _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
-MAX_FACT_ENTRIES = 10_000
-"""Labels, ports, rules, models and targets of one fact."""
 _EMPTY = msgspec.Raw(b"\x90")
+INTERVAL = 60.0
+"""Seconds between two lines in the log about one sender."""
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
 
@@ -78,10 +80,8 @@ _values = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 def decode(kind: type[M], data: bytes) -> M:
-    """The message of that kind in the bytes; its columns have the lengths that they must have.
-
-    Raises Malformed: not MessagePack, another or an unknown tag, a field that is missing or of a wrong type or length.
-    """
+    """Decode a message of that kind. Raises Malformed: not MessagePack, another or an unknown tag, a missing field, or
+    one of a wrong type or length."""
     try:
         if kind is Frame and (fault := _shapes.decode(data).fault()):
             raise Malformed(f"no Frame: {fault}")
@@ -116,13 +116,13 @@ class _FactShape(msgspec.Struct):
     targets: msgspec.Raw = _EMPTY
     rules: msgspec.Raw = _EMPTY
 
-    def entries(self) -> int:
-        """As `shared.model.entries_of` counts them."""
+    def entries(self, most: int) -> int:
+        """As `shared.model.entries_of` counts them, at least where there are at `most` so many."""
         lists = [self.labels, self.selector, self.target_ports, self.targets, self.rules]
-        found = sum(entries(bytes(one)) for one in lists)
-        if found <= MAX_FACT_ENTRIES and self.rules != _EMPTY:
+        found = sum(entries(bytes(raw)) for raw in lists)
+        if found <= most and self.rules != _EMPTY:
             rules = _rule_shapes.decode(self.rules)
-            found += sum(entries(bytes(one.models)) + entries(bytes(one.targets)) for one in rules)
+            found += sum(entries(bytes(rule.models)) + entries(bytes(rule.targets)) for rule in rules)
         return found
 
 
@@ -130,11 +130,11 @@ _fact_shapes = msgspec.msgpack.Decoder(_FactShape)
 _rule_shapes = msgspec.msgpack.Decoder(list[_RuleShape])
 
 
-def decode_fact(raw: bytes | msgspec.Raw) -> Fact:
-    """Raises Malformed, also for a kind of fact that this version doesn't know."""
+def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.max_fact_entries) -> Fact:
+    """Raises Malformed, also for a kind of fact that this version doesn't know, and for more than `most` entries."""
     try:
-        if len(bytes(raw)) > MAX_FACT_ENTRIES and (count := _fact_shapes.decode(raw).entries()) > MAX_FACT_ENTRIES:
-            raise Malformed(f"no fact: {count} entries; {MAX_FACT_ENTRIES} are allowed")
+        if len(bytes(raw)) > most and (count := _fact_shapes.decode(raw).entries(most)) > most:
+            raise Malformed(f"no fact: {count} entries; {most} are allowed")
         return _fact_decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Malformed(f"no fact: {error}") from error
@@ -146,21 +146,16 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
 
 
 class SenderLog:
-    """Counts messages that something is wrong with, and logs one line per sender and minute that says how many there
-    were. `what` is wrong with them, in a word.
+    """Counts faulty messages, and logs one line per sender and minute with their number. `what` is the fault in a word.
 
-    Memory is bounded: when more than `max_senders` are known, those that may log again are forgotten, and with all
-    of them recent, further senders share one entry.
+    Beyond `max_senders`, senders that may log again are forgotten; if all are recent, further ones share an entry.
     """
 
     OTHERS = "(others)"
 
-    def __init__(
-        self, clock: Callable[[], float], what: str, *, interval: float = 60.0, max_senders: int = 1000
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], what: str, *, max_senders: int = 1000) -> None:
         self._clock = clock
         self._what = what
-        self._interval = interval
         self._max_senders = max_senders
         self._next: dict[str, float] = {}
         self._unlogged: dict[str, int] = {}
@@ -170,8 +165,8 @@ class SenderLog:
         self.total = 0
 
     def report(self, sender: str, error: Exception | str, *, subject: str = "") -> bool:
-        """Count one; returns whether it was logged too. `sender` is who it is from, as far as that is known: of facts
-        the pool and, where it can be read, the epoch of the watcher that wrote them."""
+        """Count a message; returns whether it was logged too. `sender` is who sent it, as far as known: of facts the
+        pool and, if readable, the epoch of the watcher."""
         self.total += 1
         now = self._clock()
         sender, reason = sender[:SHOWN], str(error)[:SHOWN]
@@ -184,7 +179,7 @@ class SenderLog:
         if now < self._next.get(sender, now):
             self._unlogged[sender] = skipped + 1
             return False
-        self._next[sender] = now + self._interval
+        self._next[sender] = now + INTERVAL
         self._unlogged[sender] = 0
         self._log.warning(
             f"bus.message.{self._what}", sender=sender, subject=subject, reason=reason, since_last_line=skipped + 1
@@ -193,7 +188,7 @@ class SenderLog:
 
     def note(self) -> str | None:
         """What `/readyz` mentions: the last one, when it came within the last minute."""
-        if self._last is None or self._clock() - self._last[0] >= self._interval:
+        if self._last is None or self._clock() - self._last[0] >= INTERVAL:
             return None
         at, sender, reason = self._last
         return f"{self.total} {self._what} messages, the last {self._clock() - at:.0f} s ago from {sender!r}: {reason}"
@@ -209,9 +204,9 @@ class SenderLog:
 class MalformedLog(SenderLog):
     """Messages that can't be read, and, told apart, those that can be and say what can't be true."""
 
-    def __init__(self, clock: Callable[[], float], *, interval: float = 60.0, max_senders: int = 1000) -> None:
-        super().__init__(clock, "malformed", interval=interval, max_senders=max_senders)
-        self.implausible = SenderLog(clock, "implausible", interval=interval, max_senders=max_senders)
+    def __init__(self, clock: Callable[[], float], *, max_senders: int = 1000) -> None:
+        super().__init__(clock, "malformed", max_senders=max_senders)
+        self.implausible = SenderLog(clock, "implausible", max_senders=max_senders)
 
     def note(self) -> str | None:
         return "; ".join(note for note in (super().note(), self.implausible.note()) if note) or None

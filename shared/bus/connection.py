@@ -1,11 +1,10 @@
-"""The connection to NATS: one `Bus` per process, which is up or down and says since when.
+"""The connection to NATS: one `Bus` per process, which reconnects by itself.
 
-It wraps nats-py with one client object per connection, and reconnects by itself. nats-py's own reconnecting has three
-traps that matter here: what wasn't flushed before the link broke is sent after it is back, looking fresh; closing waits
-until a dead peer takes what is in the socket's buffer; and some errors of the server close the client for good. A new
-client has nothing left over, and an old one is aborted.
+Each connection has a nats-py client of its own, because nats-py's reconnecting has three traps: it sends unflushed
+messages after the reconnect, where they look new; closing waits until a dead peer empties the socket's buffer; and some
+server errors close the client for good.
 
-While there is no connection, publishes are dropped: every message of the bus is about now.
+Without a connection, publishes are dropped: every message of the bus is about the present.
 """
 
 import asyncio
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
-from typing import TypeAlias
 
 import nats.errors
 import structlog
@@ -23,91 +21,29 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
-from shared.bus.codec import SenderLog
+from shared.bus.codec import MalformedLog, SenderLog
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
-from shared.bus.replies import Replies, Reply, is_no_responders
-
-Handler: TypeAlias = Callable[[Msg], None]
-"""Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
+from shared.bus.replies import Replies, is_no_responders
+from shared.bus.subscription import Handler, Subscription
+from shared.limits import LIMITS, BusLimits
+from shared.tasks import cancel, set_within
 
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
 _OUTSTANDING_PINGS = 2
-SILENT = 1.0
-"""Seconds after a traceback in the log in which a subscription's further ones aren't."""
-_HANDING_OVER = 5e-6
-"""Seconds that nats-py takes for a message beside its handler."""
-TURN = 0.005
-"""Seconds that a subscription's messages may take in one go, after which others have their turn."""
-PENDING_MESSAGES, PENDING_BYTES = 65_536, 32 * 2**20
-"""Of a subscription, that have come and aren't handled; beyond it they are lost, as when the connection is."""
-
-
-class Subscription:
-    """Interest in a subject, renewed at every connection until `unsubscribe`."""
-
-    def __init__(self, bus: "Bus", subject: str, handler: Handler) -> None:
-        self._bus = bus
-        self.subject = subject
-        self._handler = handler
-        self._client: Client | None = None
-        self._inner: object | None = None
-        self._spent = 0.0
-        self._silent_until = 0.0
-        self.received = 0
-
-    async def _attach(self, client: Client) -> None:
-        if self._client is not client:
-            self._client = client
-            self._inner = await client.subscribe(
-                self.subject,
-                cb=self._handle,
-                pending_msgs_limit=PENDING_MESSAGES,
-                pending_bytes_limit=PENDING_BYTES,
-            )
-
-    async def _handle(self, message: Msg) -> None:
-        self.received += 1
-        began = time.monotonic()
-        try:
-            self._handler(message)
-        except Exception:  # noqa: BLE001 - the top of the subscription's task: one bad message must not end it
-            self._bus.handler_errors += 1
-            if began >= self._silent_until:
-                self._silent_until = began + SILENT
-                structlog.get_logger().exception("bus.handler.failed", subject=message.subject)
-        # nats-py hands over all that has come without a pause
-        self._spent += time.monotonic() - began + _HANDING_OVER
-        if self._spent >= TURN:
-            self._spent = 0.0
-            await asyncio.sleep(0)
-
-    async def unsubscribe(self) -> None:
-        self._bus._subscriptions.discard(self)
-        inner, self._inner, self._client = self._inner, None, None
-        if inner is not None:
-            try:
-                await inner.unsubscribe()  # type: ignore[attr-defined]
-            except nats.errors.Error:
-                pass  # the connection is gone, and the subscription with it
-
-    def __repr__(self) -> str:
-        return f"<Subscription {self.subject!r} received={self.received}>"
 
 
 class Bus:
-    """The connection to NATS, kept up for ever.
+    """The connection to NATS.
 
-    `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` shows in the server's
-    monitoring. Credentials are a `credentials` file, or `user` and `password`, or a `token`, or stand in the URL.
-    `tls_ca`, `tls_cert` with `tls_key`: PEM files; TLS is required with any of them or a `tls://` URL.
-    Times are seconds; `reconnect_wait` is the range of the pause between two attempts.
-
-    Raises BusOptionError for an option that can't be used.
+    `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` appears in the server's
+    monitoring. Log in with a `credentials` file, `user` and `password`, a `token`, or a user in the URL. `ca` (a PEM
+    file) or a `tls://` URL requires TLS. `reconnect_wait` is the range of the pause between two attempts in seconds.
+    Raises BusOptionError for an unusable option.
     """
 
     def __init__(
@@ -119,28 +55,24 @@ class Bus:
         user: str | None = None,
         password: str | None = None,
         token: str | None = None,
-        tls_ca: Path | None = None,
-        tls_cert: Path | None = None,
-        tls_key: Path | None = None,
-        tls_hostname: str | None = None,
+        ca: Path | None = None,
+        limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
         reconnect_wait: tuple[float, float] = (0.1, 0.25),
         clock: Callable[[], float] = time.monotonic,
-        rng: random.Random | None = None,
     ) -> None:
         self.servers = checked_servers([servers] if isinstance(servers, str) else list(servers))
         check_login(credentials, user, password, token)
         self.name = name
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
-        self._tls = tls_context(self.servers, tls_ca, tls_cert, tls_key)
-        self._tls_hostname = tls_hostname
+        self._tls = tls_context(self.servers, ca)
+        self.limits = limits
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval
         self._reconnect_wait = reconnect_wait
         self._clock = clock
-        self._rng = rng or random.Random()
         self._log = structlog.get_logger()
 
         self._client: Client | None = None
@@ -168,6 +100,8 @@ class Bus:
         """Publishes that were dropped because there was no connection."""
         self.handler_errors = 0
         self.slow_consumers = 0
+        self.malformed = MalformedLog(clock)
+        """Messages that can't be decoded, or say what can't be true."""
         self._lost_messages = SenderLog(clock, "lost")
         self._unreadable = SenderLog(clock, "unreadable")
 
@@ -190,43 +124,32 @@ class Bus:
         return f"not connected to NATS at {servers} for {self._clock() - self.since:.1f} s: {self.error}"
 
     def on_connect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back at every connection, and at once when there is one; subscriptions are in place by then.
-
-        Returns a function that takes the callback back.
-        """
+        """Call back at once if connected, and at every connection, after the subscriptions. Returns a remover."""
         self._on_connect.append(callback)
         if self.connected:
             callback()
         return lambda: self._on_connect.remove(callback)
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a connection is lost. Returns a function that takes the callback back."""
+        """Call back when a connection is lost. Returns a remover."""
         self._on_disconnect.append(callback)
         return lambda: self._on_disconnect.remove(callback)
 
     async def wait_connected(self, timeout: float | None = None) -> None:
         """Wait for a connection. Raises NotConnected, with the reason, when there is none in time."""
-        try:
-            async with asyncio.timeout(timeout):
-                while not self.connected:
-                    self._up.clear()
-                    await self._up.wait()
-        except TimeoutError as error:
-            raise NotConnected(self.readiness() or "no connection in time") from error
+        while not self.connected:
+            self._up.clear()
+            if not await set_within(self._up, timeout):
+                raise NotConnected(self.readiness() or "no connection in time")
 
     # Life
 
-    async def start(self, wait: float = 0.0) -> None:
-        """Connect and stay connected, in the background; waits up to `wait` seconds for the first connection."""
+    async def start(self) -> None:
+        """Connect and stay connected, in the background."""
         if self._supervisor is None:
             self._closing = False
             self.error = "connecting"
             self._supervisor = asyncio.create_task(self._supervise(), name="bus")
-        if wait > 0:
-            try:
-                await self.wait_connected(wait)
-            except NotConnected:
-                pass  # the supervisor goes on, and readiness() says why it isn't connected
 
     async def close(self) -> None:
         """Send what was published, and disconnect for good."""
@@ -239,8 +162,7 @@ class Bus:
                 pass  # the server doesn't answer; there is nobody to send it to
         self._closing = True  # not before: the supervisor lets go of the connection when it sees this
         if supervisor is not None:
-            supervisor.cancel()
-            await asyncio.wait([supervisor])
+            await cancel(supervisor)
         self._down("closed")
         if self._closers:
             await asyncio.wait(self._closers)
@@ -254,7 +176,7 @@ class Bus:
 
     async def _supervise(self) -> None:
         servers = list(self.servers)
-        self._rng.shuffle(servers)
+        random.shuffle(servers)
         for server in cycle(servers):
             if self._closing:
                 return
@@ -263,7 +185,10 @@ class Bus:
             self._lost.clear()
             try:
                 await self._connect(client, server)
-                await self._until_lost(client)
+                if client.is_connected and not self._closing:
+                    await self._lost.wait()
+                reason = str(client.last_error or "") or type(client.last_error).__name__
+                self._down("connection lost" if client.last_error is None else f"connection lost: {reason}")
             except (OSError, nats.errors.Error, BusError, TimeoutError, ssl.SSLError) as error:
                 reason = str(error) or (
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
@@ -276,8 +201,10 @@ class Bus:
                 self._log.exception("bus.connect.failed", server=without_secrets(server))
             finally:
                 self._link = None
-                self._abandon(client)
-            await asyncio.sleep(self._rng.uniform(*self._reconnect_wait))
+                closer = asyncio.create_task(close_client(client), name="bus-close")
+                self._closers.add(closer)
+                closer.add_done_callback(self._closers.discard)
+            await asyncio.sleep(random.uniform(*self._reconnect_wait))
 
     async def _connect(self, client: Client, server: str) -> None:
         last_error: list[Exception] = []
@@ -316,7 +243,6 @@ class Bus:
                     pending_size=0,
                     no_echo=True,
                     tls=self._tls,
-                    tls_hostname=self._tls_hostname,
                     user=user,
                     password=password,
                     token=token,
@@ -343,7 +269,7 @@ class Bus:
         self._link = client
         await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
         for subscription in list(self._subscriptions):
-            await subscription._attach(client)
+            await subscription.attach(client)
         # Until the server has them, what others publish would be missed by those who hear that there is a connection.
         await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
 
@@ -361,12 +287,6 @@ class Bus:
         if client is self._link:
             self._lost.set()
 
-    async def _until_lost(self, client: Client) -> None:
-        if client.is_connected and not self._closing:
-            await self._lost.wait()
-        error = client.last_error
-        self._down("connection lost" if error is None else f"connection lost: {str(error) or type(error).__name__}")
-
     def _down(self, reason: str) -> None:
         client, self._client, self._link = self._client, None, None
         self.error = reason
@@ -382,27 +302,23 @@ class Bus:
         try:
             callback()
         except Exception:  # noqa: BLE001 - one part's mistake must not keep the others from hearing of it
-            self.handler_errors += 1
+            self._note_failure()
             self._log.exception("bus.callback.failed")
+
+    def _note_failure(self) -> None:
+        self.handler_errors += 1
 
     def _note_unreadable(self, error: Exception) -> None:
         self.handler_errors += 1
         self._unreadable.report("somebody", f"{type(error).__name__}: {error}")
-
-    def _abandon(self, client: Client) -> None:
-        closer = asyncio.create_task(close_client(client), name="bus-close")
-        self._closers.add(closer)
-        closer.add_done_callback(self._closers.discard)
 
     # Messages
 
     async def publish(
         self, subject: str, payload: bytes = b"", *, headers: Mapping[str, str] | None = None, reply: str = ""
     ) -> bool:
-        """Hand a message to the connection; returns False when there is none and it was dropped.
-
-        Raises BusError for a subject or a payload that NATS doesn't take.
-        """
+        """Send a message. Returns False if there is no connection. Raises BusError for a subject or payload NATS
+        refuses."""
         client = self._client
         if client is not None:
             try:
@@ -422,11 +338,13 @@ class Bus:
 
     async def subscribe(self, subject: str, handler: Handler) -> Subscription:
         """Have a subject's messages handled, now and after every reconnect. Wildcards as in NATS: `*` and `>`."""
-        subscription = Subscription(self, subject, handler)
+        subscription = Subscription(
+            subject, handler, self.limits, failed=self._note_failure, ended=self._subscriptions.discard
+        )
         self._subscriptions.add(subscription)
         if self._link is not None:
             try:
-                await subscription._attach(self._link)
+                await subscription.attach(self._link)
             except nats.errors.BadSubjectError as error:
                 self._subscriptions.discard(subscription)
                 raise BusError(f"{subject!r} can't be subscribed to") from error
@@ -437,29 +355,22 @@ class Bus:
     async def request(
         self, subject: str, payload: bytes = b"", *, timeout: float = 1.0, headers: Mapping[str, str] | None = None
     ) -> Msg:
-        """Send a request and wait for its one answer.
-
-        Raises NotConnected (also when the connection is lost meanwhile), NoResponders, RequestTimeout, BusError.
-        """
-        reply = self._replies.expect(lambda message: True)
-        await self._ask(reply, subject, payload, timeout, headers)
-        return reply.answers[0]
+        """Send a request and return the answer. Raises NotConnected, also meanwhile, NoResponders, RequestTimeout,
+        BusError."""
+        answers = await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
+        return answers[0]
 
     async def request_many(
-        self, subject: str, payload: bytes, *, last: Callable[[Msg], bool], timeout: float = 1.0
+        self,
+        subject: str,
+        payload: bytes,
+        *,
+        last: Callable[[Msg], object],
+        timeout: float = 1.0,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Msg]:
-        """Send a request and collect its answers, up to the one of which `last` says that it is the last.
-
-        Raises as `request` does; what came before is then lost.
-        """
-        reply = self._replies.expect(last)
-        await self._ask(reply, subject, payload, timeout, None)
-        return reply.answers
-
-    async def _ask(
-        self, reply: Reply, subject: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None
-    ) -> None:
-        with reply:
+        """Send a request and return its answers, up to the one for which `last` is true. Raises as `request`."""
+        with self._replies.expect(last) as reply:
             if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")
             try:
@@ -469,6 +380,7 @@ class Bus:
                 raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
         if is_no_responders(reply.answers[-1]):
             raise NoResponders(f"{subject}: nobody answers requests")
+        return reply.answers
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else f"disconnected ({self.error})"

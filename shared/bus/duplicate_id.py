@@ -1,7 +1,7 @@
-"""Whether another process has this one's id.
+"""Detects another process with the id of this one.
 
-A connection brings no echo of what was sent on it, so a message with our id is another process's. One exception: what
-we had sent may still lie in the server when the connection is made anew. That comes at one moment; who lives goes on.
+NATS doesn't echo messages on their own connection, so a message with this id comes from another process. Exception:
+messages of the last connection may still be in the server after a reconnect, but only for a moment.
 """
 
 import structlog
@@ -17,11 +17,9 @@ LASTING = 1.0
 class DuplicateId:
     """Counts messages with the id of this process, one of `tier`, and tells when they last."""
 
-    def __init__(self, tier: str, id: str, *, lasting: float = LASTING, silence: float = EXPIRY) -> None:
+    def __init__(self, tier: str, id: str) -> None:
         self._tier = tier
         self._id = id
-        self._lasting = lasting
-        self._silence = silence
         self._since: float | None = None
         self._heard = 0.0
         self._told = False
@@ -40,13 +38,13 @@ class DuplicateId:
             log.warning("id.taken", problem=problem)
 
     def problem(self, now: float) -> str | None:
-        """None while nobody else has the id, otherwise what is amiss."""
-        if not self._present(now) or self._heard - (self._since or 0.0) < self._lasting:
+        """None while nobody else has the id, otherwise the problem."""
+        if not self._present(now) or self._heard - (self._since or 0.0) < LASTING:
             return None
         return f"another {self._tier} has the id {self._id!r} too; each needs an --id of its own"
 
     def _present(self, now: float) -> bool:
-        return self._since is not None and now - self._heard < self._silence
+        return self._since is not None and now - self._heard < EXPIRY
 
     def __repr__(self) -> str:
         return f"<DuplicateId of {self._id!r}: {self.messages} messages>"

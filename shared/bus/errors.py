@@ -6,11 +6,8 @@ class BusError(Exception):
 
 
 class BusOptionError(BusError, ValueError):
-    """An option of the connection, a prefix or a name can't be used; says which, its value and what would be right.
-
-    `options` are the names of the arguments that it is about, `reason` is the rest: who took the values from elsewhere
-    can name the place where they stand.
-    """
+    """An option of the connection, a prefix or a name can't be used. `options` are the names of the arguments, `reason`
+    is the rest of the message, so that a caller can name the source of the values."""
 
     def __init__(self, reason: str, *options: str) -> None:
         super().__init__(f"{' and '.join(options)}: {reason}" if options else reason)
@@ -49,8 +46,8 @@ class WrongLastSequence(JetStreamError):
 
 
 class NoRoom(JetStreamError):
-    """The store, the account or the stream is full. Until something is removed, nothing can be written, and a delete
-    that readers are told of is a write."""
+    """The store, the account or the stream is full: nothing can be written, not even a delete that readers are told
+    of."""
 
 
 class LostLeadership(BusError):

@@ -10,6 +10,7 @@ from shared.bus.epochs import EPOCHS
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.subjects import SYNCED, fact_key, parse_key
+from shared.limits import LIMITS
 from shared.model import Fact, entries_of
 
 EPOCH_HEADER = "Pointsman-Epoch"
@@ -83,7 +84,7 @@ class Purge(Struct, frozen=True):
 Entry: TypeAlias = Put | Purge | Synced
 
 
-def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
+def parse_entry(key: str, data: bytes, headers: Mapping[str, str], max_entries: int = LIMITS.max_fact_entries) -> Entry:
     """One message of the bucket. Raises Malformed, also for a delete without order (`nats kv del`)."""
     try:
         pool, kind, _ = parse_key(key)
@@ -102,7 +103,7 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str]) -> Entry:
     envelope = decode(FactEnvelope, data)
     version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
     try:
-        fact = decode_fact(envelope.fact)
+        fact = decode_fact(envelope.fact, max_entries)
     except Malformed as error:
         return Put(key, version, digest, None, str(error))
     if fact_key(pool, fact) != key:

@@ -1,8 +1,7 @@
-"""Attributes of endpoints as the columns that a frame carries. Pure.
+"""Attributes of endpoints as columns of a frame. Pure.
 
-A column has a number or NaN per endpoint, and beside it the age of each value: an attribute that an endpoint doesn't
-have is absent, whatever the others have. One that it is known not to have is told apart from one that nothing is known
-of.
+A column has a number or NaN per endpoint, and beside it the age of each value. An absent attribute is distinguished
+from an unknown one.
 """
 
 import math
@@ -19,13 +18,13 @@ Row = tuple[str, AttributeMap]
 """An endpoint's id and its attributes."""
 
 
-class Columns(Struct, frozen=True):
+class FrameContent(Struct, frozen=True, kw_only=True):
     """What a frame says; the fields are those of `shared.bus.messages.Frame`."""
 
     ids: tuple[str, ...]
-    columns: dict[str, bytes]
-    ages: dict[str, bytes]
-    objects: dict[str, list[Any]]
+    columns: dict[str, bytes] = {}
+    ages: dict[str, bytes] = {}
+    objects: dict[str, list[Any]] = {}
     absent: dict[str, list[int]] = {}
 
     @property
@@ -45,7 +44,7 @@ def parts(rows: Sequence[Row], most: int = MAX_FRAME_ENDPOINTS) -> Iterator[Sequ
         yield rows[start : start + most]
 
 
-def pack(rows: Sequence[Row], now: float, keys: Collection[AttributeKey[Any]] | None = None) -> Columns:
+def pack(rows: Sequence[Row], now: float, keys: Collection[AttributeKey[Any]] | None = None) -> FrameContent:
     """Columns of these endpoints, of these attributes or all, with every value's age at `now` (monotonic seconds)."""
     count = len(rows)
     values: dict[AttributeKey[Any], list[Any]] = {}
@@ -65,7 +64,7 @@ def pack(rows: Sequence[Row], now: float, keys: Collection[AttributeKey[Any]] | 
             age = now - sample.at
             if age > 0:
                 ages[key][position] = age
-    return Columns(
+    return FrameContent(
         ids=tuple([id for id, _ in rows]),
         columns={key.wire: pack_floats(column) for key, column in values.items() if key.kind is float},
         ages={key.wire: pack_ages(column) for key, column in ages.items()},

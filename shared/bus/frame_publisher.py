@@ -1,32 +1,34 @@
-"""The owner's side of the attributes bucket: a collector's frames, sent without waiting for acknowledgements.
+"""The owner of the attributes bucket: sends a collector's frames without waiting for acknowledgements.
 
-A lost frame heals at the next one. Once a second a frame is sent with an acknowledgement all the same: that is how a
-missing bucket is noticed, which nobody would report otherwise.
+The next frame replaces a lost one. Once a second, a frame is sent with an acknowledgement, which detects a missing
+bucket.
 """
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import structlog
+from msgspec import structs
 
 from shared.bus import jetstream
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
+from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_reader import ATTRIBUTES_TTL
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
+from shared.tasks import cancel
+
+ACK_TIMEOUT = 0.5
+"""Seconds without an acknowledgement after which the bucket is checked."""
 
 
 class FramePublisher:
-    """Publishes frames of one sender (a collector's id) about one pool (its token).
-
-    Seconds: `ttl` after which the bucket forgets a frame, `check_interval` between two acknowledged frames,
-    `ack_timeout` after which the bucket is looked after.
-    """
+    """Publishes frames of one sender (a collector's id) about one pool (its token). In seconds: `ttl` after which the
+    bucket drops a frame, `check_interval` between two acknowledged frames."""
 
     def __init__(
         self,
@@ -36,18 +38,15 @@ class FramePublisher:
         sender: str,
         *,
         ttl: float = ATTRIBUTES_TTL,
-        replicas: int = 1,
         check_interval: float = 1.0,
-        ack_timeout: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
         self.sender = sender
-        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", replicas=replicas, ttl=ttl)
+        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", ttl=ttl)
         self._check_interval = check_interval
-        self._ack_timeout = ack_timeout
         self._clock = clock
         self._check_at = clock() + check_interval
         self._task: asyncio.Task[None] | None = None
@@ -63,31 +62,19 @@ class FramePublisher:
         self.unacknowledged = 0
 
     async def start(self) -> None:
-        """Make sure of the bucket at every connection; doesn't wait for it."""
-        self._unhook = self._bus.on_connect(self._connected)
+        """Make sure of the bucket at every connection; doesn't wait for it. Does nothing if it was called before."""
+        if self._unhook is None:
+            self._unhook = self._bus.on_connect(self._connected)
 
     async def close(self) -> None:
         if self._unhook is not None:
             self._unhook()
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+            await cancel(self._task)
 
-    async def publish(
-        self,
-        part: int,
-        ids: Sequence[str],
-        *,
-        columns: Mapping[str, bytes],
-        ages: Mapping[str, bytes],
-        objects: Mapping[str, list[Any]] | None = None,
-        absent: Mapping[str, list[int]] | None = None,
-    ) -> bool:
-        """Send one part of the sender's endpoints, as `Frame` describes it: packed columns, an age for every value.
-
-        Returns False when it was dropped because there is no connection. Raises ValueError for columns of a wrong
-        length, and BusError for a frame that is too large.
-        """
+    async def publish(self, part: int, content: FrameContent) -> bool:
+        """Send one part of the sender's endpoints. Returns False if it was dropped because there is no connection.
+        Raises BusError for a frame that is too large."""
         now = self._clock()
         self.sequence += 1
         frame = Frame(
@@ -95,15 +82,8 @@ class FramePublisher:
             sent=now,
             sequence=self.sequence,
             run=self._run,
-            ids=tuple(ids),
-            columns=dict(columns),
-            ages=dict(ages),
-            objects={} if objects is None else dict(objects),
-            absent={} if absent is None else dict(absent),
+            **structs.asdict(content),
         )
-        fault = frame.fault()
-        if fault is not None:
-            raise ValueError(fault)
         subject, payload = self._subjects.frame(self.pool, self.sender, part), encode(frame)
         if now >= self._check_at and self._bus.connected and (self._task is None or self._task.done()):
             self._check_at = now + self._check_interval
@@ -121,7 +101,7 @@ class FramePublisher:
 
     async def _publish_acknowledged(self, subject: str, payload: bytes) -> None:
         try:
-            await jetstream.put(self._bus, subject, payload, timeout=self._ack_timeout)
+            await jetstream.put(self._bus, subject, payload, timeout=ACK_TIMEOUT)
         except BusError:
             self.unacknowledged += 1
             await self._ensure_bucket()

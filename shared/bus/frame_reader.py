@@ -1,26 +1,29 @@
-"""The reader of the attributes bucket: frames of all collectors of a pool, each with the age that it gained on its way.
+"""The reader of the attributes bucket: frames of all collectors of a pool, with the age that they gained on their way.
 
-Live frames come from the bucket's own subject. A snapshot at the start and after a reconnect fills in what was sent
-before; how long its frames lay there nobody knows, so they count as one time to live old. A frame only ever updates:
-which endpoints exist is the watcher's business.
+Live frames come from the bucket's own subject. A snapshot at the start and after a reconnect adds earlier frames.
+Nobody knows how long they were stored, so they count as one time to live old. A frame only updates: the watcher says
+which endpoints exist.
 """
 
 import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TypeAlias
 
 import structlog
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
-from shared.bus.codec import MalformedLog, decode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.codec import decode
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.messages import Frame
+from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.subjects import Subjects
-from shared.bus.transit import IMPLAUSIBLE, Transit
+from shared.limits import LIMITS
+from shared.tasks import cancel
 
 OnFrame: TypeAlias = Callable[[Frame, float], None]
 """Called with a frame and the seconds to add to each of its ages."""
@@ -28,26 +31,25 @@ OnFrame: TypeAlias = Callable[[Frame, float], None]
 ATTRIBUTES_TTL = 5.0
 """Seconds after which the attributes bucket forgets a frame."""
 
-
+WINDOW = 60.0
+"""Seconds after which what is known of a sender that is silent is forgotten."""
+RETRY = 0.25
+"""Seconds until a snapshot that failed is tried again."""
 OVERTAKEN = 1000
 """By how many frames one that was overtaken may be behind: 20 a second for three quarters of a minute."""
 
 
-MOST_KEYS = 10_000
-"""Keys of frames that are kept in mind: parts of all collectors."""
-
-
 class FrameSequence:
-    """Which frames are news: those later than the last live one of their key, or of another run.
+    """Which frames are news: those later than the last live one of their key, or of another run. One that is far behind
+    wasn't overtaken: an earlier one had a forged number. Of keys beyond `most`, all frames are news."""
 
-    One that is far behind wasn't overtaken: what came before it had a number that its sender never gave."""
-
-    def __init__(self) -> None:
+    def __init__(self, most: int = LIMITS.max_runs) -> None:
+        self._most = most
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
         """Take down a live frame; one that was overtaken doesn't count as the last one."""
-        if key not in self._newest and len(self._newest) >= MOST_KEYS:
+        if key not in self._newest and len(self._newest) >= self._most:
             return
         if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
@@ -67,10 +69,8 @@ class FrameSequence:
 
 
 class FrameReader:
-    """Hands each frame of a pool (`pool` is its token) to `on_frame`, in the event loop.
-
-    After a reconnect a frame may be older than what was seen before it: the consumer keeps the newer value.
-    """
+    """Passes each frame of a pool (a token) to `on_frame`. After a reconnect, a frame may be older than earlier
+    ones."""
 
     def __init__(
         self,
@@ -80,29 +80,20 @@ class FrameReader:
         on_frame: OnFrame,
         *,
         ttl: float = ATTRIBUTES_TTL,
-        window: float = 60.0,
-        retry: float = 0.25,
-        timeout: float = jetstream.API_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
         self._on_frame = on_frame
         self._ttl = ttl
-        self._retry = retry
-        self._timeout = timeout
         self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
-        self._transit = Transit(window)
-        self._order = FrameSequence()
-        self._window = window
-        self._prune_at = clock() + window
-        self._subscription: Subscription | None = None
+        self.malformed = bus.malformed
+        self._delays = QueueingDelays(WINDOW, bus.limits.max_runs)
+        self._order = FrameSequence(bus.limits.max_runs)
+        self._prune_at = clock() + WINDOW
         self._snapshot: asyncio.Task[None] | None = None
-        self._unhook: Callable[[], None] | None = None
-        self._start = len(subjects.stored(subjects.attributes_bucket, ""))
+        self._started = AsyncExitStack()
         self._log = structlog.get_logger()
         self.frames = 0
         """Live frames."""
@@ -112,21 +103,18 @@ class FrameReader:
 
     async def start(self) -> None:
         """Subscribe, and take a snapshot at every connection; doesn't wait for either."""
-        self._subscription = await self._bus.subscribe(self._subjects.frames(self.pool), self._receive)
-        self._unhook = self._bus.on_connect(self._connected)
+        subscription = await self._bus.subscribe(self._subjects.frames(self.pool), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        self._started.callback(self._bus.on_connect(self._connected))
 
     async def close(self) -> None:
-        if self._unhook is not None:
-            self._unhook()
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        await self._started.aclose()
         if self._snapshot is not None:
-            self._snapshot.cancel()
-            await asyncio.wait([self._snapshot])
+            await cancel(self._snapshot)
 
-    def age(self, now: float | None = None) -> float:
+    def age(self) -> float:
         """Seconds since the last live frame; infinite before the first."""
-        return math.inf if self.heard_at is None else (self._clock() if now is None else now) - self.heard_at
+        return math.inf if self.heard_at is None else self._clock() - self.heard_at
 
     def _receive(self, message: Msg) -> None:
         now = self._clock()
@@ -135,18 +123,18 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
             return
-        extra_age = self._transit.observe(frame.sender, frame.run, frame.sent, now)
+        extra_age = self._delays.observe(frame.sender, frame.run, frame.sent, now)
         if extra_age is None:
             self.malformed.implausible.report(frame.sender, IMPLAUSIBLE, subject=message.subject)
             return
-        self._order.live(message.subject[self._start :], frame, now)
+        self._order.live(message.subject, frame, now)
         self.frames += 1
         self.heard_at = now
         self._on_frame(frame, extra_age)
         if now >= self._prune_at:
-            self._prune_at = now + self._window
-            self._transit.prune(now - self._window)
-            self._order.prune(now - self._window)
+            self._prune_at = now + WINDOW
+            self._delays.prune(now - WINDOW)
+            self._order.prune(now - WINDOW)
 
     def _connected(self) -> None:
         if self._snapshot is not None:
@@ -169,13 +157,12 @@ class FrameReader:
                     self._subjects.attributes_bucket,
                     self._subjects.frames(self.pool),
                     read=self._fill_in,
-                    timeout=self._timeout,
                 )
             except NoResponders:
                 return  # no bucket, so no frames: its owner makes one, and then frames come live
             except BusError as error:
                 self._log.info("frames.snapshot.failed", pool=self.pool, reason=str(error))
-                await asyncio.sleep(self._retry)
+                await asyncio.sleep(RETRY)
                 continue
             return
 
@@ -187,7 +174,7 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
             return
-        if self._order.news(stored.subject[self._start :], frame):
+        if self._order.news(stored.subject, frame):
             self.snapshot_frames += 1
             self._on_frame(frame, self._ttl)
 

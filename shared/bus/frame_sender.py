@@ -1,9 +1,8 @@
-"""Sends the attributes: what is new a moment after it was seen, everything again and again.
+"""Sends attributes: changes within milliseconds, and everything periodically.
 
-Two kinds of frame. *Changes* hold the attributes that are others than before, of the endpoints that have such,
-collected for a few milliseconds. *Everything* holds all of all endpoints: it confirms values that didn't change, heals
-frames that were lost, and is what a snapshot of the bucket gives; hence changes have a key of their own and never take
-its place.
+A frame of *changes* has the changed attributes of the endpoints that have any, collected for a few milliseconds. Frames
+of *everything* have all attributes of all endpoints: they confirm unchanged values, replace lost frames, and make up a
+snapshot of the bucket. Changes have a key of their own, so that they never replace everything.
 """
 
 import asyncio
@@ -15,8 +14,9 @@ import structlog
 
 from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
-from shared.bus.frame_columns import Row, pack, parts
+from shared.bus.frame_columns import FrameContent, Row, pack, parts
 from shared.bus.messages import MAX_FRAME_ATTRIBUTES
+from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
 
@@ -25,10 +25,8 @@ CHANGES_PART = -1
 
 
 class Outbox:
-    """What is to be sent, and when. Pure: time is passed in.
-
-    Everything is sent `refresh` seconds after the last time when anything was scraped since, else after `heartbeat`.
-    """
+    """What to send, and when. Pure. Everything is due after `refresh` if anything was scraped since, else after
+    `heartbeat`."""
 
     def __init__(self, refresh: float, heartbeat: float) -> None:
         self._refresh = min(refresh, heartbeat)
@@ -72,16 +70,7 @@ class Outbox:
 class Publisher(Protocol):
     """`shared.bus.frame_publisher.FramePublisher`."""
 
-    async def publish(
-        self,
-        part: int,
-        ids: Sequence[str],
-        *,
-        columns: Mapping[str, bytes],
-        ages: Mapping[str, bytes],
-        objects: Mapping[str, list[Any]] | None = None,
-        absent: Mapping[str, list[int]] | None = None,
-    ) -> bool: ...
+    async def publish(self, part: int, content: FrameContent) -> bool: ...
 
 
 class Described(Protocol):
@@ -92,8 +81,7 @@ class Described(Protocol):
 
 
 class FrameSender:
-    """Sends what the outbox has, for ever. `endpoints` gives what is known of each, by id. `gather` seconds
-    are waited after a change for others to join it."""
+    """Sends what is due. `endpoints` gives what is known of each by id. A change waits `gather` seconds for others."""
 
     def __init__(
         self,
@@ -139,10 +127,7 @@ class FrameSender:
                 await asyncio.sleep(min(self._gather, left))
                 return
             self._earlier.clear()
-            try:
-                async with asyncio.timeout(left):
-                    await self._earlier.wait()
-            except TimeoutError:
+            if not await set_within(self._earlier, left):
                 return  # everything is due
 
     async def send(self) -> None:
@@ -152,9 +137,9 @@ class FrameSender:
         if now >= self._outbox.everything_at():
             self._outbox.everything_sent(now)
             part = 0
-            for one in endpoints.values():
-                one.attributes.take_changed()
-            for rows in parts([(id, one.attributes) for id, one in endpoints.items() if len(one.attributes)]):
+            for endpoint in endpoints.values():
+                endpoint.attributes.take_changed()
+            for rows in parts([(id, known.attributes) for id, known in endpoints.items() if len(known.attributes)]):
                 part += await self._send(rows, part, 1)
                 await asyncio.sleep(0)  # a thousand endpoints take milliseconds, and scrapes are under way
         else:
@@ -167,26 +152,17 @@ class FrameSender:
     async def _send(
         self, rows: Sequence[Row], part: int, step: int, keys: Collection[AttributeKey[Any]] | None = None
     ) -> int:
-        """Send rows as one frame, or in halves where that is more than a message takes, or more attributes than a frame
-        names; only these attributes, if they are named.
-
-        The frames' parts are `part`, `part + step` and so on; returns how many frames there were.
-        """
+        """Send rows as one frame, or in halves if a message or a frame can't hold them; only the attributes `keys`, if
+        given. The frames' parts are `part`, `part + step` and so on. Returns the number of frames."""
         packed = pack(rows, self._clock(), keys)
         if packed.attributes > MAX_FRAME_ATTRIBUTES:
-            named = list(dict.fromkeys(key for _, one in rows for key, _ in one.items() if keys is None or key in keys))
+            every = dict.fromkeys(key for _, attributes in rows for key, _ in attributes.items())
+            named = [key for key in every if keys is None or key in keys]
             middle = len(named) // 2
             first = await self._send(rows, part, step, named[:middle])
             return first + await self._send(rows, part + first * step, step, named[middle:])
         try:
-            sent = await self._publisher.publish(
-                part,
-                packed.ids,
-                columns=packed.columns,
-                ages=packed.ages,
-                objects=packed.objects,
-                absent=packed.absent,
-            )
+            sent = await self._publisher.publish(part, packed)
         except BusError as error:
             if len(rows) == 1:
                 self.oversized += 1
@@ -207,8 +183,8 @@ class FrameSender:
         return 1
 
     def _deny_unsendable(self, rows: Sequence[Row]) -> bool:
-        """Take back the values that no message can carry, for they would take all others with them; whether there are
-        any. One that was fit when it was put has been changed since."""
+        """Deny values that can't be encoded, which would hold up all others: they have changed since they were put.
+        Returns whether there are any."""
         found = False
         for id, attributes in rows:
             for key, sample in list(attributes.items()):

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+import structlog
+
 from shared.bus.errors import BusError
 
 INTERVAL = 0.5
@@ -13,15 +15,15 @@ EXPIRY = 1.5
 
 
 async def beat(
-    send: Callable[[], Awaitable[None]], interval: float, clock: Callable[[], float], failed: Callable[[], None]
+    send: Callable[[], Awaitable[None]], interval: float, clock: Callable[[], float], failed: str, **about: str
 ) -> NoReturn:
-    """Send every `interval` seconds of `clock`, until cancelled; `failed` is called for an exception of the bus."""
+    """Send every `interval` seconds of `clock`, until cancelled. An exception of the bus is logged as `failed`."""
     # An absolute schedule: a busy moment doesn't shift the beats that follow.
     due = clock()
     while True:
         try:
             await send()
         except BusError:
-            failed()
+            structlog.get_logger().exception(failed, **about)
         due = max(due + interval, clock())
         await asyncio.sleep(due - clock())

@@ -10,18 +10,17 @@ import asyncio
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from shared.bus.connection import TURN, Bus
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
-
-T = TypeVar("T")
+from shared.bus.subscription import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
@@ -145,11 +144,8 @@ class Ensured(NamedTuple):
 
 
 async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOUT) -> Ensured:
-    """Create the bucket, or adapt it where it isn't as it must be.
-
-    For its owners only. More replicas than asked for stay. Raises JetStreamError when it can't be adapted: a bucket
-    with another kind of storage has to be removed by hand.
-    """
+    """Create the bucket or adapt its configuration; for its owners only. More replicas than requested stay. Raises
+    JetStreamError if it can't be adapted: delete a bucket with another kind of storage by hand."""
     wanted = bucket.config()
     try:
         found = (await api(bus, f"STREAM.INFO.{bucket.stream}", {}, timeout=timeout)).config
@@ -186,19 +182,14 @@ async def extent(bus: Bus, bucket: str, *, timeout: float = API_TIMEOUT) -> Exte
 async def put(
     bus: Bus, subject: str, payload: bytes, *, headers: Mapping[str, str] | None = None, timeout: float
 ) -> int:
-    """Write a message and wait until the stream has it; returns its sequence.
-
-    Raises WrongLastSequence, JetStreamError and as `Bus.request`. After RequestTimeout it may have been written or
-    not: a stream that is missing doesn't answer either, when anyone subscribes to the subject.
-    """
+    """Write a message, wait until the stream has it, and return its sequence. Raises WrongLastSequence, JetStreamError
+    and as `Bus.request`. After RequestTimeout it may have been written: a missing stream doesn't answer either if
+    anyone subscribes to the subject."""
     return _answer(await bus.request(subject, payload, headers=headers, timeout=timeout)).seq
 
 
 async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIMEOUT) -> Stored | None:
-    """The last message of a subject, as the stream's leader knows it; None when there is none.
-
-    Raises JetStreamError (10059: there is no such bucket) and as `Bus.request`.
-    """
+    """The last message of a subject according to the stream's leader; None if there is none. Raises as `api`."""
     try:
         answer = await api(bus, f"STREAM.MSG.GET.KV_{bucket}", {"last_by_subj": subject}, timeout=timeout)
     except JetStreamError as error:
@@ -218,30 +209,26 @@ async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIME
         raise BusError(f"JetStream's answer can't be read: {type(error).__name__}: {error}") from error
 
 
-def _as_stored(stored: Stored) -> Any:
-    return stored
-
-
 async def snapshot(
     bus: Bus,
     bucket: str,
     subjects: str,
     *,
-    read: Callable[[Stored], T] = _as_stored,
+    read: Callable[[Stored], Any] = lambda stored: stored,
     page: int = PAGE,
     timeout: float = API_TIMEOUT,
-) -> list[T]:
-    """What `read` makes of the last message of every subject that matches `subjects`, in the stream's order, by batched
-    direct gets. It is called with each page when it comes, so that no more than a page is held beside its results.
+) -> list[Any]:
+    """Call `read` with the last message of every subject that matches `subjects`, in the stream's order, and return the
+    results. Messages come in pages by batched direct gets, so that only one page is held at a time.
 
-    Any replica may answer, also one that is behind. `timeout` is for a page. A bucket with nothing to show gives an
-    empty list, a missing one raises NoResponders; else raises JetStreamError and as `Bus.request`.
+    Any replica may answer, also one that is behind. `timeout` is for a page. An empty bucket gives an empty list.
+    Raises NoResponders for a missing bucket, JetStreamError and as `Bus.request`.
     """
-    found: list[T] = []
+    found = []
     sequence = 1
     while True:
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
-        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=_ends_batch, timeout=timeout)
+        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=status, timeout=timeout)
         end = answers.pop()
         whole = [stored for message in answers if (stored := _stored(message)) is not None]
         began = time.monotonic()
@@ -278,10 +265,6 @@ def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) <= 20 else 0
 
 
-def _ends_batch(message: Msg) -> bool:
-    return status(message) is not None
-
-
 async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_TIMEOUT) -> bool:
     """Delete one message of a bucket whose messages are deletable; returns whether it was still there."""
     try:
@@ -294,8 +277,6 @@ async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_T
 
 
 async def purge(bus: Bus, bucket: str, subject: str, *, before: int, timeout: float = API_TIMEOUT) -> None:
-    """Remove a subject's messages of sequences below `before`. Needs no room, isn't fenced, and readers aren't told.
-
-    Raises JetStreamError and as `Bus.request`.
-    """
+    """Remove a subject's messages below a sequence: needs no room, isn't fenced, doesn't notify readers. Raises as
+    `api`."""
     await api(bus, f"STREAM.PURGE.KV_{bucket}", {"filter": subject, "seq": before}, timeout=timeout)

@@ -1,8 +1,8 @@
-"""Who leads: a key that its holder renews and that expires without it. For installations with and without Kubernetes.
+"""Leader election by a key that its holder renews and that expires otherwise; with and without Kubernetes.
 
-The lease is created or not at all, and renewed by its own revision, so there is one holder at a time. The bucket's time
-to live expires it; a key's own time to live would be lost at the first renewal. The holder stops by its own clock well
-before that, so it knows that it has lost the lease before anybody else can have it.
+The key is created or nothing happens, and renewed by its own revision, so there is one holder at a time. It expires by
+the bucket's time to live: its own would be lost at the first renewal. The holder stops by its own clock before that, so
+it knows that it has lost the lease before another process can get it.
 """
 
 import asyncio
@@ -13,17 +13,17 @@ import structlog
 
 from shared.bus import jetstream
 from shared.bus.codec import decode, encode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError, BusOptionError, Malformed, NotConnected, WrongLastSequence
 from shared.bus.messages import Holder
 from shared.bus.subjects import Subjects
+from shared.bus.subscription import Subscription
+from shared.tasks import cancel, set_within
 
 
 class LeaseClock:
-    """When a lease is held, to be renewed, to be tried for: plain arithmetic on monotonic seconds.
-
-    A renewal counts from the moment that it was sent, for the server's clock starts later than that.
-    """
+    """When a lease is held, to be renewed, or to be tried for, in monotonic seconds. A renewal counts from the time it
+    was sent: the server's clock starts later."""
 
     def __init__(self, *, hold: float, renew: float, attempt: float) -> None:
         self._hold = hold
@@ -63,10 +63,9 @@ class LeaseClock:
 class Lease:
     """The lease `name`, for `owner`: a name that no other process has, nor this one after a restart.
 
-    Ask `held` before acting as the leader; wait for `lost` to stop.
-
-    Seconds: `ttl` until the server lets it expire, `hold` until the holder stops by its own clock, `renew` between
-    renewals, `attempt` between attempts to get it. Raises BusOptionError when they leave no margin.
+    Ask `held` before acting as the leader; wait for `lost` to stop. In seconds: `ttl` until the server expires the
+    lease, `hold` until the holder stops by its own clock, `renew` between renewals, `attempt` between attempts to get
+    it. Raises BusOptionError if they leave no margin.
     """
 
     def __init__(
@@ -116,11 +115,11 @@ class Lease:
         return self._times.held(self._clock())
 
     async def acquire(self, when: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the lease is held; from then on it is renewed in the background until it is lost or released.
-        `when` is asked before each attempt; False lets it pass."""
+        """Wait until the lease is held; it is then renewed until lost or released. `when` is asked before each
+        attempt."""
         await self._stop()
         self._times.dropped()
-        self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), self._hear_release)
+        self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), lambda _: self._wake.set())
         unhook = self._bus.on_connect(self._wake.set)
         try:
             while True:
@@ -160,11 +159,7 @@ class Lease:
     async def _stop(self) -> None:
         if self._task is not None:
             task, self._task = self._task, None
-            task.cancel()
-            await asyncio.wait([task])
-
-    def _hear_release(self, _: object) -> None:
-        self._wake.set()
+            await cancel(task)
 
     async def _pause(self) -> None:
         """Until the next request is due; a release or a new connection cuts it short."""
@@ -173,18 +168,12 @@ class Lease:
         deadline = self._times.deadline()
         if deadline is not None:
             wait = min(wait, deadline - self._clock())
-        try:
-            async with asyncio.timeout(max(0.0, wait)):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await set_within(self._wake, wait)
 
     async def _obtain(self, revision: int) -> bool:
-        """Write the key where it is at that revision (0: where it isn't at all); returns whether it is held by that.
-
-        After a request with an unknown end the bucket is made sure of, and the key may be at another revision that is
-        this owner's own; or NATS was wiped, and it is whose who is first.
-        """
+        """Write the key if it is at that revision (0: if it doesn't exist). Returns whether the lease is held. After a
+        request with an unknown result, ensure the bucket: the key may be at another revision of this owner, or NATS was
+        wiped."""
         self._times.tried(self._clock())
         doubtful, self._doubtful = self._doubtful, True
         if doubtful:

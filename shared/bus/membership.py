@@ -1,28 +1,29 @@
-"""Which collectors or watchers are alive: heartbeats on a core subject, and the table that they keep.
+"""Which collectors are alive: heartbeats on a core subject, and the table that they keep.
 
-Nobody coordinates: every member sees the same table within an interval, and computes from it what is its own. While a
-member has no connection it can't tell who is alive, so its table stands still until the others had time to be heard
-again; otherwise each of them would take itself for the last one.
+Nobody coordinates: every member sees the same table within an interval and computes its own share from it. Without a
+connection, a member can't tell who is alive, so its table is frozen until the others had time to be heard again;
+otherwise each would take itself for the last one.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import MalformedLog, decode, encode
-from shared.bus.connection import Bus, Subscription
+from shared.bus.codec import decode, encode
+from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
+from shared.limits import LIMITS
+from shared.tasks import cancel, set_within
 
-MOST_MEMBERS = 1000
-"""Members that are kept in mind; those that come then are passed over until others leave or fall silent."""
 GATHER = 0.02
 """Seconds after a change in which others join it."""
 NAMED = 20
@@ -30,10 +31,12 @@ NAMED = 20
 
 
 class Members:
-    """Who was heard lately, by the receiver's monotonic clock."""
+    """Members that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until
+    others leave or fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY) -> None:
+    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_senders) -> None:
         self._expiry = expiry
+        self._most = most
         self._heard: dict[str, float] = {}
         self._paused = False
 
@@ -43,7 +46,7 @@ class Members:
         if member.leaving:
             self._heard.pop(member.id, None)
             return known
-        if not known and len(self._heard) >= MOST_MEMBERS:
+        if not known and len(self._heard) >= self._most:
             return False
         self._heard[member.id] = now
         return not known
@@ -83,11 +86,8 @@ class Members:
 
 
 class Membership:
-    """This process as a member of its tier, and its view of the others.
-
-    `pool` is a token. `on_change` is called with the sorted ids of all live members, this one included, at the start
-    and whenever they change. A process that only looks on gives no `id`.
-    """
+    """This process as a member of its tier, and its view of the others. `pool` is a token. `on_change` is called with
+    the sorted ids of all live members, including this one, at the start and at each change. An observer has no `id`."""
 
     def __init__(
         self,
@@ -98,10 +98,8 @@ class Membership:
         id: str | None,
         on_change: Callable[[tuple[str, ...]], None],
         *,
-        interval: float = INTERVAL,
         expiry: float = EXPIRY,
         clock: Callable[[], float] = time.monotonic,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -109,15 +107,12 @@ class Membership:
         self.tier = tier
         self.id = id
         self._on_change = on_change
-        self._interval = interval
         self._clock = clock
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = bus.malformed
         self.duplicate_id = DuplicateId(tier, id or "")
-        self._members = Members(expiry)
+        self._members = Members(expiry, bus.limits.max_senders)
         self._wake = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
+        self._started = AsyncExitStack()
         self._told: tuple[str, ...] | None = None
         self._log = structlog.get_logger()
 
@@ -128,27 +123,22 @@ class Membership:
         return others if self.id is None else tuple(sorted({*others, self.id}))
 
     async def start(self) -> None:
-        self._subscription = await self._bus.subscribe(self._subjects.members(self.pool, self.tier), self._receive)
+        subscription = await self._bus.subscribe(self._subjects.members(self.pool, self.tier), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
         self._members.pause()
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._members.pause)]
-        self._tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
+        tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            beats = beat(partial(self._say, self.id), self._interval, self._clock, self._unsaid)
-            self._tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
+            say = partial(self._say, self.id)
+            beats = beat(say, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
+            tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
+        self._started.push_async_callback(cancel, *tasks)
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._members.pause))
         self._tell()
 
     async def close(self) -> None:
         """Leave: the others hear it at once."""
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks = []
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
+        await self._started.aclose()
         if self.id is not None:
             await self._say(self.id, leaving=True)
 
@@ -182,20 +172,13 @@ class Membership:
         while True:
             due = self._members.next_expiry()
             self._wake.clear()
-            try:
-                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._wake, None if due is None else due - self._clock())
             try:
                 self._members.expire(self._clock())
                 self._tell()
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
             await asyncio.sleep(GATHER)
-
-    def _unsaid(self) -> None:
-        self._log.exception("members.heartbeat.failed", tier=self.tier)
 
     async def _say(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)

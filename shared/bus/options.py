@@ -14,7 +14,7 @@ _ADVICE = "; in a password a comma is written %2C, an @ %40, a colon %3A and a s
 def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
     """The servers as URLs; `nats://` is added where there is no scheme. Raises BusOptionError, naming the wrong one."""
     if not servers:
-        raise BusOptionError("at least one URL is needed, such as nats://127.0.0.1:4222", "servers")
+        raise BusOptionError("at least one URL is needed, such as nats://127.0.0.1:4222", "url")
     checked = []
     for server in servers:
         url = server if "://" in server else f"nats://{server}"
@@ -22,18 +22,17 @@ def checked_servers(servers: Sequence[str]) -> tuple[str, ...]:
         hidden = shown == HIDDEN
         if hidden or not parts or parts.scheme not in ("nats", "tls") or not parts.hostname or parts.port == 0:
             reason = f"{shown!r} is no URL of a NATS server; nats://host:4222 would be one"
-            raise BusOptionError(reason + (_ADVICE if hidden else ""), "servers")
+            raise BusOptionError(reason + (_ADVICE if hidden else ""), "url")
         checked.append(url)
     check_users(checked)
     return tuple(checked)
 
 
 def check_users(servers: Sequence[str]) -> None:
-    """Raises BusOptionError where some URLs have a user and some don't: a list is split at commas, and a password with
-    a comma makes two of one."""
+    """Raises BusOptionError if only some URLs have a user: a comma in a password splits a URL of the list."""
     having = sum("@" in server for server in servers)
     if 0 < having < len(servers):
-        raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "servers")
+        raise BusOptionError(f"{having} of {len(servers)} URLs have a user; all have one, or none{_ADVICE}", "url")
 
 
 def _parts(url: str) -> SplitResult | None:
@@ -66,8 +65,7 @@ def check_login(credentials: Path | None, user: str | None, password: str | None
 
 
 def without_secrets(server: str) -> str:
-    """The URL without user, password and token, for messages and logs; `HIDDEN` where it can't be told which part of it
-    they are."""
+    """The URL without user, password and token, for messages and logs; `HIDDEN` if they can't be located."""
     scheme, separator, rest = server.rpartition("://")
     parts = _parts(f"nats://{rest}")
     if parts is None or "@" in parts.path + parts.query + parts.fragment:
@@ -75,21 +73,11 @@ def without_secrets(server: str) -> str:
     return f"{scheme}{separator}{parts.netloc.rpartition('@')[2]}"
 
 
-def tls_context(servers: Sequence[str], ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | None:
     """TLS as asked for, or None when nothing asks for it. Raises BusOptionError for a file that can't be used."""
-    if (cert is None) != (key is None):
-        raise BusOptionError("one is given without the other", "tls_cert", "tls_key")
-    if ca is None and cert is None and not any(server.startswith("tls://") for server in servers):
+    if ca is None and not any(server.startswith("tls://") for server in servers):
         return None
     try:
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
-        raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "tls_ca") from error
-    if cert is not None:
-        try:
-            context.load_cert_chain(str(cert), None if key is None else str(key))
-        except (OSError, ssl.SSLError) as error:
-            raise BusOptionError(
-                f"{str(cert)!r} with {str(key)!r} can't be used: {error}", "tls_cert", "tls_key"
-            ) from error
-    return context
+        raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "ca") from error

@@ -1,10 +1,10 @@
-"""What can be a fact on the bus: what its message can hold, and what NATS takes.
+"""Which facts can be published.
 
-Whoever reads facts refuses what can't be published at its place, with the usual limit of a message; the owner looks
-again, with that of the server that it is connected to.
+Readers of files and objects check facts with the usual limit of a message; the publisher checks again with that of the
+connected server.
 """
 
-from shared.bus.codec import MAX_FACT_ENTRIES, encode_fact
+from shared.bus.codec import encode_fact
 from shared.bus.subjects import fact_key
 from shared.model import Fact, entries_of
 
@@ -15,22 +15,22 @@ HEADROOM = 8 * 2**10
 MAX_FACT = MAX_PAYLOAD - HEADROOM
 """Bytes of an encoded fact."""
 MAX_NAME = 1536
-"""Bytes of a name in a key, with what is escaped in it. nats-server takes lines of 4096 bytes, with subject, reply
-subject and lengths."""
+"""Bytes of an escaped name in a key: nats-server accepts lines of 4096 bytes, with subject and reply subject."""
 MAX_POOL = 1024
 """Bytes of a pool's token in a key."""
 
 
-def fault(fact: Fact, most: int = MAX_FACT) -> str | None:
-    """Why the fact can't be published, where messages hold facts of `most` bytes; None when it can."""
+def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> str | None:
+    """Why the fact can't be published if messages hold facts of `most` bytes and, if given, readers accept
+    `max_entries`; None if it can."""
     try:
         size = len(encode_fact(fact))
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # UnicodeError is a ValueError
         return f"no message can hold it: {error}"
     if size > most:
         return f"it makes a message of {size} bytes; NATS takes {most} at most"
-    if (count := entries_of(fact)) > MAX_FACT_ENTRIES:
-        return f"it has {count} entries; {MAX_FACT_ENTRIES} are allowed"
+    if max_entries is not None and (count := entries_of(fact)) > max_entries:
+        return f"it has {count} entries; {max_entries} are allowed"
     name = len(fact_key("", fact).rpartition(".")[2])
     if name > MAX_NAME:
         return f"its name takes {name} bytes of a key on the bus; {MAX_NAME} are allowed"
@@ -38,6 +38,6 @@ def fault(fact: Fact, most: int = MAX_FACT) -> str | None:
 
 
 def most(max_payload: int) -> int:
-    """Bytes of a fact where the server takes messages of that many: never more than `MAX_FACT`, so that the same files
-    are right everywhere."""
+    """Bytes of a fact for a server with this limit of messages: `MAX_FACT` at most, so that files are valid
+    everywhere."""
     return min(MAX_FACT, max_payload - HEADROOM)

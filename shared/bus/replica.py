@@ -1,35 +1,33 @@
-"""The reader of the endpoints bucket: `ReplicaState` driven by the bus.
+"""The reader of the endpoints bucket: drives `ReplicaState`.
 
-It listens to the republish subject, which shows only what was stored (the bucket's own subject also shows writes that
-were refused), and takes its snapshots by batched direct gets.
+It subscribes to the republish subject, which shows only stored messages (the bucket's own subject also shows refused
+writes), and takes snapshots by batched direct gets.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 
 import structlog
 from msgspec import structs
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
-from shared.bus.codec import MalformedLog
-from shared.bus.connection import Bus, Subscription
+from shared.bus.connection import Bus
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
-from shared.bus.replica_state import MOST_WEIGHT, Counters, ReplicaState
+from shared.bus.replica_state import Counters, ReplicaState
 from shared.bus.subjects import Subjects
 from shared.model import Fact
+from shared.tasks import cancel, set_within
 
 
 class Replica:
-    """The facts of one pool (`pool` is its token), kept up to date.
-
-    `on_event` is called in the event loop with each Reset, Upsert and Delete; keys are the bucket's, as
-    `shared.bus.subjects.fact_key` makes them and `parse_key` takes them apart. The first event is a Reset.
-    """
+    """The facts of one pool (a token). `on_event` is called in the event loop with each Reset, Upsert and Delete; the
+    first is a Reset. Keys are those of `shared.bus.subjects.fact_key` and `parse_key`."""
 
     def __init__(
         self,
@@ -38,46 +36,32 @@ class Replica:
         pool: str,
         on_event: Callable[[Event], None],
         *,
-        disagreement: float = 1.0,
-        lower_epoch: float = 5.0,
         retry: float = 0.25,
-        page: int = jetstream.PAGE,
-        timeout: float = jetstream.API_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-        malformed: MalformedLog | None = None,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self.pool = pool
-        self._state = ReplicaState(on_event, disagreement=disagreement, lower_epoch=lower_epoch, retry=retry)
-        self._page = page
-        self._timeout = timeout
+        self._limits = bus.limits
+        self._state = ReplicaState(on_event, retry=retry, limits=bus.limits)
         self._clock = clock
-        self._wall = wall
-        self.malformed = malformed or MalformedLog(clock)
+        self.malformed = bus.malformed
         self._wake = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._subscription: Subscription | None = None
-        self._unhook: list[Callable[[], None]] = []
+        self._started = AsyncExitStack()
         self._failure = ""
         self._log = structlog.get_logger()
 
     async def start(self) -> None:
         """Subscribe, and take the first snapshot as soon as there is a connection; doesn't wait for it."""
-        self._subscription = await self._bus.subscribe(self._subjects.pool_facts(self.pool), self._receive)
-        self._task = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
-        self._unhook = [self._bus.on_connect(self._connected), self._bus.on_disconnect(self._state.disconnected)]
+        snapshots = asyncio.create_task(self._take_snapshots(), name=f"replica {self.pool}")
+        self._started.push_async_callback(cancel, snapshots)
+        subscription = await self._bus.subscribe(self._subjects.republished(f"{self.pool}.>"), self._receive)
+        self._started.push_async_callback(subscription.unsubscribe)
+        self._started.callback(self._bus.on_connect(self._connected))
+        self._started.callback(self._bus.on_disconnect(self._state.disconnected))
 
     async def close(self) -> None:
-        for unhook in self._unhook:
-            unhook()
-        self._unhook = []
-        if self._subscription is not None:
-            await self._subscription.unsubscribe()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        await self._started.aclose()
 
     # What the consumer may ask
 
@@ -86,17 +70,17 @@ class Replica:
         """Whether a complete view has been had: from then on there is one, however old."""
         return self._state.synced
 
-    def age(self, now: float | None = None) -> float:
+    def age(self) -> float:
         """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
-        return self._state.age(self._clock() if now is None else now)
+        return self._state.age(self._clock())
 
-    def source_age(self, now: float | None = None) -> float:
+    def source_age(self) -> float:
         """Seconds since the facts are known to have been right: the age at which they were told, and the time since."""
-        return self._state.source_age + self.age(now)
+        return self._state.source_age + self.age()
 
     def unconfirmed(self) -> float:
-        """Seconds that nobody has confirmed the facts: `source_age`, or, before it is known, the time since they were
-        first seen whole; infinite when they never were."""
+        """Seconds since the facts were last confirmed by their source or, before that is known, since they were first
+        complete; infinite if they never were."""
         return self._state.unconfirmed(self._clock())
 
     @property
@@ -126,7 +110,7 @@ class Replica:
     def _receive(self, message: Msg) -> None:
         key = self._subjects.republished_key(message.subject)
         try:
-            entry = self._checked(parse_entry(key, message.data, message.headers or {}), message.subject)
+            entry = self._parse(key, message.data, message.headers or {}, message.subject)
         except Malformed as error:
             self._report(error, message.subject)
             return
@@ -134,10 +118,11 @@ class Replica:
         if self._state.snapshot_due() is not None:
             self._wake.set()
 
-    def _checked(self, entry: Entry, subject: str) -> Entry:
+    def _parse(self, key: str, data: bytes, headers: Mapping[str, str], subject: str) -> Entry:
+        entry = parse_entry(key, data, headers, self._limits.max_fact_entries)
         if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
-        epoch = believed(entry.epoch, self._wall())
+        epoch = believed(entry.epoch, time.time())
         if epoch == entry.epoch:
             return entry
         sender = f"{self.pool}, epoch {entry.epoch}"
@@ -147,8 +132,8 @@ class Replica:
         return structs.replace(entry, version=(epoch, entry.version[1]))
 
     def _report(self, error: Malformed | str, subject: str, epoch: int = 0) -> None:
-        """A subject of facts doesn't name its sender. What has an epoch is from the watcher of that term; what has none
-        is from somebody else, and there may be both."""
+        """A subject of facts doesn't name its sender. One with an epoch is, or claims to be, the watcher of that
+        term."""
         self.malformed.report(f"{self.pool}, epoch {epoch}" if epoch else self.pool, error, subject=subject)
 
     async def _take_snapshots(self) -> None:
@@ -157,11 +142,7 @@ class Replica:
             wait = None if due is None else due - self._clock()
             if wait is None or wait > 0:
                 self._wake.clear()
-                try:
-                    async with asyncio.timeout(wait):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await set_within(self._wake, wait)
                 continue
             try:
                 await self._take_snapshot()
@@ -174,24 +155,20 @@ class Replica:
         was_synced = state.synced
         state.snapshot_started(self._clock())
         bucket = self._subjects.endpoints_bucket
-        subjects = self._subjects.stored(bucket, f"{self.pool}.>")
-        entries: list[Entry] = []
-        start, weight = len(self._subjects.stored(bucket, "")), 0
+        subjects = self._subjects.fact(f"{self.pool}.>")
+        start = len(self._subjects.fact(""))
 
         def read(stored: jetstream.Stored) -> None:
-            nonlocal weight
             try:
-                entry = self._checked(parse_entry(stored.subject[start:], stored.data, stored.headers), stored.subject)
+                entry = self._parse(stored.subject[start:], stored.data, stored.headers, stored.subject)
             except Malformed as error:
                 self._report(error, stored.subject)
                 return
-            entries.append(entry)
-            weight += 0 if isinstance(entry, Synced) else entry.weight
-            if weight > MOST_WEIGHT:
-                raise BusError(f"the facts of {self.pool} take more than {MOST_WEIGHT >> 20} MiB")
+            if not state.snapshot_entry(entry, self._clock()):
+                raise BusError(f"the facts of {self.pool} take more than {self._limits.max_fact_memory} bytes")
 
         try:
-            await jetstream.snapshot(self._bus, bucket, subjects, read=read, page=self._page, timeout=self._timeout)
+            await jetstream.snapshot(self._bus, bucket, subjects, read=read)
         except BusError as error:
             missing = isinstance(error, NoResponders)
             reason = f"bucket {bucket!r} is missing" if missing else str(error)
@@ -206,7 +183,7 @@ class Replica:
         self._failure = ""
         if generation != state.generation:
             return
-        state.snapshot(entries, self._clock())
+        state.snapshot_read(self._clock())
         if state.synced and not was_synced:
             self._log.info("replica.synced", pool=self.pool, epoch=state.epoch, facts=len(state.facts()))
 

@@ -1,36 +1,34 @@
-"""The reader's side of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
+"""The reader of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
 
-The one rule: a copy is complete when its count and digest agree with the owner's `synced`, and only a complete copy
-replaces the view. So there are two copies. The *view* is what the consumer has been told. The *candidate* is collected
-beside it, from a snapshot and everything heard since the subscription, whenever the view can't be trusted to be
-complete: at the start, after a reconnect, and when `synced` disagrees with the view. It becomes the view the moment it
-agrees; until then, and when the bucket is missing or empty, the view stays as it is and ages.
+A copy is complete when its count and digest agree with the owner's `synced`. Only a complete copy replaces the view. So
+there are two copies: the *view* is what the consumer was told; the *candidate* is collected from a snapshot and live
+messages whenever the view may be incomplete: at the start, after a reconnect, and when `synced` disagrees with it. The
+candidate becomes the view as soon as it agrees. Until then, also if the bucket is missing or empty, the view stays and
+ages.
 
-`(epoch, sequence)` orders all writes, so messages may come twice, late or in any order. Epochs are what the reader
-believes of them (`shared.bus.epochs`).
+`(epoch, sequence)` orders all writes, so messages may be repeated, late or out of order. Epochs are as believed by the
+reader (`shared.bus.epochs`).
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from msgspec import Struct, structs
 
 from shared.bus.codec import MASK
 from shared.bus.facts import FACT_BYTES, NEVER, Delete, Entry, Event, Purge, Put, Reset, Upsert, Version
 from shared.bus.messages import Synced
+from shared.limits import LIMITS, BusLimits
 from shared.model import Fact
-
-MOST_CHALLENGERS = 64
-"""Lower epochs that are kept in mind: watchers that take turns are few."""
-
-MOST_WEIGHT = 256 * 2**20
-"""Bytes of memory that a copy of the facts takes, about; further facts aren't taken into it."""
 
 
 class _Copy:
-    """Facts by key with their versions; knows its count and digest at any moment."""
+    """Facts by key with versions, count and digest. Takes about `memory` bytes, and ignores further facts."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int) -> None:
+        self._memory = memory
+        self.full = False
+        """A fact was ignored because there was no room for it."""
         self.entries: dict[str, Put] = {}
         self.removed: dict[str, Version] = {}
         self.digest = 0
@@ -49,7 +47,8 @@ class _Copy:
             return False, None
         before = self.entries.get(entry.key)
         more = entry.weight - (0 if before is None else before.weight)
-        if more > 0 and self._weight + self._weight_removed + more > MOST_WEIGHT:
+        if more > 0 and self._weight + self._weight_removed + more > self._memory:
+            self.full = True
             return False, None
         if before is not None:
             del self.entries[entry.key]
@@ -107,12 +106,12 @@ class Counters(Struct):
 
 
 class ReplicaState:
-    """The view of one pool, as its reader drives it; `emit` is called with each event, after the state has changed.
+    """The view of one pool; calls `emit` with each event after the state has changed.
 
-    The reader takes a snapshot whenever `snapshot_due` has come: `snapshot_started` as it asks, then `snapshot` or
-    `snapshot_failed`. Times are seconds of its monotonic clock: `disagreement` before another snapshot is taken,
-    `lower_epoch` before an owner with a lower epoch, or a lower sequence of one epoch, is believed, `retry` after a
-    snapshot that failed.
+    When `snapshot_due` has come, the reader calls `snapshot_started`, `snapshot_entry` for each message, then
+    `snapshot_read` or `snapshot_failed`. In seconds of its monotonic clock: `disagreement` until another snapshot,
+    `lower_epoch` until an owner with a lower epoch, or a lower sequence of the same epoch, is believed, `retry` after a
+    failed snapshot.
     """
 
     def __init__(
@@ -122,12 +121,14 @@ class ReplicaState:
         disagreement: float = 1.0,
         lower_epoch: float = 5.0,
         retry: float = 0.25,
+        limits: BusLimits = LIMITS,
     ) -> None:
         self._emit = emit
+        self._limits = limits
         self._disagreement = disagreement
         self._lower_epoch = lower_epoch
         self._retry = retry
-        self._view = _Copy()
+        self._view = _Copy(limits.max_fact_memory)
         self._candidate: _Copy | None = None
         self._latest: Synced | None = None
         """The newest `synced` of the epoch that counts."""
@@ -189,27 +190,23 @@ class ReplicaState:
             self.counters.gaps += 1
         self._disagrees_since = None
         self._snapshot_due = None
-        self._candidate = _Copy()
+        self._candidate = _Copy(self._limits.max_fact_memory)
 
-    def snapshot(self, entries: Iterable[Entry], now: float) -> None:
-        """The snapshot that was asked for."""
+    def snapshot_entry(self, entry: Entry, now: float) -> bool:
+        """A message of the snapshot. Returns whether there is room for more."""
+        if isinstance(entry, Synced):
+            self._read_synced(entry, now)
+        elif self._candidate is not None:  # otherwise the view has been confirmed in the meantime
+            self._candidate.apply(entry)
+            return not self._candidate.full
+        return True
+
+    def snapshot_read(self, now: float) -> None:
+        """The snapshot is complete."""
         self.counters.snapshots += 1
-        heard = self._candidate
-        if heard is None:
-            return  # the view has been confirmed in the meantime
-        taken = _Copy()
-        for entry in entries:
-            if isinstance(entry, Synced):
-                self._read_synced(entry, now)
-            else:
-                taken.apply(entry)
-        for key, version in heard.removed.items():
-            taken.apply(Purge(key, version))
-        for written in heard.entries.values():
-            taken.apply(written)
-        self._candidate = taken
-        self._snapshot_due = now + self._disagreement
-        self._compare(now)
+        if self._candidate is not None:
+            self._snapshot_due = now + self._disagreement
+            self._compare(now)
 
     def snapshot_failed(self, now: float) -> None:
         """No snapshot could be had; the view stays as it is."""
@@ -236,7 +233,7 @@ class ReplicaState:
 
     @property
     def challengers(self) -> int:
-        """Lower epochs that are kept in mind."""
+        """Number of lower epochs that are heard."""
         return len(self._challengers)
 
     def facts(self) -> dict[str, Fact]:
@@ -248,8 +245,8 @@ class ReplicaState:
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
 
     def unconfirmed(self, now: float) -> float:
-        """Seconds that the facts haven't been confirmed: since they are known to have been right, or, where nobody has
-        said so yet, since they were first seen whole. Infinite when they never were."""
+        """Seconds since the facts were last confirmed by their source or, if nobody has said so, since they were first
+        complete; infinite if they never were."""
         if self.synced_at is None:
             return math.inf
         return now - self.synced_at if self.confirmed_at is None else self.source_age + self.age(now)
@@ -265,7 +262,7 @@ class ReplicaState:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False
-        if entry.epoch not in self._challengers and len(self._challengers) >= MOST_CHALLENGERS:
+        if entry.epoch not in self._challengers and len(self._challengers) >= self._limits.max_watchers:
             del self._challengers[next(iter(self._challengers))]
         if now - self._challengers.setdefault(entry.epoch, now) < self._lower_epoch:
             return False

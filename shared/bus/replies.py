@@ -1,10 +1,11 @@
-"""Answers to requests that are on their way: all of a connection's arrive on one inbox, told apart by a token.
+"""Replies to pending requests: all of a connection's arrive on one inbox, distinguished by a token.
 
-nats-py's own requests wait for their time-out also when the connection is gone; these fail at once.
+nats-py's own requests wait for their timeout after a disconnect; these fail at once.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from nats.aio.msg import Msg
 
@@ -15,8 +16,8 @@ SEQUENCE = "Nats-Sequence"
 
 
 def status(message: Msg) -> str | None:
-    """The status of a message that is nothing but one: `503`, `404`, `204`; None for any other message, be it a stored
-    one that somebody gave a header of this name."""
+    """The status of a message without content: `503`, `404`, `204`. None for any other message, including a stored one
+    with a forged header of this name."""
     headers = message.headers
     return None if headers is None or message.data or SEQUENCE in headers else headers.get("Status")
 
@@ -27,12 +28,11 @@ def is_no_responders(message: Msg) -> bool:
 
 
 class Reply:
-    """The answers to one request, up to the last; a context manager that stops expecting them."""
+    """The answers to one request, up to the last."""
 
-    __slots__ = ("_last", "_replies", "answers", "complete", "token")
+    __slots__ = ("_last", "answers", "complete", "token")
 
-    def __init__(self, replies: "Replies", token: str, last: Callable[[Msg], bool]) -> None:
-        self._replies = replies
+    def __init__(self, token: str, last: Callable[[Msg], object]) -> None:
         self._last = last
         self.token = token
         self.answers: list[Msg] = []
@@ -44,18 +44,6 @@ class Reply:
             if is_no_responders(message) or self._last(message):
                 self.complete.set_result(None)
 
-    def fail(self, reason: str) -> None:
-        if not self.complete.done():
-            self.complete.set_exception(NotConnected(reason))
-
-    def __enter__(self) -> "Reply":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._replies.drop(self.token)
-        if not self.complete.cancel() and not self.complete.cancelled():
-            self.complete.exception()  # seen, also when the request ended for another reason
-
 
 class Replies:
     """All requests of a bus that are on their way."""
@@ -64,15 +52,17 @@ class Replies:
         self._expected: dict[str, Reply] = {}
         self._count = 0
 
-    def expect(self, last: Callable[[Msg], bool]) -> Reply:
-        """A new request; `last` says of an answer whether it is the last one."""
+    @contextmanager
+    def expect(self, last: Callable[[Msg], object]) -> Iterator[Reply]:
+        """A new request, until the end of the block; `last` says of an answer whether it is the last one."""
         self._count += 1
-        reply = Reply(self, str(self._count), last)
-        self._expected[reply.token] = reply
-        return reply
-
-    def drop(self, token: str) -> None:
-        self._expected.pop(token, None)
+        reply = self._expected[str(self._count)] = Reply(str(self._count), last)
+        try:
+            yield reply
+        finally:
+            del self._expected[reply.token]
+            if not reply.complete.cancel() and not reply.complete.cancelled():
+                reply.complete.exception()  # seen, also when the request ended for another reason
 
     async def receive(self, message: Msg) -> None:
         """An answer; one that nobody expects any more is dropped."""
@@ -82,11 +72,9 @@ class Replies:
 
     def fail(self, reason: str) -> None:
         """The connection is gone: nothing of what is on its way will be answered."""
-        for reply in list(self._expected.values()):
-            reply.fail(reason)
-
-    def __len__(self) -> int:
-        return len(self._expected)
+        for reply in self._expected.values():
+            if not reply.complete.done():
+                reply.complete.set_exception(NotConnected(reason))
 
     def __repr__(self) -> str:
         return f"<Replies expected={len(self._expected)}>"

@@ -1,8 +1,8 @@
-"""Every subject, bucket and key of the bus, in one place.
+"""Every subject, bucket and key of the bus.
 
-A prefix separates installations that share one NATS completely: core subjects start with it, and buckets carry it in
-their name (the default prefix's are plain `endpoints`, `attributes`, `leases`). Every token that comes from outside is
-escaped: what NATS doesn't allow or reserves in a key becomes `=XX`, the bytes' hexadecimal value.
+A prefix separates installations that share one NATS: core subjects start with it, and names of buckets include it
+(those of the default prefix are plain `endpoints`, `attributes`, `leases`). Foreign tokens are escaped: a byte that
+NATS doesn't allow or reserves in a key becomes `=XX`, in hexadecimal.
 """
 
 import re
@@ -153,11 +153,6 @@ class Subjects:
         """The JetStream stream behind a bucket."""
         return f"KV_{bucket}"
 
-    @staticmethod
-    def stored(bucket: str, key: str) -> str:
-        """The subject that writes a key of a bucket; `>` for all keys."""
-        return f"$KV.{bucket}.{key}"
-
     # The endpoints bucket
 
     def fact(self, key: str) -> str:
@@ -168,10 +163,6 @@ class Subjects:
         """Where a key of the endpoints bucket appears once it is stored; `>` for all keys."""
         return f"{self.prefix}.kv.endpoints.{key}"
 
-    def pool_facts(self, pool: str) -> str:
-        """All of one pool's keys, on the republish subject."""
-        return self.republished(f"{pool}.>")
-
     def republished_key(self, subject: str) -> str:
         """The key in a republish subject. Raises ValueError for any other subject."""
         start = f"{self.prefix}.kv.endpoints."
@@ -180,9 +171,6 @@ class Subjects:
         return subject[len(start) :]
 
     # The attributes bucket
-
-    def frame_key(self, pool: str, sender: str, part: int) -> str:
-        return f"{pool}.{escape(sender)}.{part}"
 
     def frame(self, pool: str, sender: str, part: int) -> str:
         """Writes one part of a collector's frame."""

@@ -5,7 +5,7 @@ registry, and instantiates the plugins that run in it.
 """
 
 from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, ProfileSpec, SourceSpec
-from shared.config.loader import load, load_document
+from shared.config.loader import load
 from shared.config.problems import Invalid, Problem, Problems
 
 __all__ = [
@@ -18,5 +18,4 @@ __all__ = [
     "ProfileSpec",
     "SourceSpec",
     "load",
-    "load_document",
 ]

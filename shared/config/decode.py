@@ -1,8 +1,8 @@
-"""Plain data (as YAML, JSON or flags give it) into typed structs, collecting every problem instead of the first.
+"""Converts plain data (from YAML, JSON or flags) into typed structs, and collects every problem.
 
-msgspec's own conversion stops at the first error; here a struct's fields, a list's items and a map's values are walked
-along `msgspec.inspect`'s description of the type. Field constraints are those of `msgspec.Meta`;
-`extra={"format": "duration"}` and `{"format": "size"}` accept what `shared.quantities` reads.
+msgspec's own conversion stops at the first error. This one walks structs, lists and maps along `msgspec.inspect`'s
+description of the type. Constraints are those of `msgspec.Meta`; `extra={"format": "duration"}` and `{"format":
+"size"}` accept what `shared.quantities` reads.
 """
 
 import re
@@ -12,26 +12,23 @@ from typing import Any
 
 from msgspec import Struct, inspect
 
-from shared.config.problems import Problems, join, nearest, show
+from shared.config.problems import MAX_HINTS, Problems, join, nearest, show
 from shared.quantities import parse_duration, parse_size
 
 MISSING: Any = object()
 """What `decode` returns for a value that had problems."""
 
-MOST_HINTS = 100
-"""Problems of a document up to which an unknown field is told what may be meant."""
 _INFINITY = float("inf")
 
 
 def decode(
     raw: object, kind: Any, path: str, problems: Problems, *, ignore_case: bool = False, lenient: bool = False
 ) -> Any:
-    """Convert `raw` to the type `kind`; on a problem, note it under `path` and return `MISSING`.
+    """Convert `raw` to the type `kind`; note a problem under `path` and return `MISSING`.
 
-    `ignore_case` matches struct fields as Go's JSON decoder does, which plugin parameters rely on, and the words of a
-    choice likewise. `lenient` goes on with the sound parts of a struct whose fields all have defaults, so that a later
-    check can find more problems.
-    Raises TypeError when `kind` has a type that isn't read here (sets, dates): that is a mistake of its author.
+    `ignore_case` matches struct fields as Go's JSON decoder does, on which plugin parameters rely, and choices too.
+    `lenient` keeps the valid parts of a struct whose fields all have defaults, so that later checks can find more
+    problems. Raises TypeError for a `kind` that isn't supported (sets, dates).
     """
     info = _class_info(kind) if isinstance(kind, type) else inspect.type_info(kind)
     return _Decoder(problems, ignore_case, lenient).value(raw, info, path, {})
@@ -84,27 +81,27 @@ class _Decoder:
             case inspect.LiteralType(values=values):
                 return self._choice(raw, values, path)
             case inspect.EnumType(cls=cls):
-                values = tuple(one.value for one in cls)
+                values = tuple(member.value for member in cls)
                 return cls(raw) if raw in values else self._no_choice(raw, values, path)
         raise TypeError(f"{path}: {type(info).__name__} isn't read from documents")
 
     def _union(self, raw: object, types: tuple[inspect.Type, ...], path: str, extra: Mapping[str, Any]) -> Any:
-        if raw is None and any(isinstance(one, inspect.NoneType) for one in types):
+        if raw is None and any(isinstance(kind, inspect.NoneType) for kind in types):
             return None
-        rest = [one for one in types if not isinstance(one, inspect.NoneType)]
+        rest = [kind for kind in types if not isinstance(kind, inspect.NoneType)]
         if len(rest) == 1:
             return self.value(raw, rest[0], path, extra)
-        for one in rest:
+        for kind in rest:
             attempt = Problems()
-            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, one, path, extra)
+            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, kind, path, extra)
             if not attempt.errors:
                 return value
         self._problems.error(path, f"{_said(raw)}; {' or '.join(map(expected, rest))} is expected")
         return MISSING
 
     def _meant(self, key: str, fields: Collection[str]) -> str:
-        """What to write instead. Of a document that is wrong all over not: to compare words takes its time."""
-        if len(self._problems.errors) > MOST_HINTS:
+        """What to write instead."""
+        if len(self._problems.errors) > MAX_HINTS:
             return ""
         return nearest(key, fields) or (f"; known: {', '.join(sorted(fields))}" if fields else "; there are none")
 
@@ -155,19 +152,19 @@ class _Decoder:
             self._problems.error(path, f"{len(raw) or 'no'} items; at least {info.min_length} is expected")
             return MISSING
         item = info.item_type
-        values = [self.value(one, item, join(path, index), {}) for index, one in enumerate(raw)]
+        values = [self.value(entry, item, join(path, index), {}) for index, entry in enumerate(raw)]
         if any(value is MISSING for value in values):
             blank = _blank(item)
             if not self._lenient or blank is MISSING:
                 return MISSING
             # a position keeps its number, so that the paths of later problems are right
-            values = [blank if one is MISSING else one for one in values]
+            values = [blank if value is MISSING else value for value in values]
         return tuple(values) if isinstance(info, inspect.VarTupleType) else values
 
     def _dict(self, raw: object, info: inspect.DictType, path: str) -> Any:
         if not isinstance(raw, Mapping):
             return self._mismatch(raw, info, path)
-        values = {str(key): self.value(one, info.value_type, join(path, str(key)), {}) for key, one in raw.items()}
+        values = {str(key): self.value(entry, info.value_type, join(path, str(key)), {}) for key, entry in raw.items()}
         return MISSING if any(value is MISSING for value in values.values()) else values
 
     def _quantity(
@@ -218,7 +215,7 @@ class _Decoder:
         if raw in values:
             return raw
         if self._ignore_case and isinstance(raw, str):
-            folded = {one.lower(): one for one in values if isinstance(one, str)}
+            folded = {value.lower(): value for value in values if isinstance(value, str)}
             if raw.lower() in folded:
                 return folded[raw.lower()]
         return self._no_choice(raw, values, path)
@@ -252,7 +249,7 @@ def expected(info: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             return " or ".join(map(show, values))
         case inspect.EnumType(cls=cls):
-            return " or ".join(show(one.value) for one in cls)
+            return " or ".join(show(member.value) for member in cls)
         case _:
             return f"a {type(info).__name__.removesuffix('Type').lower()}"
 

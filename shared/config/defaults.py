@@ -50,17 +50,13 @@ DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "pass
 
 
 def revision(text: str) -> str:
-    """What tells a document from others: the first 12 hexadecimal digits of the SHA-256 of its text, as `sha256sum`
-    gives it. No text stands for the built-in default."""
+    """Identifies a document: the first 12 hexadecimal digits of its SHA-256. An empty text is the built-in default."""
     written = text if text.strip() else DEFAULT_DOCUMENT
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 class Injector:
-    """Adds the missing plugins to `plugins`, and names them where the document left a place empty.
-
-    Everything goes by a plugin's type, so a renamed instance is as good as one of the type's own name.
-    """
+    """Adds missing plugins to `plugins`, and names them where the document leaves a place empty. It goes by types."""
 
     def __init__(self, plugins: dict[str, PluginSpec], registry: Registry, problems: Problems) -> None:
         self._plugins = plugins
@@ -74,8 +70,8 @@ class Injector:
             members = [
                 ProfileMember(spec) for spec in self._plugins.values() if spec.listed and roles & spec.kind.ROLES
             ]
-            pickers = [one for one in members if Role.PICKER in one.plugin.kind.ROLES]
-            given = (ProfileSpec("default", tuple(one for one in members if one not in pickers[1:])),)
+            pickers = [member for member in members if Role.PICKER in member.plugin.kind.ROLES]
+            given = (ProfileSpec("default", tuple(member for member in members if member not in pickers[1:])),)
         if all(profile.having(Role.PICKER) for profile in given):
             return given
         picker = self._playing(Role.PICKER) or self.add("max-score-picker")
@@ -102,11 +98,10 @@ class Injector:
         return _name(self._of(DETECTOR))
 
     def sources(self, given: tuple[SourceSpec, ...], inject: bool) -> tuple[SourceSpec, ...]:
-        """The given sources, and what the document leaves to be added.
+        """The given sources and the added ones.
 
-        A listed extractor that no source names hangs on a source of the type that it comes with. Unless
-        `injectDefaults` is off, the core extractor hangs on the first metrics source where nothing feeds it: a page is
-        scraped once, whatever is read from it.
+        A listed extractor that no source names is added to a source of its default type. Unless `injectDefaults` is off
+        or a source feeds it, the core extractor is added to the first metrics source, so that a page is scraped once.
         """
         sources = given
         for spec in list(self._plugins.values()):
@@ -126,17 +121,14 @@ class Injector:
         topic: str = "",
         parameters: Mapping[str, Any] = MappingProxyType({}),
     ) -> PluginSpec | None:
-        """The first source of the type, and of the topic if there is one: one that feeds something, else one that is
-        listed, else one that is added with the parameters."""
-        known = [*(self._plugins[one.source] for one in sources), *self._plugins.values()]
-        there = next((one for one in known if one.kind.TYPE == kind and topic in ("", one.topic)), None)
+        """The first source of the type and topic: one that feeds something, else a listed one, else an added one."""
+        known = [*(self._plugins[source.source] for source in sources), *self._plugins.values()]
+        there = next((spec for spec in known if spec.kind.TYPE == kind and topic in ("", spec.topic)), None)
         return there or self.add(kind, parameters=dict(parameters))
 
     def producers(self, sources: tuple[SourceSpec, ...]) -> None:
-        """For each required attribute that nothing produces: its data producer, or a problem that names who would.
-
-        A producer that is added can require attributes itself. An extractor only produces where a source feeds it.
-        """
+        """Add the data producer of each required attribute that nothing produces, or note a problem with advice. An
+        added producer may require attributes itself. An extractor produces only if a source feeds it."""
         made_by: dict[AttributeKey[Any], PluginSpec] = {}
         for spec in makers(self._plugins, sources):
             for key in spec.produces:
@@ -156,7 +148,7 @@ class Injector:
                         made_by.setdefault(made, added)
 
     def _producer(self, spec: PluginSpec, wanted: Input, key: AttributeKey[Any]) -> PluginSpec | None:
-        kind = next((one for one in self._registry.producers(key) if Role.DATA_PRODUCER in one.ROLES), None)
+        kind = next((kind for kind in self._registry.producers(key) if Role.DATA_PRODUCER in kind.ROLES), None)
         if kind is None:
             self._problems.error(spec.path or spec.name, f"{spec.kind.TYPE} needs {key.name}; {self._advice(key)}")
             return None
@@ -216,7 +208,7 @@ def _hung(
     """The sources with the extractor on that one, which may be new among them; as they are without either."""
     if source is None or extractor is None:
         return sources
-    at = next((at for at, one in enumerate(sources) if one.source == source.name), len(sources))
+    at = next((at for at, hung in enumerate(sources) if hung.source == source.name), len(sources))
     extractors = sources[at].extractors if at < len(sources) else ()
     return (*sources[:at], SourceSpec(source.name, (*extractors, extractor.name)), *sources[at + 1 :])
 

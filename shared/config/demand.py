@@ -22,9 +22,9 @@ def demands(
     used: dict[AttributeKey[Any], list[str]] = {}
     for spec in plugins.values():
         named = inputs.get(spec.name, {})
-        for one in spec.consumes:
-            key = one.key or named.get(one.parameter)
-            readers = used if one.optional else required
+        for wanted in spec.consumes:
+            key = wanted.key or named.get(wanted.parameter)
+            readers = used if wanted.optional else required
             if key is not None and spec.name not in readers.setdefault(key, []):
                 readers[key].append(spec.name)
     return {

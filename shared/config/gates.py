@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from shared.config.problems import Problems, join, nearest, show
+from shared.config.problems import Problems, join, show
 
 FLOW_CONTROL = "flowControl"
 GATES = {FLOW_CONTROL: False, "haPopulateNonLeaderDatastore": True}
@@ -24,7 +24,7 @@ def read_gates(texts: Iterable[str], path: str, problems: Problems) -> dict[str,
         name = folded.get(word.lower())
         on = _BOOLEANS.get(value.lower()) if equals else True
         if name is None:
-            hint = nearest(word, GATES) or f"; known: {', '.join(GATES)}"
+            hint = problems.hint(word, GATES) or f"; known: {', '.join(GATES)}"
             problems.error(at, f"{show(text)} names no feature gate{hint}")
         elif on is None:
             problems.error(at, f"{show(text)}: {value!r} isn't true or false")

@@ -1,7 +1,7 @@
-"""Which attribute each parameter that names one means: the one that a configured plugin makes.
+"""Resolves parameters that name an attribute to the one that a configured plugin makes.
 
-An attribute goes by its own name, by `name/producer`, or by the name of the plugin that makes it, so two extractors of
-one metric, told apart by their labels, can be read apart. An extractor makes nothing unless a source feeds it.
+An attribute goes by its name, `name/producer`, or the name of the plugin that makes it, which distinguishes two
+extractors of one metric. An extractor makes nothing unless a source feeds it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from typing import Any
 
 from shared.attributes import AttributeKey
 from shared.config.loaded import PluginSpec, SourceSpec
-from shared.config.problems import Problems, join, nearest, show
+from shared.config.problems import Problems, join, show
 from shared.plugin import Input, Role
 
 _WORDS: dict[type[Any], str] = {float: "a number", tuple: "names"}
@@ -46,12 +46,11 @@ def fed(sources: Iterable[SourceSpec]) -> set[str]:
 def makers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> list[PluginSpec]:
     """The plugins that make what they declare: an extractor does only where a source feeds it."""
     there = fed(sources)
-    return [one for one in plugins.values() if Role.EXTRACTOR not in one.kind.ROLES or one.name in there]
+    return [spec for spec in plugins.values() if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in there]
 
 
 def check_writers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems) -> None:
-    """Note attributes that two extractors would make of an endpoint, or one extractor of two of its pages: each value
-    would be the one that came last."""
+    """Note attributes that two extractors, or one extractor on two pages, would make: the last value would win."""
     writers: dict[str, tuple[SourceSpec, str]] = {}
     for source in sources:
         polled = plugins[source.source].kind.polled()
@@ -75,18 +74,18 @@ def resolve(
 ) -> dict[str, dict[str, AttributeKey[Any]]]:
     """For each plugin, the attributes that its parameters name. What can't be resolved is a problem, and left out."""
     at_work = makers(plugins, sources)
-    made: list[_Made] = []
+    everything: list[_Made] = []
     alone: dict[str, list[_Made]] = {}
     """By plugin, what is all that it makes."""
     named: dict[str, list[_Made]] = {}
     for spec in at_work:
         keys = spec.produces
         for key in keys:
-            made.append(one := _Made(spec, key, alone=len(keys) == 1))
+            everything.append(made := _Made(spec, key, alone=len(keys) == 1))
             for name in _names(key, spec):
-                named.setdefault(name, []).append(one)
+                named.setdefault(name, []).append(made)
             if len(keys) == 1:
-                alone[spec.name] = [one]
+                alone[spec.name] = [made]
     working = {spec.name for spec in at_work}
     idle = [spec for spec in plugins.values() if spec.name not in working]
     resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
@@ -95,8 +94,16 @@ def resolve(
             if wanted.key is not None:
                 continue
             path = join(join(spec.path or spec.name, "parameters"), wanted.parameter)
-            found = {one.key: one.maker for one in alone.get(wanted.name, ()) if one.by(wanted.producer)}
-            found = found or {one.key: one.maker for one in named.get(wanted.name, ()) if one.by(wanted.producer)}
+            found = {
+                attribute.key: attribute.maker
+                for attribute in alone.get(wanted.name, ())
+                if attribute.by(wanted.producer)
+            }
+            found = found or {
+                attribute.key: attribute.maker
+                for attribute in named.get(wanted.name, ())
+                if attribute.by(wanted.producer)
+            }
             if len(found) == 1:
                 key = next(iter(found))
                 if key.kind is wanted.kind:
@@ -105,18 +112,18 @@ def resolve(
                     holds, expected = (_WORDS.get(kind, "something else") for kind in (key.kind, wanted.kind))
                     problems.error(path, f"{show(wanted.name)} holds {holds}; {expected} is expected")
             elif found:
-                who = " and ".join(show(one.name) for one in found.values())
+                who = " and ".join(show(maker.name) for maker in found.values())
                 problems.error(path, f"{show(wanted.name)} is made by {who}; write the name of one of these plugins")
             else:
-                problems.error(path, _missing(wanted, idle, made))
+                problems.error(path, _missing(wanted, idle, everything, problems))
     return resolved
 
 
-def _missing(wanted: Input, idle: Iterable[PluginSpec], made: Iterable[_Made]) -> str:
+def _missing(wanted: Input, idle: Iterable[PluginSpec], made: Iterable[_Made], problems: Problems) -> str:
     by = f" by {show(wanted.producer)}" if wanted.producer else ""
     what = f"nothing makes {show(wanted.name)}{by}"
     for spec in idle:
         if wanted.name == spec.name or any(wanted.name in _names(key, spec) for key in spec.produces):
             return f"{what}: no source feeds {show(spec.name)}; list it under a source in dataLayer.sources"
-    hint = nearest(wanted.name, [name for one in made for name in one.names])
+    hint = problems.hint(wanted.name, [name for attribute in made for name in attribute.names])
     return f"{what}{hint}{f'; {wanted.advice}' if wanted.advice else ''}"

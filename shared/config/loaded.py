@@ -38,7 +38,8 @@ class PluginSpec(Struct, frozen=True):
     @property
     def consumes(self) -> tuple[Input, ...]:
         """The attributes that it reads."""
-        return tuple(one if isinstance(one, Input) else Input(one) for one in self.kind.consumes(self.parameters))
+        wanted = self.kind.consumes(self.parameters)
+        return tuple(read if isinstance(read, Input) else Input(read) for read in wanted)
 
     @property
     def topic(self) -> str:
@@ -63,7 +64,7 @@ class ProfileSpec(Struct, frozen=True):
     members: tuple[ProfileMember, ...]
 
     def having(self, role: Role) -> tuple[ProfileMember, ...]:
-        return tuple(one for one in self.members if role in one.plugin.kind.ROLES)
+        return tuple(member for member in self.members if role in member.plugin.kind.ROLES)
 
 
 class SourceSpec(Struct, frozen=True):
@@ -77,8 +78,8 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     """A configuration that can be run. Every name in it is a key of `plugins`."""
 
     origin: str
-    revision: str = ""
-    """What tells its text from others; empty where it was loaded from plain data."""
+    revision: str
+    """What tells its text from others."""
     plugins: dict[str, PluginSpec]
     """In the document's order, then what was injected."""
     profiles: tuple[ProfileSpec, ...]
@@ -98,10 +99,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     warnings: tuple[Problem, ...] = ()
 
     def instances(self, tier: Tier) -> dict[str, Plugin]:
-        """New instances of the plugins that run in the tier, by name.
-
-        Raises `Invalid` when a plugin refuses what it was given, naming them all.
-        """
+        """New instances of the tier's plugins by name. Raises `Invalid` with all that refuse their parameters."""
         created: dict[str, Plugin] = {}
         problems: list[Problem] = []
         for name, spec in self.plugins.items():

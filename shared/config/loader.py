@@ -1,9 +1,8 @@
-"""From an EndpointPickerConfig's text to a `LoadedConfig`, or to every reason why not.
+"""Loads an EndpointPickerConfig: from its text to a `LoadedConfig`, or to every problem.
 
-Steps, each adding its problems to the same list: read the document strictly; move what older generations wrote to where
-it is now; create the plugin specs; resolve references; inject defaults in the Go original's order (profiles and
-handler, parsers, saturation detector, data layer, producers). Defaults go by a plugin's type, never by its name, and
-ties by the document's order.
+The steps add their problems to one list: read the document strictly; move deprecated fields; create the plugin specs;
+resolve references; inject defaults in the Go original's order (profiles and handler, parsers, saturation detector, data
+layer, producers). Defaults go by a plugin's type, and ties by the document's order.
 """
 
 import re
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from shared.config.decode import MISSING, decode, fields_given
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector, revision
@@ -22,7 +20,7 @@ from shared.config.loaded import LoadedConfig, PluginSpec, ProfileMember, Profil
 from shared.config.names import Names
 from shared.config.order import in_order
 from shared.config.originals import absent
-from shared.config.problems import Invalid, Problems, join, nearest, show
+from shared.config.problems import Invalid, Problems, join, show
 from shared.config.schema import (
     API_VERSIONS,
     BOUNDS,
@@ -48,42 +46,25 @@ def load(
     allow_experimental: bool = False,
     bounds: Bounds = BOUNDS,
 ) -> LoadedConfig:
-    """Load a configuration; an empty text means the built-in default.
-
-    Raises `Invalid` with every problem of the document, led by `origin`.
-    """
-    problems = Problems()
-    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, problems, bounds.values)
+    """Load a configuration; an empty text is the built-in default. Raises `Invalid` with every problem."""
+    form = Problems()
+    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, form, bounds.values)
     if not documents:
-        if not problems.errors:
-            problems.error("", f"nothing but comments; an {KIND} is expected")
-        problems.raise_if_any(origin)
+        if not form.errors:
+            form.error("", f"nothing but comments; an {KIND} is expected")
+        raise Invalid(form.errors, origin)
     if len(documents) > 1:
-        problems.error("", f"{len(documents)} YAML documents; one is expected")
-    config = _load(documents[0], registry, origin, allow_experimental, problems, bounds.entries)
-    return replace(config, revision=revision(text))
-
-
-def load_document(
-    raw: object, registry: Registry, origin: str = "", *, allow_experimental: bool = False
-) -> LoadedConfig:
-    """Load a configuration that is plain data already. Raises `Invalid` as `load` does."""
-    return _load(raw, registry, origin, allow_experimental, Problems(), BOUNDS.entries)
-
-
-def _load(
-    raw: object, registry: Registry, origin: str, allow_experimental: bool, form: Problems, entries: int
-) -> LoadedConfig:
-    """`form` has what is wrong with the text already; a list has at most so many `entries`."""
-    if _bound_lists(raw, "", form, entries):
+        form.error("", f"{len(documents)} YAML documents; one is expected")
+    raw = documents[0]
+    if _bound_lists(raw, "", form, bounds.entries):
         raise Invalid(form.errors, origin)
     document = decode(raw, Document, "", form, lenient=True)
     if document is MISSING:
         raise Invalid(form.errors, origin)
     meaning = Problems()
-    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin)
-    bad = {one.path for one in form.errors}
-    form.errors += [one for one in meaning.errors if bad.isdisjoint(_around(one.path))]
+    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin, revision(text))
+    bad = {problem.path for problem in form.errors}
+    form.errors += [problem for problem in meaning.errors if bad.isdisjoint(_around(problem.path))]
     form.raise_if_any(origin)
     return loaded
 
@@ -110,11 +91,6 @@ def _around(path: str) -> Iterator[str]:
             yield path[:end]
 
 
-def _within(path: str, outer: str) -> bool:
-    """Whether a path is, or lies inside, one that is already known to be bad."""
-    return bool(outer) and (path == outer or path.startswith((f"{outer}.", f"{outer}[")))
-
-
 class _Loader:
     def __init__(
         self, document: Document, registry: Registry, problems: Problems, allow_experimental: bool, form: Problems
@@ -123,18 +99,18 @@ class _Loader:
         self._registry = registry
         self._problems = problems
         self._allow_experimental = allow_experimental
-        bad = [one.path for one in form.errors]
+        bad = [problem.path for problem in form.errors]
         self._names = Names(
             registry,
             problems,
             nameless=any(re.fullmatch(r"plugins(\[\d+\])?", path) for path in bad),
-            incomplete=any(_within(path, section) for path in bad for section in ("plugins", "dataLayer", "data")),
+            incomplete=not all({"plugins", "dataLayer", "data"}.isdisjoint(_around(path)) for path in bad),
         )
         self._plugins = self._names.plugins
         self._givers: dict[tuple[str, str], PluginSpec] = {}
         """Sources by what they give."""
 
-    def load(self, origin: str) -> LoadedConfig:
+    def load(self, origin: str, revision: str) -> LoadedConfig:
         """What the document comes to; only sound when there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
@@ -174,6 +150,7 @@ class _Loader:
             self._problems.errors += added.errors
         return LoadedConfig(
             origin=origin,
+            revision=revision,
             plugins=self._plugins,
             profiles=profiles,
             profile_handler=handler,
@@ -224,7 +201,7 @@ class _Loader:
             return None
         kind = self._registry.find(entry.type)
         if kind is None:
-            unknown = f"is no plugin type that is installed{nearest(entry.type, self._registry.names())}"
+            unknown = f"is no plugin type that is installed{self._problems.hint(entry.type, self._registry.names())}"
             broken = "".join(f"; {failure}" for failure in self._registry.failures)
             self._problems.error(at, f"{show(entry.type)} {absent(entry.type) or unknown}{broken}")
             return None
@@ -278,12 +255,12 @@ class _Loader:
             path = f"schedulingProfiles[{index}]"
             if not entry.name:
                 self._problems.error(join(path, "name"), "required, and missing")
-            elif any(one.name == entry.name for one in profiles):
+            elif any(profile.name == entry.name for profile in profiles):
                 self._problems.error(join(path, "name"), f"{show(entry.name)} is the name of an earlier profile")
             profile = ProfileSpec(entry.name, self._members(entry, path))
             pickers = profile.having(Role.PICKER)
             if len(pickers) > 1:
-                names = " and ".join(show(one.plugin.name) for one in pickers)
+                names = " and ".join(show(member.plugin.name) for member in pickers)
                 self._problems.error(join(path, "plugins"), f"{names} are pickers; a profile has one")
             profiles.append(profile)
         self._check_handlers(len(profiles))
@@ -308,22 +285,22 @@ class _Loader:
         return tuple(members)
 
     def _check_handlers(self, profiles: int) -> None:
-        handlers = [one for one in self._plugins.values() if Role.PROFILE_HANDLER in one.kind.ROLES]
+        handlers = [spec for spec in self._plugins.values() if Role.PROFILE_HANDLER in spec.kind.ROLES]
         if len(handlers) > 1:
-            names = " and ".join(show(one.name) for one in handlers)
+            names = " and ".join(show(spec.name) for spec in handlers)
             self._problems.error("plugins", f"{names} are profile handlers; there is one")
         if profiles > 1 and not handlers and not self._names.incomplete:
             self._problems.error("plugins", f"{profiles} scheduling profiles need a profile handler")
-        for one in handlers:
-            if one.kind.TYPE == "single-profile-handler" and profiles > 1:
-                self._problems.error(one.path, f"single-profile-handler runs one scheduling profile, not {profiles}")
+        for spec in handlers:
+            if spec.kind.TYPE == "single-profile-handler" and profiles > 1:
+                self._problems.error(spec.path, f"single-profile-handler runs one scheduling profile, not {profiles}")
 
     def _parsers(self, injector: Injector) -> tuple[str, ...]:
         section, former = self._document.request_handler, self._document.parser
         if section is not UNSET and section.parsers:
             if former is not UNSET:
                 self._problems.warn("parser", "has no effect beside requestHandler.parsers; leave it out")
-            refs = [(one.plugin_ref, f"requestHandler.parsers[{index}]") for index, one in enumerate(section.parsers)]
+            refs = [(ref.plugin_ref, f"requestHandler.parsers[{at}]") for at, ref in enumerate(section.parsers)]
         elif former is not UNSET:
             self._problems.warn("parser", "deprecated; write requestHandler.parsers")
             refs = [(former.plugin_ref, "parser")]

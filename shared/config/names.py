@@ -1,21 +1,20 @@
 """Names that a document refers to: which plugin each one means, and what is said where it means none."""
 
 from shared.config.loaded import PluginSpec
-from shared.config.problems import Problems, nearest, show
+from shared.config.problems import Problems, show
 from shared.plugin import Registry, Role
 
 
 class Names:
-    """The plugins of a document by name. One whose own entry has problems isn't among them, but its name is known: a
-    reference to it is no second problem."""
+    """The plugins of a document by name. Names of invalid plugins are known too: referring to one is no second
+    problem."""
 
     def __init__(self, registry: Registry, problems: Problems, *, nameless: bool, incomplete: bool) -> None:
         self.plugins: dict[str, PluginSpec] = {}
         self.broken: set[str] = set()
         """Names whose entries have problems."""
         self.incomplete = incomplete
-        """Whether some plugin or source that the document means isn't among what was understood: what seems to lack in
-        the end may not."""
+        """Some plugin or source of the document wasn't understood, so nothing can be said to be missing."""
         self._registry = registry
         self._problems = problems
         self._nameless = nameless
@@ -29,7 +28,7 @@ class Names:
         if not name:
             self._problems.error(path, "required, and missing")
         elif spec is None and name not in self.broken and not self._nameless:
-            listed = "; list it under plugins" if self._registry.find(name) else nearest(name, self.plugins)
+            listed = "; list it under plugins" if self._registry.find(name) else self._problems.hint(name, self.plugins)
             self._problems.error(path, f"{show(name)} is no plugin's name{listed}")
         return spec
 

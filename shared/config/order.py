@@ -1,6 +1,7 @@
 """Which data producers run for a request, and in which order: what somebody reads, after what it is made from."""
 
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from shared.attributes import AttributeKey
@@ -13,62 +14,36 @@ _BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER}
 
 
 def in_order(plugins: Mapping[str, PluginSpec], profiles: Iterable[ProfileSpec], problems: Problems) -> tuple[str, ...]:
-    """The names of the producers that run, each after those that it reads; otherwise in the order of `plugins`.
-
-    Notes two producers of one attribute that is read, and producers that read each other.
-    """
-    return _Order(plugins, problems).of(profiles)
-
-
-class _Order:
-    def __init__(self, plugins: Mapping[str, PluginSpec], problems: Problems) -> None:
-        self._plugins = plugins
-        self._problems = problems
-        self._makers: dict[AttributeKey[Any], list[PluginSpec]] = {}
-        for spec in plugins.values():
-            if Role.DATA_PRODUCER in spec.kind.ROLES:
-                for key in spec.produces:
-                    self._makers.setdefault(key, []).append(spec)
-        self._read: set[str] = set()
-        self._ordered: dict[str, None] = {}
-
-    def of(self, profiles: Iterable[ProfileSpec]) -> tuple[str, ...]:
-        readers = [spec for spec in self._plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
-        readers += [member.plugin for profile in profiles for member in profile.members]
-        pending = list({one.name: one for one in readers}.values())
-        while pending:
-            pending += self._makers_for(pending.pop())
-        for name in self._plugins:
-            if name in self._read:
-                self._place(self._plugins[name], ())
-        return tuple(self._ordered)
-
-    def _makers_for(self, reader: PluginSpec) -> list[PluginSpec]:
-        """Makers of what a plugin reads that weren't known to be read."""
-        found: list[PluginSpec] = []
-        for maker in self._sources(reader):
-            if maker.name not in self._read:
-                self._read.add(maker.name)
-                found.append(maker)
-        return found
-
-    def _sources(self, reader: PluginSpec) -> list[PluginSpec]:
-        keys = dict.fromkeys(one.key for one in reader.consumes if one.key is not None)
-        return [maker for key in keys for maker in self._one(key) if maker is not reader]
-
-    def _one(self, key: AttributeKey[Any]) -> list[PluginSpec]:
-        makers = self._makers.get(key, [])
-        for other in makers[1:]:
-            what = f"{show(other.name)} makes {key.name}, as {show(makers[0].name)} does; one plugin makes it"
-            self._problems.error(other.path or other.name, what)
-        del makers[1:]  # reported once
-        return makers
-
-    def _place(self, spec: PluginSpec, chain: tuple[str, ...]) -> None:
-        if spec.name in chain:
-            circle = " → ".join((*chain[chain.index(spec.name) :], spec.name))
-            self._problems.error(spec.path or spec.name, f"data producers read each other: {circle}")
-        elif spec.name not in self._ordered:
-            for maker in self._sources(spec):
-                self._place(maker, (*chain, spec.name))
-            self._ordered[spec.name] = None
+    """The names of the producers that run, each after those that it reads, otherwise in the order of `plugins`. Notes
+    two producers of one attribute that is read, and cycles."""
+    makers: dict[AttributeKey[Any], list[PluginSpec]] = {}
+    for spec in plugins.values():
+        if Role.DATA_PRODUCER in spec.kind.ROLES:
+            for key in spec.produces:
+                makers.setdefault(key, []).append(spec)
+    pending = [spec for spec in plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
+    pending += [member.plugin for profile in profiles for member in profile.members]
+    reads: dict[str, dict[str, None]] = {}
+    """By producer that is read, those that it reads."""
+    while pending:
+        reader = pending.pop()
+        for key in {wanted.key: None for wanted in reader.consumes if wanted.key in makers}:
+            maker, *others = makers[key]
+            for other in others:
+                what = f"{show(other.name)} makes {key.name}, as {show(maker.name)} does; one plugin makes it"
+                problems.error(other.path or other.name, what)
+            makers[key] = [maker]  # reported once
+            if maker is reader:
+                continue
+            if maker.name not in reads:
+                reads[maker.name] = {}
+                pending.append(maker)
+            if reader.name in reads:
+                reads[reader.name][maker.name] = None
+    try:
+        return tuple(TopologicalSorter({name: reads[name] for name in plugins if name in reads}).static_order())
+    except CycleError as error:
+        circle = error.args[1][::-1]
+        path = plugins[circle[0]].path or circle[0]
+        problems.error(path, f"data producers read each other: {' → '.join(circle)}")
+        return ()

@@ -1,108 +1,80 @@
-"""The Go original's plugin types that aren't available here: what they are for, and the nearest type that is.
+"""The Go original's plugin types that aren't available here, with the nearest type that is.
 
-A type that is installed isn't listed, so the two together are all types of its releases since GIE 0.5. A substitute
-does part of the same job with other parameters. Whether that is enough, its user decides: it is named, never taken.
-docs/compatibility.md has this table.
+With the installed types, these are all types of its releases since GIE 0.5. A substitute does part of the same job with
+other parameters; it is only suggested. docs/compatibility.md has this table.
 """
 
 from collections.abc import Mapping
 
 NONE = ""
 
-ABSENT: Mapping[str, Mapping[str, str]] = {
+_TYPES: Mapping[str, Mapping[str, str]] = {
     "flow control's queues": {
-        "fcfs-ordering-policy": NONE,
-        "edf-ordering-policy": NONE,
-        "slo-deadline-ordering-policy": NONE,
-        "global-strict-fairness-policy": NONE,
-        "round-robin-fairness-policy": NONE,
-        "program-aware-fairness": NONE,
-        "static-usage-limit-policy": NONE,
-        "priority-holdback-policy": NONE,
-        "soft-reflective-ceiling-policy": NONE,
-        "concurrency-detector": "utilization-detector",
-        "sheddable-eviction-filter": NONE,
-        "priority-then-time-eviction-order-policy": NONE,
+        NONE: "fcfs-ordering-policy edf-ordering-policy slo-deadline-ordering-policy global-strict-fairness-policy "
+        "round-robin-fairness-policy program-aware-fairness static-usage-limit-policy "
+        "priority-holdback-policy soft-reflective-ceiling-policy sheddable-eviction-filter "
+        "priority-then-time-eviction-order-policy",
+        "utilization-detector": "concurrency-detector",
     },
     "disaggregated prefill, decode and encode": {
-        "decode-filter": "label-selector-filter",
-        "prefill-filter": "label-selector-filter",
-        "encode-filter": "label-selector-filter",
-        "disagg-profile-handler": NONE,
-        "pd-profile-handler": NONE,
-        "data-parallel-profile-handler": NONE,
-        "header-profile-handler": NONE,
-        "disagg-headers-handler": NONE,
-        "prefill-header-handler": NONE,
-        "prefix-based-pd-decider": NONE,
-        "always-disagg-pd-decider": NONE,
-        "always-disagg-multimodal-decider": NONE,
-        "disaggregatedset-rollout-screener": NONE,
+        "label-selector-filter": "decode-filter prefill-filter encode-filter",
+        NONE: "disagg-profile-handler pd-profile-handler data-parallel-profile-handler header-profile-handler "
+        "disagg-headers-handler prefill-header-handler prefix-based-pd-decider always-disagg-pd-decider "
+        "always-disagg-multimodal-decider disaggregatedset-rollout-screener",
     },
     "the KV cache as model servers report it, and tokenizers": {
-        "precise-prefix-cache-producer": "approx-prefix-cache-producer",
-        "precise-prefix-cache-scorer": "prefix-cache-scorer",
-        "token-producer": NONE,
-        "tokenizer": NONE,
-        "mm-embeddings-cache-producer": NONE,
-        "mm-embeddings-cache-scorer": NONE,
-        "p2p-source-producer": NONE,
-        "burst-prefix-cache-producer": "approx-prefix-cache-producer",
+        "approx-prefix-cache-producer": "precise-prefix-cache-producer burst-prefix-cache-producer",
+        "prefix-cache-scorer": "precise-prefix-cache-scorer",
+        NONE: "token-producer tokenizer mm-embeddings-cache-producer mm-embeddings-cache-scorer p2p-source-producer",
     },
     "affinity": {
-        "prefix-cache-affinity-filter": "prefix-cache-scorer",
-        "no-hit-lru-scorer": "active-request-scorer",
-        "session-affinity-scorer": "prefix-cache-scorer",
-        "session-affinity-filter": "prefix-cache-scorer",
-        "session-id-producer": NONE,
-        "agent-identity": NONE,
-        "header-label-affinity-scorer": NONE,
-        "topology-affinity-filter": NONE,
-        "topology-affinity-scorer": NONE,
+        "prefix-cache-scorer": "prefix-cache-affinity-filter session-affinity-scorer session-affinity-filter",
+        "active-request-scorer": "no-hit-lru-scorer",
+        NONE: "session-id-producer agent-identity header-label-affinity-scorer topology-affinity-filter "
+        "topology-affinity-scorer",
     },
     "predicted latency, and admission by it": {
-        "predicted-latency-producer": NONE,
-        "latency-scorer": "token-load-scorer",
-        "latency-slo-admitter": "utilization-detector",
-        "slo-headroom-tier-filter": "utilization-filter",
-        "probabilistic-admitter": "utilization-detector",
-        "predicted-latency-scorer": "token-load-scorer",
-        "slo-aware-routing": "token-load-scorer",
-        "slo-aware-profile-handler": "single-profile-handler",
+        NONE: "predicted-latency-producer",
+        "token-load-scorer": "latency-scorer predicted-latency-scorer slo-aware-routing",
+        "utilization-detector": "latency-slo-admitter probabilistic-admitter",
+        "utilization-filter": "slo-headroom-tier-filter",
+        "single-profile-handler": "slo-aware-profile-handler",
     },
     "the decision tree of GIE 0.5": {
-        "decision-tree-filter": NONE,
-        "low-queue-filter": "queue-scorer",
-        "least-queue-filter": "queue-scorer",
-        "least-kv-cache-filter": "kv-cache-utilization-scorer",
-        "lora-affinity-filter": "lora-affinity-scorer",
+        NONE: "decision-tree-filter",
+        "queue-scorer": "low-queue-filter least-queue-filter",
+        "kv-cache-utilization-scorer": "least-kv-cache-filter",
+        "lora-affinity-scorer": "lora-affinity-filter",
     },
     "other scorers and filters": {
-        "load-aware-scorer": "queue-scorer",
-        "context-length-aware": NONE,
-        "by-label": "label-selector-filter",
+        "queue-scorer": "load-aware-scorer",
+        NONE: "context-length-aware",
+        "label-selector-filter": "by-label",
     },
     "other parsers": {
-        "vertexai-parser": "passthrough-parser",
-        "sglanghttp-parser": "passthrough-parser",
+        "passthrough-parser": "vertexai-parser sglanghttp-parser",
     },
     "response metadata": {
-        "request-attribute-reporter": NONE,
+        NONE: "request-attribute-reporter",
     },
     "several clusters": {
-        "multicluster-approx-prefix-cache-producer": "approx-prefix-cache-producer",
-        "multicluster-file-discovery": "file-discovery",
-        "multicluster-kv-cache-utilization-scorer": "kv-cache-utilization-scorer",
-        "multicluster-metrics-data-source": "metrics-data-source",
-        "multicluster-metrics-extractor": "core-metrics-extractor",
-        "multicluster-prefix-cache-scorer": "prefix-cache-scorer",
-        "multicluster-queue-scorer": "queue-scorer",
-        "multicluster-session-affinity-filter": "prefix-cache-scorer",
+        "approx-prefix-cache-producer": "multicluster-approx-prefix-cache-producer",
+        "file-discovery": "multicluster-file-discovery",
+        "kv-cache-utilization-scorer": "multicluster-kv-cache-utilization-scorer",
+        "metrics-data-source": "multicluster-metrics-data-source",
+        "core-metrics-extractor": "multicluster-metrics-extractor",
+        "prefix-cache-scorer": "multicluster-prefix-cache-scorer multicluster-session-affinity-filter",
+        "queue-scorer": "multicluster-queue-scorer",
     },
     "the conformance suite's own": {
-        "header-based-testing-filter": NONE,
-        "destination-endpoint-served-verifier": NONE,
+        NONE: "header-based-testing-filter destination-endpoint-served-verifier",
     },
+}
+"""By what types are for, and then by their nearest substitute."""
+
+ABSENT: Mapping[str, Mapping[str, str]] = {
+    purpose: {name: substitute for substitute, names in types.items() for name in names.split()}
+    for purpose, types in _TYPES.items()
 }
 """By what types are for: each with its nearest substitute."""
 

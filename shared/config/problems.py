@@ -1,12 +1,20 @@
-"""What is wrong with a document: every problem with its path, its value, and what would be right.
+"""Problems of a document: each with its path, its value, and what is expected.
 
-Loading never stops at the first problem. It collects them all and raises one `Invalid`, so that a user corrects a file
-once.
+Loading collects all problems and raises one `Invalid`.
 """
 
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+
+MAX_HINTS = 50
+"""Problems of a document up to which a wrong name is told what may be meant: comparing words takes time."""
+MAX_LINES = 100
+"""Problems that a message names."""
+MAX_SHOWN = 80
+"""Characters of a value, or of a key in a path, that a message shows."""
+_MAX_WORD = 64
+"""Characters of a word that is compared with others."""
 
 
 class Problem(Struct, frozen=True):
@@ -31,9 +39,11 @@ class Invalid(Exception):
         super().__init__("\n".join(self.lines()))
 
     def lines(self) -> list[str]:
-        """One line a problem, led by the origin where there is one."""
+        """One line a problem, led by the origin where there is one; of very many, the first ones."""
         lead = f"{self.origin}: " if self.origin else ""
-        return [f"{lead}{problem}" for problem in self.problems]
+        more = len(self.problems) - MAX_LINES
+        rest = [f"{lead}… and {more} more problems"] if more > 0 else []
+        return [f"{lead}{problem}" for problem in self.problems[:MAX_LINES]] + rest
 
 
 class Problems:
@@ -50,6 +60,10 @@ class Problems:
 
     def warn(self, path: str, message: str) -> None:
         self.warnings.append(Problem(path, message))
+
+    def hint(self, word: str, known: Iterable[str]) -> str:
+        """What `nearest` says, for the first problems of a document."""
+        return "" if len(self.errors) > MAX_HINTS else nearest(word, known)
 
     def raise_if_any(self, origin: str = "") -> None:
         if self.errors:
@@ -76,12 +90,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def closest(word: str, known: Iterable[str]) -> str:
-    """The known word that differs from this one by the fewest slips, in any case; of several the first; or nothing.
+    """The known word with the fewest typing errors, ignoring case; of several the first; or nothing.
 
-    A slip is a letter too many, too few or another one, or two that are swapped. Words of up to five letters may have
-    one, longer ones two: with more, another word is as likely to be meant.
+    A typing error is a letter too many, too few or another one, or two swapped letters. Words of up to five letters may
+    have one, longer ones two: beyond that, another word is as likely.
     """
     folded = word.lower()
+    if len(folded) > _MAX_WORD:
+        return ""
     most = 0 if len(folded) < 3 else 1 if len(folded) < 6 else 2
     found = ""
     for name in known:
@@ -91,19 +107,19 @@ def closest(word: str, known: Iterable[str]) -> str:
     return found
 
 
-def _slips(one: str, other: str, most: int) -> int:
+def _slips(word: str, other: str, most: int) -> int:
     """The optimal string alignment distance of two words, or anything above `most` where it is above that."""
-    if abs(len(one) - len(other)) > most:
+    if abs(len(word) - len(other)) > most:
         return most + 1
     above: list[int] = []
     line = list(range(len(other) + 1))
-    for row, letter in enumerate(one, 1):
-        above, before, line = line, above, [row]
-        for column, other_letter in enumerate(other, 1):
-            cost = min(above[column] + 1, line[-1] + 1, above[column - 1] + (letter != other_letter))
-            if row > 1 and column > 1 and letter == other[column - 2] and other_letter == one[row - 2]:
+    for row, letter in enumerate(word, 1):
+        above, before, line = line, above, [row] + [most + 1] * len(other)
+        for column in range(max(1, row - most), min(len(other), row + most) + 1):  # further off are more slips
+            cost = min(above[column] + 1, line[column - 1] + 1, above[column - 1] + (letter != other[column - 1]))
+            if row > 1 and column > 1 and letter == other[column - 2] and other[column - 1] == word[row - 2]:
                 cost = min(cost, before[column - 2] + 1)
-            line.append(cost)
+            line[column] = cost
     return line[-1]
 
 
@@ -115,11 +131,16 @@ def show(value: object) -> str:
         text = repr(value[:100] if isinstance(value, str) else value)  # the text of a file may have megabytes
     except ValueError:  # an integer of more digits than Python prints
         text = "a number too long to print"
-    return text if len(text) <= 80 else text[:77] + "…"
+    return _shortened(text)
 
 
 def join(path: str, key: str | int) -> str:
-    """The path of a member: `a.b` for a key, `a[3]` for a position."""
+    """The path of a member: `a.b` for a key, `a[3]` for a position. A long key is shortened."""
     if isinstance(key, int):
         return f"{path}[{key}]"
+    key = _shortened(key)
     return f"{path}.{key}" if path else key
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "…"

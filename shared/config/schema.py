@@ -1,7 +1,6 @@
-"""The EndpointPickerConfig document as it is written, before names are resolved and defaults injected.
+"""The EndpointPickerConfig document as written, before names are resolved and defaults injected.
 
-Keys are the document's own. What an older generation wrote differently stands beside its newer form and is moved there
-by `shared.config.loader`, with a deprecation warning.
+Deprecated fields stand beside their newer forms; `shared.config.loader` moves them there with a warning.
 """
 
 import math

@@ -13,7 +13,7 @@ def read_sources(section: DataLayerSection, key: str, names: Names, problems: Pr
     for index, entry in enumerate(section.sources):
         path = f"{key}.sources[{index}]"
         source = names.resolve(entry.plugin_ref, Role.DATA_SOURCE, join(path, "pluginRef"))
-        if any(one.source == source for one in sources):
+        if any(known.source == source for known in sources):
             problems.error(join(path, "pluginRef"), f"{show(source)} is listed twice")
         extractors: list[str] = []
         for position, ref in enumerate(entry.extractors):

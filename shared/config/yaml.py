@@ -1,8 +1,7 @@
-"""YAML (and so JSON) into plain data, strictly: duplicate keys are problems, syntax errors name their line.
+"""Reads YAML (and so JSON) into plain data, strictly: duplicate keys are problems, syntax errors name their line.
 
-PyYAML's C loader does the work where it was built. Hostile text is not left to it: nesting is measured on the event
-stream before anything recurses (the C composer overflows the stack at 100 000 levels), and aliases are weighed on the
-node graph before anything is built or walked.
+PyYAML's C loader is used where available. Hostile text is checked before: nesting on the event stream, because the C
+composer overflows the stack at 100 000 levels, and aliases on the node graph before anything is built.
 """
 
 import json
@@ -19,7 +18,6 @@ MAX_DEPTH = 64
 """Levels of nesting. An EndpointPickerConfig has about eight."""
 MAX_EXPANSION = 100_000
 """Values that a document may have once each alias counts for what it names, beyond ten times those that are written."""
-
 
 MAX_DIGITS = 100
 """Characters of a whole number: PyYAML's time for one with colons (`1:30` is 90) grows with their square."""
@@ -44,11 +42,11 @@ class _Refused(Exception):
 
 
 def parse_documents(text: str, problems: Problems, most: int | None = None) -> list[Any]:
-    """The documents of a YAML stream, without empty ones. With more than `most` values, each alias counted for what it
-    names, there are none.
+    """The documents of a YAML stream, without empty ones; none if they have more than `most` values, each alias counted
+    for what it names.
 
-    A syntax error is noted with its line, and ends the stream. A duplicate key is noted with its path and line; the
-    last one counts, so that the rest of the document can be looked at all the same.
+    A syntax error is noted with its line and ends the stream. A duplicate key is noted with path and line; its last
+    value counts.
     """
     documents: list[Any] = []
     try:
@@ -78,7 +76,9 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
                 return [parsed]
         mark = error.problem_mark
         problems.error("", f"not valid YAML: {error.problem or 'syntax error'}", mark.line + 1 if mark else None)
-    except (yaml.YAMLError, ValueError) as error:  # unreadable characters; scalars that aren't what their tag says
+    except (LookupError, AttributeError, ArithmeticError):  # PyYAML's constructors raise them
+        problems.error("", "not valid YAML: a value isn't what its tag says")
+    except (yaml.YAMLError, ValueError) as error:  # unreadable characters; values that aren't what their tag says
         problems.error("", f"not valid YAML: {' '.join(str(error).split())}")
     except _Refused:
         pass
@@ -200,8 +200,8 @@ class _Json:
 
 
 def characters(text: str, path: str, problems: Problems, line: int | None = None) -> str:
-    """The text, if it consists of characters: half a surrogate pair, which JSON can write (`\\ud800`), is none, so no
-    message can hold it. Noted where it isn't, and replaced by U+FFFD, so that messages can name what is around it."""
+    """The text with half surrogate pairs, which JSON can write and no message can hold, noted and replaced by
+    U+FFFD."""
     if text.isascii():
         return text
     try:

@@ -1,7 +1,6 @@
-"""Sources that send events instead of being asked, and the extractors that hear them.
+"""Sources that send events, and their extractors.
 
-Two kinds: endpoint events (`endpoints`: an endpoint was added, changed or removed, heard wherever a tier sees the set)
-and object events (`objects`: a Kubernetes object was, heard in the watcher). An extractor hears changes only: what a
-full listing no longer has is told as deleted, and one that begins late, after a configuration changed, is told of
-everything as added.
+Endpoint events (`endpoints`) are sent wherever a tier sees the set of endpoints, object events (`objects`) about
+Kubernetes objects in the watcher. Extractors get changes only: an object missing from a full listing was deleted, and
+an extractor that starts later gets everything as added.
 """

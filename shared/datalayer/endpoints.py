@@ -1,12 +1,10 @@
-"""Endpoint events: `endpoint-notification-source`, what its extractors implement, and who calls them.
+"""Endpoint events: `endpoint-notification-source`, its extractors' interface, and their dispatcher.
 
-Sources and extractors of this kind run where the set of endpoints is seen: in each collector for the endpoints that are
-its share, in each picker for all. What an extractor finds out about an endpoint goes into that endpoint's attributes:
-from a collector on to all pickers, from a picker's extractor to that picker's columns. An attribute that follows from
-the endpoint itself is put with the sample time `ALWAYS`: it is exactly as new as the set is.
+They run where the set of endpoints is seen: in each collector for its share, in each picker for all. What an extractor
+finds out goes into the endpoint's attributes: from a collector to all pickers, in a picker into its own columns. An
+attribute that follows from the endpoint itself has the sample time `ALWAYS`.
 
-After each event every attribute that an extractor declares is either there or denied, so that readers forget what they
-were told before instead of letting it age.
+After each event, every declared attribute is present or denied, so that readers forget old values.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,11 +48,10 @@ class EndpointExtractor(Plugin):
     DEFAULT_SOURCE: ClassVar[str] = EndpointNotificationSource.TYPE
 
     def on_endpoint(self, event: EndpointEvent, attributes: AttributeMap) -> None:
-        """Take note, and put what follows from it into the endpoint's attributes, or drop what no longer does.
+        """Handle the event: put attributes that follow from it, or drop those that no longer do.
 
-        At `deleted` whatever is kept for the endpoint is to be let go; its attributes go by themselves. Where it
-        raises, also because `put` refuses a value, the attributes that it declares become absent: that is better than
-        wrong. What it doesn't declare isn't taken.
+        At `deleted`, forget the endpoint; its attributes go by themselves. If this raises, also because `put` refuses a
+        value, its declared attributes become absent. Undeclared attributes are removed.
         """
         raise NotImplementedError
 
@@ -63,11 +60,8 @@ EndpointExtractors: TypeAlias = SourceExtractors[EndpointNotificationSource, End
 
 
 class EndpointDispatcher:
-    """Tells extractors what happens to a set of endpoints. One configuration's: with the next one there is another,
-    which is told of all endpoints anew.
-
-    `attributes` gives an endpoint's attributes by its id; for one that has gone it may give empty ones.
-    """
+    """Sends events about a set of endpoints to the extractors of one configuration; the next one's get all endpoints
+    anew. `attributes` gives an endpoint's attributes by id, possibly empty ones after its end."""
 
     def __init__(
         self, feeds: Sequence[EndpointExtractors], attributes: Callable[[str], AttributeMap], event_counts: EventCounts
@@ -78,9 +72,9 @@ class EndpointDispatcher:
         self._known: dict[str, Endpoint] = {}
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         for feed in self._feeds:
-            for one in feed.extractors:
-                event_counts.failures.follow(one.name)
-                self._keys[one.name] = one.produces(one.name, one.parameters)
+            for extractor in feed.extractors:
+                event_counts.failures.follow(extractor.name)
+                self._keys[extractor.name] = extractor.produces(extractor.name, extractor.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
         """These are all endpoints, by id. Returns the ids of those that extractors were told of."""
@@ -89,7 +83,7 @@ class EndpointDispatcher:
         gone = [id for id in self._known if id not in endpoints]
         for id in gone:
             self.delete(id)
-        return [*gone, *(id for id, one in endpoints.items() if self.upsert(one))]
+        return [*gone, *(id for id, endpoint in endpoints.items() if self.upsert(endpoint))]
 
     def upsert(self, endpoint: Endpoint) -> bool:
         """An endpoint is there like this; whether that is news."""
@@ -143,15 +137,14 @@ class EndpointDispatcher:
                     self._event_counts.failures.record(extractor.name, reason, endpoint=event.endpoint.id)
 
     def __repr__(self) -> str:
-        extractors = ", ".join(one.name for feed in self._feeds for one in feed.extractors)
+        extractors = ", ".join(extractor.name for feed in self._feeds for extractor in feed.extractors)
         return f"<EndpointDispatcher {len(self._known)} endpoints to {extractors or 'nobody'}>"
 
 
 def _settle(
     attributes: AttributeMap, before: Mapping[AttributeKey[Any], Sample], keys: Sequence[AttributeKey[Any]]
 ) -> list[str]:
-    """After an extractor that declares `keys`: leave nothing but what can be told. Returns what had to be undone, and
-    why."""
+    """After an extractor: remove attributes it doesn't declare, deny missing ones. Returns the reasons of removals."""
     reasons: list[str] = []
     for key, sample in list(attributes.items()):
         former = before.get(key)

@@ -1,8 +1,7 @@
-"""Object events: Kubernetes objects of any kind, what their extractors implement, and who calls them.
+"""Object events: Kubernetes objects of any kind, their extractors' interface, and their dispatcher.
 
-Sources and extractors of this kind run in the watcher. An extractor hears of objects and is asked about endpoints: it
-keeps what it needs of the objects, and says what follows from that for an endpoint whenever either changed. So an
-endpoint that moves to another node needs no care of its own.
+They run in the watcher. An extractor keeps what it needs of the objects, and is asked for an endpoint's attributes
+whenever objects or the endpoint changed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,16 +94,13 @@ class NotificationExtractor(Plugin):
     TIER: ClassVar[Tier] = Tier.WATCHER
     INPUT: ClassVar[str] = KUBERNETES_OBJECTS
     READS: ClassVar[Parts] = None
-    """What it reads of an object. Where all extractors of a kind say so, the rest of a cluster's objects is left out of
-    what they are told, a change of the rest is no event, and of what reads `metadata` alone nothing else is asked of
-    the API server. Objects of files are told as they are."""
+    """Parts of an object that it reads. If all extractors of a kind declare them, other parts are left out and their
+    changes are no events; if only `metadata` is read, the API server is asked for nothing else. Objects of files are
+    complete."""
 
     def on_object(self, event: NotificationEvent) -> bool:
-        """Take note; whether `attributes` may say something else of any endpoint now.
-
-        Kubernetes repeats some objects every few seconds with nothing but a new time in them: saying no to those is
-        what keeps them cheap.
-        """
+        """Handle the event; returns whether `attributes` may differ for any endpoint. Return False for objects that
+        Kubernetes repeats every few seconds with only a new time."""
         raise NotImplementedError
 
     def attributes(self, endpoint: Endpoint) -> Mapping[AttributeKey[Any], Any]:
@@ -127,8 +123,8 @@ class ObjectDispatcher:
         self._event_counts = event_counts
         self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
         for feed in self.feeds:
-            for one in feed.extractors:
-                event_counts.failures.follow(one.name)
+            for extractor in feed.extractors:
+                event_counts.failures.follow(extractor.name)
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:
@@ -140,31 +136,30 @@ class ObjectDispatcher:
         """The kinds that somebody wants to hear of, each with what is read of its objects."""
         found: dict[ObjectKind, Parts] = {}
         for feed in self.feeds:
-            for one in feed.extractors:
-                before = found.get(feed.source.kind, frozenset())
-                found[feed.source.kind] = None if before is None or one.READS is None else before | one.READS
+            for extractor in feed.extractors:
+                before, read = found.get(feed.source.kind, frozenset()), extractor.READS
+                found[feed.source.kind] = None if before is None or read is None else before | read
         return {kind: found.get(kind) for kind in self.kinds}
 
     @property
     def extractors(self) -> tuple[NotificationExtractor, ...]:
         """All of them, each once."""
-        return tuple({one.name: one for feed in self.feeds for one in feed.extractors}.values())
+        return tuple({extractor.name: extractor for feed in self.feeds for extractor in feed.extractors}.values())
 
     def reset(self, objects: Iterable[KubernetesObject]) -> bool:
-        """These are all objects: others that extractors were told of are gone. Whether any extractor may say something
-        else of an endpoint now."""
+        """These are all objects; others are deleted. Returns whether any extractor's attributes may differ."""
         wanted = self.kinds
-        now = {one.key: one for one in objects if one.kind in wanted}
+        now = {found.key: found for found in objects if found.kind in wanted}
         changed = False
         for key in [key for key in self._known if key not in now]:
             changed |= self._tell(NotificationEvent(Change.DELETED, self._known.pop(key)))
-        for key, one in now.items():
+        for key, found in now.items():
             previous = self._known.get(key)
-            if previous is one or previous == one:
+            if previous is found or previous == found:
                 continue
-            self._known[key] = one
+            self._known[key] = found
             changed |= self._tell(
-                NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, one, previous)
+                NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, found, previous)
             )
         return changed
 
@@ -174,7 +169,7 @@ class ObjectDispatcher:
             {
                 **feed.describe(),
                 "kind": str(feed.source.kind),
-                "objects": sum(one.kind == feed.source.kind for one in self._known.values()),
+                "objects": sum(known.kind == feed.source.kind for known in self._known.values()),
             }
             for feed in self.feeds
         ]

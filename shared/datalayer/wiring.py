@@ -21,31 +21,28 @@ class SourceExtractors(Struct, Generic[S, X], frozen=True):
 
     def describe(self) -> dict[str, object]:
         """For the debug pages."""
-        return {"source": self.source.name, "extractors": [one.name for one in self.extractors]}
+        return {"source": self.source.name, "extractors": [extractor.name for extractor in self.extractors]}
 
 
 def feeds(
     config: LoadedConfig, instances: Mapping[str, Plugin], source_type: type[S], extractor_type: type[X]
 ) -> tuple[SourceExtractors[S, X], ...]:
-    """The sources of this kind that have extractors here. A source without any has nothing to do.
-
-    Raises `Invalid` where something is listed under such a source that implements no extractor of its kind.
-    """
+    """The sources of this kind with extractors here. Raises `Invalid` for an extractor of another kind under one."""
     found: list[SourceExtractors[S, X]] = []
     problems = Problems()
-    for index, one in enumerate(config.sources):
-        source = instances.get(one.source)
+    for index, spec in enumerate(config.sources):
+        source = instances.get(spec.source)
         if not isinstance(source, source_type):
             continue
         extractors: list[X] = []
-        for position, name in enumerate(one.extractors):
+        for position, name in enumerate(spec.extractors):
             extractor = instances.get(name)
             if isinstance(extractor, extractor_type):
                 extractors.append(extractor)
             elif extractor is not None:
                 path = f"dataLayer.sources[{index}].extractors[{position}].pluginRef"
                 kind = config.plugins[name].kind.TYPE
-                problems.error(path, f"{show(name)} is a {kind}, which can't hear what {show(one.source)} tells")
+                problems.error(path, f"{show(name)} is a {kind}, which can't hear what {show(spec.source)} tells")
         if extractors:
             found.append(SourceExtractors(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
@@ -57,8 +54,8 @@ def plan(config: LoadedConfig, source_type: type[Plugin]) -> tuple[object, ...]:
     return tuple(
         tuple(
             (spec.name, spec.kind, spec.parameters)
-            for spec in map(config.plugins.__getitem__, (one.source, *one.extractors))
+            for spec in map(config.plugins.__getitem__, (listed.source, *listed.extractors))
         )
-        for one in config.sources
-        if issubclass(config.plugins[one.source].kind, source_type)
+        for listed in config.sources
+        if issubclass(config.plugins[listed.source].kind, source_type)
     )

@@ -1,7 +1,6 @@
-"""Admin HTTP, the same for every tier: health, readiness with reasons, Prometheus metrics, the process's state.
+"""Admin HTTP of every tier: health, readiness with reasons, Prometheus metrics, the process's state.
 
-Listens from the moment it is made, before the service starts, so that a taken port stops the process at once and by
-name.
+It listens before the service starts, so that a taken port stops the process at once.
 """
 
 import contextlib

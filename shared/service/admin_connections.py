@@ -1,7 +1,7 @@
-"""The admin port's connections: how many there are at most, and how long one may take for a request.
+"""Limits the admin port's connections and the time of a request.
 
-The port is for probes, Prometheus and operators. Whoever reaches it and sends half a request, or reads half a page,
-holds a file descriptor that the process needs for its work.
+The port is for probes, Prometheus and operators. Half-sent requests and half-read pages hold file descriptors that the
+process needs.
 """
 
 from asyncio import Transport
@@ -24,8 +24,8 @@ class AdminProtocol(H11Protocol):
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
         if len(self.connections) > self.MOST:
-            others = (cast("AdminProtocol", one) for one in self.connections if one is not self)
-            min(others, key=lambda one: one.since).transport.abort()
+            others = (cast("AdminProtocol", other) for other in self.connections if other is not self)
+            min(others, key=lambda other: other.since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

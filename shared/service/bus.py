@@ -7,7 +7,6 @@ from msgspec import structs
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.bus.codec import MalformedLog
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import BusOptionError
@@ -21,16 +20,14 @@ from shared.service.settings import CommonSettings, join_sources
 
 
 def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
-    """(the bus, not yet started; the names of the installation; the pool's token).
-
-    Raises `Invalid` for settings that can't be used together.
-    """
+    """(the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for contradictory settings."""
     try:
         bus = Bus(
             settings.nats_url,
             name=f"pointsman-{tier}-{process_id}",
             **login(structs.asdict(settings)),
-            tls_ca=Path(settings.nats_ca) if settings.nats_ca else None,
+            ca=Path(settings.nats_ca) if settings.nats_ca else None,
+            limits=settings,
         )
         pool = pool_token(settings.pool_namespace, settings.pool_name)
         if len(pool) > MAX_POOL:
@@ -48,69 +45,45 @@ class BusMetrics(Collector):
         self,
         bus: Bus,
         replica: Replica | None = None,
-        malformed: MalformedLog | None = None,
         duplicate_id: DuplicateId | None = None,
     ) -> None:
         self._bus = bus
         self._replica = replica
-        self._malformed = malformed
-        self._namesake = duplicate_id
-
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
+        self._duplicate_id = duplicate_id
 
     def collect(self) -> Iterator[Metric]:
         bus = self._bus
-        yield GaugeMetricFamily("pointsman_bus_connected", "1 while connected to NATS", bus.connected)
-        yield CounterMetricFamily("pointsman_bus_connections", "Connections opened to NATS", bus.connections)
-        yield CounterMetricFamily(
-            "pointsman_bus_publishes_dropped", "Messages dropped because there was no connection", bus.dropped
-        )
-        yield CounterMetricFamily(
-            "pointsman_bus_slow_consumer_errors",
-            "How often messages were lost because they arrived too fast",
-            bus.slow_consumers,
-        )
-        yield CounterMetricFamily(
-            "pointsman_bus_handler_errors", "Messages that the process failed to handle", bus.handler_errors
-        )
-        if self._malformed is not None:
-            yield CounterMetricFamily(
-                "pointsman_bus_malformed_messages",
-                "Messages skipped because they couldn't be decoded",
-                self._malformed.total,
-            )
-            yield CounterMetricFamily(
-                "pointsman_bus_implausible_messages",
-                "Messages with an impossible time or epoch",
-                self._malformed.implausible.total,
-            )
-        if self._namesake is not None:
-            yield CounterMetricFamily(
-                "pointsman_bus_namesake_messages",
-                "Messages of another process of this tier with the same id",
-                self._namesake.messages,
-            )
+        yield _gauge("bus_connected", "1 while connected to NATS", bus.connected)
+        yield _counter("bus_connections", "Connections opened to NATS", bus.connections)
+        yield _counter("bus_publishes_dropped", "Messages dropped because there was no connection", bus.dropped)
+        text = "How often messages were lost because they arrived too fast"
+        yield _counter("bus_slow_consumer_errors", text, bus.slow_consumers)
+        yield _counter("bus_handler_errors", "Messages that the process failed to handle", bus.handler_errors)
+        text = "Messages skipped because they couldn't be decoded"
+        yield _counter("bus_malformed_messages", text, bus.malformed.total)
+        text = "Messages with an impossible time or epoch"
+        yield _counter("bus_implausible_messages", text, bus.malformed.implausible.total)
+        if self._duplicate_id is not None:
+            text = "Messages of another process of this tier with the same id"
+            yield _counter("bus_namesake_messages", text, self._duplicate_id.messages)
         if self._replica is not None:
             yield from self._of_replica(self._replica)
 
     def _of_replica(self, replica: Replica) -> Iterator[Metric]:
-        counters = replica.counters
-        yield GaugeMetricFamily(
-            "pointsman_view_synced", "1 once the process has had a complete set of the pool's facts", replica.synced
-        )
-        yield GaugeMetricFamily(
-            "pointsman_view_age_seconds",
-            "Time since the watcher last reported a complete set; infinite if it never did",
-            replica.age(),
-        )
-        yield GaugeMetricFamily(
-            "pointsman_view_source_age_seconds",
-            "Time since the watcher's source, such as Kubernetes, last confirmed the set; infinite if it never did",
-            replica.source_age(),
-        )
-        yield CounterMetricFamily("pointsman_view_resets", "Complete sets that replaced the view", counters.resets)
-        yield CounterMetricFamily(
-            "pointsman_view_gaps", "How often the view differed from what the watcher reported", counters.gaps
-        )
+        text = "1 once the process has had a complete set of the pool's facts"
+        yield _gauge("view_synced", text, replica.synced)
+        text = "Time since the watcher last reported a complete set; infinite if it never did"
+        yield _gauge("view_age_seconds", text, replica.age())
+        text = "Time since the watcher's source, such as Kubernetes, last confirmed the set; infinite if it never did"
+        yield _gauge("view_source_age_seconds", text, replica.source_age())
+        yield _counter("view_resets", "Complete sets that replaced the view", replica.counters.resets)
+        text = "How often the view differed from what the watcher reported"
+        yield _counter("view_gaps", text, replica.counters.gaps)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"pointsman_{name}", text, value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"pointsman_{name}", text, value)

@@ -1,7 +1,4 @@
-"""Which settings are which options of the bus, and what is wrong with them, in the settings' names.
-
-The rules are the bus's own (`shared.bus`); nothing here looks at files: what can't be read shows in `make_bus`.
-"""
+"""Validates the connection's settings: options of the bus with the prefix `nats_`. `make_bus` reads the files."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -12,23 +9,12 @@ from shared.bus.errors import BusOptionError
 from shared.bus.options import check_login, check_users, checked_servers
 from shared.bus.subjects import Subjects
 
-SETTINGS = {
-    "servers": "nats_url",
-    "prefix": "nats_prefix",
-    "credentials": "nats_credentials",
-    "user": "nats_user",
-    "password": "nats_password",
-    "token": "nats_token",
-    "tls_ca": "nats_ca",
-}
-"""Names of settings by the bus's names of its options."""
-
 _LOGIN = ("nats_credentials", "nats_user", "nats_password", "nats_token")
 
 
 def named(error: BusOptionError) -> tuple[str, ...]:
     """The names of the settings that an error is about."""
-    return tuple(SETTINGS[option] for option in error.options)
+    return tuple(f"nats_{option}" for option in error.options)
 
 
 def login(values: Mapping[str, str]) -> dict[str, Any]:

@@ -24,16 +24,12 @@ class ConfiguredMetrics(Collector):
     def __init__(self, configurations: Callable[[], Sequence[Configured]]) -> None:
         self._configurations = configurations
 
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
             "pointsman_config_info",
             "1 for the configuration in use, with its origin and the revision of its document",
             labels=["pool", "origin", "revision"],
         )
-        for one in self._configurations():
-            family.add_metric([one.pool, one.origin, one.revision], 1)
+        for configured in self._configurations():
+            family.add_metric([configured.pool, configured.origin, configured.revision], 1)
         yield family

@@ -21,9 +21,9 @@ def read_flags(
     secrets: Collection[str] = (),
     arguments: Sequence[str] = (),
 ) -> dict[str, list[str]]:
-    """The texts that each setting is given, in order. `kinds` has the type of every setting by its name, `aliases` the
-    flags that mean the same as its own, `arguments` the settings that are given without a flag, in order. What comes
-    behind the value of one of the `secrets` may be a part of it that the shell cut off, and isn't shown."""
+    """The texts of each setting, in order. `kinds` are the settings' types by name, `aliases` other flags of a setting,
+    `arguments` settings without a flag, in order. A word after the value of one of `secrets` may be a part of it that
+    the shell split off, and isn't shown."""
     names = {flag_of(name): name for name in kinds if name not in arguments}
     for setting, flags in aliases.items():
         names |= {spelled: setting for alias in flags for spelled in _spellings(alias)}

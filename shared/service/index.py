@@ -1,6 +1,6 @@
-"""Pages about the port itself: the lists at `/` and `/debug`, the OpenAPI document, and a page that shows it.
+"""Pages about the port: the lists at `/` and `/debug`, the OpenAPI document, and a page that shows it.
 
-The page is a file of ours: FastAPI's own loads its scripts from another origin, which a cluster may not reach.
+The page is our own file: FastAPI's loads scripts from another origin, which a cluster may not reach.
 """
 
 from importlib.resources import files

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import TypeVar
+from functools import partial, wraps
+from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -14,6 +14,7 @@ SLICE = 500
 """Samples that are written at once: some 3 ms."""
 CREATED = "_created"
 T = TypeVar("T")
+P = ParamSpec("P")
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Held by who makes a piece of a page."""
 
@@ -27,30 +28,30 @@ class _Families(Collector):
 
 
 async def alone(make: Callable[[], T]) -> T:
-    """What this makes. Whatever is made like this, for as many pages as are asked for at once, there is a turn of the
-    event loop in between: else it would be held for as long as all of it takes."""
+    """Return what `make` returns; the event loop runs once after each such call, however many pages are requested."""
     async with _TURNS.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
         made = make()
         await asyncio.sleep(0)
     return made
 
 
-async def _in_turns(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+def _in_turns(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[bytes]]:
     """The pieces of a page, each made alone. An empty one is only a pause."""
-    while (piece := await alone(partial(next, pieces, None))) is not None:
-        if piece:
-            yield piece
+
+    @wraps(make)
+    async def made(*args: P.args, **options: P.kwargs) -> AsyncIterator[bytes]:
+        pieces = make(*args, **options)
+        while (piece := await alone(partial(next, pieces, None))) is not None:
+            if piece:
+                yield piece
+
+    return made
 
 
-def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
-    """The metrics as Prometheus reads them.
-
-    Families of one name that follow each other are one: a collector gives a large one in slices, too.
-    """
-    return _in_turns(_exposition(registry))
-
-
-def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
+@_in_turns
+def exposition(registry: CollectorRegistry) -> Iterator[bytes]:
+    """The metrics in Prometheus' text format. Consecutive families of one name are joined: a collector may yield a
+    large one in slices."""
     last = ""
     written, texts = 0, list[bytes]()
     some = _Families()
@@ -75,7 +76,7 @@ def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
 def _slices(metric: Metric) -> Iterator[Metric]:
     samples = metric.samples
     # what the client library writes behind the others has a heading of its own
-    if len(samples) <= SLICE or any(one.name.endswith(CREATED) for one in samples):
+    if len(samples) <= SLICE or any(sample.name.endswith(CREATED) for sample in samples):
         yield metric
         return
     for start in range(0, len(samples), SLICE):
@@ -84,16 +85,11 @@ def _slices(metric: Metric) -> Iterator[Metric]:
         yield piece
 
 
+@_in_turns
 def json_list(
     head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
-) -> AsyncIterator[bytes]:
-    """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
-    return _in_turns(_json_list(head, name, items, encode))
-
-
-def _json_list(
-    head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
 ) -> Iterator[bytes]:
+    """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
     members = b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
     yield b"{" + members + encode(name) + b":["
     separator = b""

@@ -1,9 +1,9 @@
-"""A process of any tier: starts, serves, drains on SIGTERM, stops, and exits with a code that tells how it went.
+"""A process of any tier: starts, serves, drains on SIGTERM, stops, and exits with a meaningful code.
 
-A tier subclasses `Service` and fills in `start`, `drain`, `close` and `state`; `run` does the rest. The order on
-SIGTERM or SIGINT: not ready at once, `drain` (bounded by `--drain-timeout`), the tasks, `close` (bounded by
-`--close-timeout`), admin HTTP last, so that probes and scrapes see the end. A step that fails or takes too long is
-logged, and the next one follows. A second signal ends the process at once.
+A tier subclasses `Service` with `start`, `drain`, `close` and `state`; `run` does the rest. On SIGTERM or SIGINT:
+unready at once, `drain` (within `--drain-timeout`), the tasks, `close` (within `--close-timeout`), admin HTTP last, so
+that probes and scrapes see the end. A step that fails or takes too long is logged, and the next one follows. A second
+signal ends the process at once.
 """
 
 import asyncio
@@ -73,17 +73,13 @@ class Service:
         """Where admin HTTP listens, once `serve` has begun."""
 
     async def start(self) -> None:
-        """Begin to work. Cancelled when the process is to end meanwhile.
-
-        Raises `Invalid` when what was given can't be run.
-        """
+        """Begin to work. Cancelled when the process stops meanwhile. Raises `Invalid` for an unusable configuration."""
 
     async def drain(self) -> None:
         """Finish what is under way and take nothing new; cut off after `--drain-timeout`."""
 
     async def close(self) -> None:
-        """Let go of connections and files, also when `start` failed or was cancelled half-way; cut off after
-        `--close-timeout`."""
+        """Release connections and files, also after a failed or cancelled `start`; limited by `--close-timeout`."""
 
     def state(self) -> Mapping[str, Any]:
         """What `/debug/state` shows."""
@@ -98,8 +94,8 @@ class Service:
         return APIRouter()
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
-        """Run a background task until `close`. If it fails, the failure is logged and counted; an essential one's
-        failure also stops the process, because a tier that only seems to work is worse than one that restarts."""
+        """Run a background task until `close`. A failure is logged and counted. That of an essential task stops the
+        process: it restarts, instead of only seeming to work."""
         task = asyncio.create_task(self._guard(work, name, essential), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -34,7 +34,7 @@ class Readiness:
         self._notes[name] = condition
 
     def notes(self) -> dict[str, str]:
-        """What is amiss without standing in the way, by name."""
+        """Problems that don't affect readiness, by name."""
         return {name: reason for name, condition in self._notes.items() if (reason := condition())}
 
     @property

@@ -1,8 +1,7 @@
-"""The configuration that a tier runs: swapped in whole when another one can be used, else the last good one stays.
+"""The configuration of a tier: replaced as a whole by the next valid one.
 
-Another one comes from the bus, or from a file of the process's own that is followed. It is read in a thread, so that
-the event loop goes on meanwhile; one after the other, so that a later one never loses to an earlier one. Plugins are
-anybody's, so what making them may raise is anything: none of it may end, or be lost in, whatever brought the
+Configurations come from the bus, or from a file that is followed. They are read in a thread, one at a time, so that a
+later one never loses to an earlier one. Plugins may raise anything; no exception may end the source of the
 configuration.
 """
 
@@ -21,7 +20,8 @@ from shared.config.defaults import BUILT_IN, revision
 from shared.config.problems import Invalid, Problem
 from shared.service.configured import Configured
 from shared.service.settings import MAX_TEXT, read_text
-from shared.service.watch import file_signature, looks
+from shared.service.watch import file_signature, watch_files
+from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
 
@@ -34,10 +34,10 @@ RESCAN = 2.0
 
 
 class Reloader(Generic[T]):
-    """Reads each configuration that it is offered, and has it used.
+    """Reads each configuration that it is offered, and puts it in use.
 
-    `read(text, origin)` runs in a thread and changes nothing; an empty text is the built-in default. `use` swaps in
-    what was read.
+    `read(text, origin)` runs in a thread without side effects; an empty text is the built-in default. `use` puts the
+    result in use.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Reloader(Generic[T]):
         *,
         most: int = MAX_TEXT,
     ) -> None:
-        """`running` is the text of the configuration that is in use already, from `origin`; None for the built-in
-        default until the first one is offered. A file that is followed has at most so many bytes."""
+        """`running` is the text in use, from `origin`; None for the built-in default until the first offer. A followed
+        file has at most `most` bytes."""
         self._read = read
         self._use = use
         self._most = most
@@ -73,8 +73,8 @@ class Reloader(Generic[T]):
         """Of the one that is in use."""
 
     def offer(self, text: str, origin: str) -> None:
-        """A configuration from the bus, which may be the one that was offered last. The first is used at once: nothing
-        is served before it. Others are read by `run`. Doesn't raise."""
+        """Offer a configuration from the bus. The first one is used at once, because nothing is served before it; `run`
+        reads further ones. Never raises."""
         first, self._first = self._first, False
         if text == self._last:
             return
@@ -90,13 +90,9 @@ class Reloader(Generic[T]):
         return Configured(pool, self.origin, self.revision)
 
     async def run(self) -> None:
-        """Take what is offered, one after the other; and try one on which a plugin failed again and again: what it
-        didn't find may come. For ever."""
+        """Read offered configurations for ever. One on which a plugin failed is retried: what it misses may appear."""
         while True:
-            try:
-                async with asyncio.timeout(None if self._failed is None else RETRY):
-                    await self._wake.wait()
-            except TimeoutError:
+            if not await set_within(self._wake, None if self._failed is None else RETRY):
                 self._wanted = self._wanted or self._failed
             self._wake.clear()
             if self._wanted is None:  # the first has failed: to be tried again
@@ -143,7 +139,7 @@ class Reloader(Generic[T]):
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""
         seen: tuple[int, ...] | None = None
-        async for _ in looks(lambda: [Path(path)], interval):
+        async for _ in watch_files(lambda: [Path(path)], interval):
             signature = await asyncio.to_thread(_signature, path)
             if signature is None or signature == seen:
                 continue
@@ -173,10 +169,6 @@ class ReloadMetrics(Collector):
     def __init__(self, name: str, reloader: Reloader[Any]) -> None:
         self._name = name
         self._reloader = reloader
-
-    def describe(self) -> list[Metric]:
-        """The registry asks for names at registration; there is nothing to collect then."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         family = CounterMetricFamily(self._name, "Configurations after the first, by result", labels=["result"])

@@ -17,6 +17,7 @@ from msgspec import NODEFAULT, Meta, Struct, inspect
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.config.schema import BOUNDS, Bounds
+from shared.limits import BusLimits
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, also, usage
@@ -35,7 +36,7 @@ SECRETS = ("nats_url", "nats_password", "nats_token")
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
-class CommonSettings(Struct, frozen=True, kw_only=True):
+class CommonSettings(BusLimits, frozen=True, kw_only=True):
     """What every tier can be told."""
 
     id: Annotated[
@@ -110,10 +111,8 @@ class CommonSettings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """(names of settings, what is wrong with them) beyond what their types say.
-
-        `sound` has the settings, given or by default, that are right by themselves; those that aren't are left out.
-        """
+        """Yield (names of settings, problem) beyond the types. `sound` has the settings, given or by default, that are
+        valid by themselves."""
         # imported here, because what needs no bus, such as the simulator, needn't load the client of NATS
         from shared.service import bus_options
 
@@ -124,10 +123,8 @@ C = TypeVar("C", bound=Struct)
 
 
 def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None, prog: str) -> C:
-    """The settings that flags, arguments and environment give; with None, there are no environment variables.
-
-    Raises `Invalid` with every problem at once, and SystemExit(0) after `--help`.
-    """
+    """The settings given by flags, arguments and environment (None: no environment). Raises `Invalid` with every
+    problem, and SystemExit(0) after `--help`."""
     if wants_help(argv):
         print(usage(prog, (kind.__doc__ or "").strip(), _sections(kind), variables=environ is not None))
         raise SystemExit(0)
@@ -193,16 +190,16 @@ def service_variables(kind: type[Struct], environ: Mapping[str, str]) -> list[st
 
 
 def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Variables that no setting has but that are spelled almost like one's: (the variable, what may be meant).
+    """Variables that are almost spelled like a setting's: (the variable, the setting's).
 
-    Tiers share an environment (a compose file, a ConfigMap), so another tier's variable is no mistake; and a mistake
-    here is worth a warning, not a process that doesn't start.
+    Tiers share environments (a compose file, a ConfigMap), so another tier's variable is valid, and a typing error is
+    only warned of.
     """
     known = {_variable(name) for name in _fields(kind)}
     found: list[tuple[str, str]] = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            meant = closest(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in sorted(known)])
+            meant = closest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)])
             found += [(name, PREFIX + meant)] if meant else []
     return found
 
@@ -210,14 +207,15 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     """(flag, environment variable, default, description with aliases) of every setting, for the docs."""
     return [
-        (flag_of(name), _variable(name), _default(field), _description(kind, name) + also(_aliases(field)))
-        for name, field in _fields(kind).items()
+        (entry.flag, entry.variable, entry.default, entry.description + also(entry.aliases))
+        for section in _sections(kind)
+        for entry in section.entries
     ]
 
 
 def read_text(path: str, flag: str, most: int = MAX_TEXT) -> str:
-    """The text of the file that a flag names, with its own ends of lines: its revision is that of its bytes. Raises
-    `Invalid` that names the flag and the file, also for one of more than `most` bytes."""
+    """The text of the file that a flag names, with its line endings, because its revision is that of its bytes. Raises
+    `Invalid` with flag and file, also if it has more than `most` bytes."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(most + 1)
@@ -285,10 +283,10 @@ def _sections(kind: type[Struct]) -> list[Section]:
 
 
 def _title(each: type, kind: type[Struct]) -> str:
-    """`common flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
-    if not issubclass(kind, CommonSettings):
+    """`common flags`, `bus flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
+    if not issubclass(kind, BusLimits):
         return "flags"
-    return f"{each.__name__.removesuffix('Settings').lower()} flags".strip()
+    return f"{each.__name__.removesuffix('Settings').removesuffix('Limits').lower()} flags".strip()
 
 
 def _entry(kind: type[Struct], field: inspect.Field) -> Entry:
@@ -315,9 +313,9 @@ def _placeholder(base: inspect.Type, form: str) -> str:
         case inspect.IntType() | inspect.FloatType():
             return "NUMBER"
         case inspect.LiteralType(values=values):
-            return "|".join(str(one) for one in values)
+            return "|".join(str(value) for value in values)
         case inspect.EnumType(cls=cls):
-            return "|".join(str(one.value) for one in cls)
+            return "|".join(str(member.value) for member in cls)
         case _:
             return "TEXT"
 
@@ -330,7 +328,7 @@ def _base(info: inspect.Type) -> tuple[inspect.Type, str]:
             form = (info.extra or {}).get("format", form)
             info = info.type
         else:
-            info = next(one for one in info.types if not isinstance(one, inspect.NoneType))
+            info = next(kind for kind in info.types if not isinstance(kind, inspect.NoneType))
     return info, form
 
 
@@ -369,7 +367,7 @@ def _default(field: inspect.Field) -> str:
         case _, bool():
             return str(value).lower()
         case _, tuple():
-            return ",".join(str(one) for one in value)
+            return ",".join(str(item) for item in value)
         case _:
             return str(value)
 

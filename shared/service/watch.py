@@ -1,8 +1,8 @@
-"""When to look at files again: after the system's notice, and at an interval whether there was one or not.
+"""When to read files again: after notifications of the system, and at an interval.
 
-Directories are watched, not files: a file that is replaced by rename, or a Kubernetes ConfigMap whose `..data` link is
-swapped, is another inode under the same name. The interval is for what gives no notice (network file systems, links
-into directories far away, a watch that died with its directory).
+Directories are watched, because a file replaced by a rename, or a Kubernetes ConfigMap whose `..data` link is swapped,
+has a new inode. The interval serves file systems without notifications, distant links, and watches that died with their
+directory.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ MAX_LINKS = 40
 """Symbolic links that are followed from one path (Linux's own limit)."""
 
 
-async def looks(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIterator[None]:
+async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> AsyncIterator[None]:
     """Yield whenever something under the paths may have changed: at once, after notices, and every interval."""
     complained = False
     while True:
@@ -61,8 +61,7 @@ def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
 
 
 def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """The directories to watch for these paths, as far as they are there, with device and inode. For a thread: a file
-    system of a network may take its time, or for ever."""
+    """The existing directories to watch, with device and inode. For a thread: network file systems can block."""
     found: dict[Path, tuple[int, int]] = {}
     for path in paths:
         for directory in _directories(path):

@@ -1,8 +1,8 @@
-"""Notices when the event loop stands still: for how long, and which task was running.
+"""Detects pauses of the event loop: their length, and the task that was running.
 
-A loop that is held by one piece of work keeps all others waiting, and its peers take it for dead. A task measures how
-late it is woken; what ran meanwhile only another thread can see. Little CPU time within a pause means that the work was
-not at fault: the machine was busy, or the process was stopped.
+A paused loop delays everything else, and peers consider the process dead. A task measures how late it is woken; another
+thread sees what runs meanwhile. Little CPU time within a pause means that the machine was busy or the process was
+stopped.
 """
 
 import asyncio

@@ -18,11 +18,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error
 
-from shared.bus import Malformed, Subjects, decode, encode, pool_token
-from shared.bus.codec import decode_fact
+from shared.bus.codec import decode, decode_fact, encode
+from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
-from shared.bus.subjects import EPOCH, synced_key
+from shared.bus.subjects import EPOCH, Subjects, pool_token, synced_key
 from tests.attack.fronts import Front, Scene
 
 POOL = pool_token("default", "default")
@@ -176,9 +176,9 @@ class Bus(Front):
         """Subjects and keys with invalid tokens."""
         tokens = random.choice(TOKENS)
         for subject in (
-            SUBJECTS.stored(SUBJECTS.endpoints_bucket, f"{POOL}.endpoint.{tokens}"),
-            SUBJECTS.stored(SUBJECTS.endpoints_bucket, f"{POOL}.{tokens}"),
-            SUBJECTS.stored(SUBJECTS.attributes_bucket, f"{POOL}.{tokens}.0"),
+            SUBJECTS.fact(f"{POOL}.endpoint.{tokens}"),
+            SUBJECTS.fact(f"{POOL}.{tokens}"),
+            f"$KV.{SUBJECTS.attributes_bucket}.{POOL}.{tokens}.0",
             f"{SUBJECTS.prefix}.{POOL}.load.{tokens}",
             f"{SUBJECTS.prefix}.{POOL}.member.collector.{tokens}",
             SUBJECTS.republished(synced_key(POOL)),

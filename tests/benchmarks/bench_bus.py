@@ -29,21 +29,16 @@ import structlog
 
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
-from shared.bus import (
-    Bus,
-    FactPublisher,
-    Frame,
-    FramePublisher,
-    FrameReader,
-    Replica,
-    Subjects,
-    decode,
-    encode,
-    fact_key,
-    pack_ages,
-    pack_floats,
-    pool_token,
-)
+from shared.bus.codec import decode, encode
+from shared.bus.columns import pack_ages, pack_floats
+from shared.bus.connection import Bus
+from shared.bus.frame_columns import FrameContent
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from tests.benchmarks.bench_conversation import reference
 from tests.benchmarks.bench_scrape import held
@@ -90,7 +85,7 @@ async def put_to_view(server: NatsServer, readers: int, rate: float, seconds: fl
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             sent = len(taken)
-            await publisher.publish(0, ENDPOINTS, columns=columns, ages=ages)
+            await publisher.publish(0, FrameContent(ids=tuple(ENDPOINTS), columns=columns, ages=ages))
             if rate:
                 await asyncio.sleep(1 / rate)
             else:

@@ -37,12 +37,17 @@ import uvloop
 
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Bus, FactPublisher, Frame, FrameReader, Subjects, fact_key, pool_token
+from shared.bus.connection import Bus
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from shared.service import logs
 from tests.benchmarks.bench_conversation import reference
 from tests.benchmarks.bench_scrape import held, real_size_page
 from tests.nats import NatsServer, free_port, nats_server
+from tests.waiting import eventually
 
 SUBJECTS, POOL = Subjects(), pool_token("default", "default")
 TICK, PAGE_SIZE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
@@ -168,7 +173,7 @@ async def collecting(nats: NatsServer, count: int, interval: str) -> AsyncIterat
         owning: asyncio.Task[None] = asyncio.create_task(publisher.run())
         facts: dict[str, Fact] = {fact_key(POOL, one): one for one in endpoints(count, port)}
         publisher.update(facts, [POOL])
-        await publisher.wait_published(10.0)
+        await eventually(lambda: publisher.published, lambda: publisher)
         collector = ["pointsman", "collector", *flags, f"--interval={interval}", "--log-level=error"]
         yielded = await stack.enter_async_context(child(*collector))
         await asyncio.sleep(4.0)

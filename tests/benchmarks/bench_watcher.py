@@ -33,9 +33,10 @@ import uvloop
 from aiohttp import web
 
 from services.picker.state.view import View
-from shared.bus import Bus, Delete, Replica, Reset, Subjects, Upsert, pool_token
-from shared.bus.facts import Event
-from shared.bus.subjects import parse_key
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, parse_key, pool_token
 from shared.service import logs
 from tests.benchmarks.bench_collector import Child, _cpu, _resident, child
 from tests.benchmarks.bench_kubernetes import PAGE, PODS_LISTED, pod
@@ -72,7 +73,8 @@ class PickersView:
 
     async def __aenter__(self) -> "PickersView":
         await self.replica.start()
-        await self._bus.start(wait=5.0)
+        await self._bus.start()
+        await self._bus.wait_connected(5.0)
         return self
 
     async def __aexit__(self, *_: object) -> None:

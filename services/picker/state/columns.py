@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.object_column import NEVER, ObjectColumn
 from shared.attributes import ALWAYS, REACHABLE, AttributeKey, AttributeMap, bounds_of
@@ -27,11 +28,6 @@ id, its number, and how many numbers of that attribute are beyond."""
 
 REMEMBERED = 64
 """Sets of attributes whose lines are remembered: a sender's frames mostly have the same."""
-MOST_NUMBERS, MOST_OBJECTS = 512, 64
-"""Attributes that are kept beside those that plugins read. Of more numbers those go whose newest sample is the oldest,
-of the rest all."""
-MOST_WEIGHT = 64 * 2**20
-"""Bytes of memory that values take which are no numbers, and that no plugin reads."""
 REMEMBERED_IDS = 16 * 2**20
 """Characters of endpoints' ids, each with `ID_SPARE` more, of the frames whose places are remembered."""
 ID_SPARE = 64
@@ -77,12 +73,14 @@ class NumberColumn:
 
 class NumberTable:
     """All attributes of numbers as two tables, a line an attribute: a frame is taken in with a few operations on all
-    of its attributes together, where one after the other would cost each of them the overhead of a dozen."""
+    of its attributes together, where one after the other would cost each of them the overhead of a dozen. Of more than
+    `most` attributes, those that no plugin reads and whose newest sample is the oldest are dropped."""
 
-    __slots__ = ("_at", "_lines", "_read", "_unreported", "_values", "columns", "size")
+    __slots__ = ("_at", "_lines", "_most", "_read", "_unreported", "_values", "columns", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, most: int) -> None:
         self.size = size
+        self._most = most
         self.columns: dict[str, NumberColumn] = {}
         """By wire name, in the order of the lines."""
         self._unreported: dict[str, NumberColumn] = {}
@@ -115,7 +113,7 @@ class NumberTable:
             for line, (name, at) in enumerate(zip(self.columns, newest, strict=True))
             if name not in self._read and name not in wanted
         ]
-        gone = {line for _, line in sorted(spare)[: len(self.columns) - MOST_NUMBERS]}
+        gone = {line for _, line in sorted(spare)[: len(self.columns) - self._most]}
         kept = [line for line in range(len(self.columns)) if line not in gone]
         self.columns = {name: column for line, (name, column) in enumerate(self.columns.items()) if line not in gone}
         self._lines.clear()
@@ -175,7 +173,7 @@ class NumberTable:
     def moved(self, size: int, here: Rows, there: Rows) -> "NumberTable":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
         endpoint has any more is left out."""
-        moved = NumberTable(size)
+        moved = NumberTable(size, self._most)
         moved._read = self._read
         at = self._at[:, there]
         kept = np.flatnonzero((at > NEVER).any(axis=1))
@@ -201,7 +199,7 @@ class NumberTable:
         if lines is None:
             if missing := [name for name in names if name not in self.columns]:
                 self._add(missing)
-                if len(self.columns) > MOST_NUMBERS:
+                if len(self.columns) > self._most:
                     self._make_room(frozenset(names))
             if len(self._lines) >= REMEMBERED:
                 self._lines.clear()
@@ -240,10 +238,11 @@ class FrameRows:
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
-    def __init__(self, on_out_of_range: OnOutOfRange = lambda *_: None) -> None:
+    def __init__(self, on_out_of_range: OnOutOfRange = lambda *_: None, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
         self._layout = Layout()
+        self._limits = limits
         self._on_out_of_range = on_out_of_range
-        self._numbers = NumberTable(0)
+        self._numbers = NumberTable(0, limits.attributes)
         self._objects: dict[str, ObjectColumn] = {}
         self._read: set[str] = set()
         """Those of them that plugins read."""
@@ -342,8 +341,8 @@ class Columns:
     def _make_room(self, name: str) -> None:
         """Let go of what nobody reads where that is too much, or there are too many attributes for one of this name."""
         unread = {other: column for other, column in self._objects.items() if other not in self._read}
-        more = name not in self._objects and len(unread) >= MOST_OBJECTS
-        if more or sum(column.weight for column in unread.values()) > MOST_WEIGHT:
+        more = name not in self._objects and len(unread) >= max(1, self._limits.attributes // 8)
+        if more or sum(column.weight for column in unread.values()) > self._limits.attribute_bytes:
             self._objects = {other: column for other, column in self._objects.items() if other in self._read}
 
     def _reported(self, name: str) -> ObjectColumn:

@@ -10,19 +10,19 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
-from shared.bus.transit import Transit
+from shared.bus.queueing_delay import QueueingDelays
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
 MOST_TOKENS = 2**32 - 1
 """Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
 and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
-MOST_ROWS, LEAST_ROWS = 2_000_000, 1000
-"""Rows of all peers' tables together that are counted, where each table has so many at least. Two hundred pickers of
-ten thousand endpoints have as many; what would be more isn't taken."""
+LEAST_ROWS = 1000
+"""Rows that a peer's table counts as at least."""
 FORGOTTEN = 300.0
 """Seconds without news after which nothing at all is remembered of a peer."""
 
@@ -114,15 +114,17 @@ class _Peer:
 
 
 class InFlight:
-    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order."""
+    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order. A peer whose table exceeds
+    `limits` isn't counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
+        self._most_rows = limits.peer_rows
         self._layout = Layout()
         self._own: dict[str, list[int]] = {}
         self._peers: dict[str, _Peer] = {}
         self._weight = 0
         """Of all peers."""
-        self._transit = Transit()
+        self._delays = QueueingDelays(most=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
         self.changed = False
@@ -173,7 +175,7 @@ class InFlight:
     def apply(self, load: Load, now: float) -> bool:
         """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
         False for one that can't have been sent when it says, which isn't taken."""
-        extra_age = self._transit.observe(load.sender, load.run, load.sent, now)
+        extra_age = self._delays.observe(load.sender, load.run, load.sent, now)
         if extra_age is None:
             return False
         seen = now - extra_age
@@ -182,7 +184,7 @@ class InFlight:
             return True
         peer = None if load.leaving else _Peer(load, self._layout, seen)
         self._forget(load.sender)
-        if peer is not None and self._weight + peer.weight <= MOST_ROWS:
+        if peer is not None and self._weight + peer.weight <= self._most_rows:
             self._peers[load.sender] = peer
             self._weight += peer.weight
             self._count(peer, 1)
@@ -193,7 +195,7 @@ class InFlight:
         gone = [name for name, peer in self._peers.items() if now - peer.seen > EXPIRY]
         for name in gone:
             self._forget(name)
-        self._transit.prune(now - FORGOTTEN)
+        self._delays.prune(now - FORGOTTEN)
         return gone
 
     def columns(self) -> tuple[bytes, bytes, bytes]:

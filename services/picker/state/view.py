@@ -6,6 +6,7 @@ tables. A burst of endpoint changes makes one new layout, when it is next read.
 
 from typing import Any
 
+from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
@@ -20,10 +21,16 @@ from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 class View:
     """Endpoints with their attributes, load and prefixes, and the resources that steer the pool's traffic."""
 
-    def __init__(self, unhealthy_expiry: float = EXPIRY, on_out_of_range: OnOutOfRange = lambda *_: None) -> None:
-        self.columns = Columns(on_out_of_range)
+    def __init__(
+        self,
+        unhealthy_expiry: float = EXPIRY,
+        on_out_of_range: OnOutOfRange = lambda *_: None,
+        limits: ViewLimits = LIMITS_OF_VIEW,
+    ) -> None:
+        self._limits = limits
+        self.columns = Columns(on_out_of_range, limits)
         self.health = Health(self.columns, unhealthy_expiry)
-        self.in_flight = InFlight()
+        self.in_flight = InFlight(limits)
         self.prefixes = PrefixIndex()
         self.pool: Pool | None = None
         self.objectives: dict[str, Objective] = {}
@@ -75,6 +82,7 @@ class View:
             self._rewrites = Rewrites(
                 [fact for fact in facts if isinstance(fact, ModelRewrite)],
                 [fact for fact in facts if isinstance(fact, Model)],
+                self._limits.model_names,
             )
         return self._rewrites
 

@@ -13,7 +13,12 @@ import numpy as np
 
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Bus, Delete, Event, Frame, FrameReader, Replica, Reset, Subjects, Upsert
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects
 from tests.protocol.collector.harness import POOL, OddServer, answer
 from tests.soak.promises import soaking
 
@@ -61,7 +66,8 @@ class PickerView:
     async def __aenter__(self) -> "PickerView":
         await self._replica.start()
         await self._reader.start()
-        await self._bus.start(wait=5.0)
+        await self._bus.start()
+        await self._bus.wait_connected(5.0)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -21,7 +21,8 @@ from structlog.testing import capture_logs
 from services.picker.state.inflight import EXPIRY
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
-from shared.bus.codec import MalformedLog, decode, encode, encode_fact, fact_digest
+from shared.bus.codec import decode, encode, encode_fact, fact_digest
+from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Event, Reset, Upsert, parse_entry
 from shared.bus.frame_reader import FrameReader
@@ -29,6 +30,7 @@ from shared.bus.membership import Members
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Synced
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
+from shared.bus.subscription import Handler, Subscription
 from shared.model import Configuration, Fact
 from tests.fuzz import sequences
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
@@ -58,17 +60,16 @@ plugins:
 """
 
 
-class Bus:
-    """Keeps who subscribes."""
+class Listened(Bus):
+    """A bus without a connection, which keeps who subscribes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__("nats://127.0.0.1:1", name="fuzz", clock=clock)
         self.hear: Callable[[Any], None] = lambda message: None
 
-    async def subscribe(self, subject: str, hear: Callable[[Any], None]) -> None:
-        self.hear = hear
-
-    def on_connect(self, hook: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
+    async def subscribe(self, subject: str, handler: Handler) -> Subscription:
+        self.hear = handler
+        return await super().subscribe(subject, handler)
 
 
 class Listener:
@@ -79,13 +80,10 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
-        self.malformed = MalformedLog(lambda: self.picker.now)
-        bus: Any = Bus()
-        self._frames = FrameReader(
-            bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now, malformed=self.malformed
-        )
+        self._bus = Listened(lambda: self.picker.now)
+        self.malformed = self._bus.malformed
+        self._frames = FrameReader(self._bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now)
         _run(self._frames.start())
-        self._bus = bus
         self._taken = 0
         facts = [endpoint(one) for one in ("a1", "a2", "a3")]
         written = [(fact_key(POOL, fact), encode_fact(fact)) for fact in facts]
@@ -139,7 +137,9 @@ class Listener:
 
     def _snapshot(self) -> None:
         self.replica.snapshot_started(self.picker.now)
-        self.replica.snapshot(self._stored, self.picker.now)
+        for entry in self._stored:
+            self.replica.snapshot_entry(entry, self.picker.now)
+        self.replica.snapshot_read(self.picker.now)
 
     def _on_frame(self, frame: Frame, extra: float) -> None:
         assert extra >= 0, extra

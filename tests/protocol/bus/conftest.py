@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import pytest
 
-from shared.bus import Bus, Delete, Event, FactPublisher, Replica, Reset, Subjects, Upsert, fact_key, pool_token
+from shared.bus.connection import Bus
+from shared.bus.facts import Delete, Event, Reset, Upsert
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer
 from tests.waiting import TIMEOUT
@@ -87,9 +91,10 @@ async def connect(server: NatsServer) -> AsyncIterator[Connect]:
     """Makes buses that are connected to the server; they are closed at the end, before the server stops."""
     async with AsyncExitStack() as stack:
 
-        async def connected(name: str = "test", **options: float) -> Bus:
-            bus = Bus(server.url, name=name, **options)  # type: ignore[arg-type]
-            await bus.start(wait=TIMEOUT)
+        async def connected(name: str = "test", **options: Any) -> Bus:
+            bus = Bus(server.url, name=name, **options)
+            await bus.start()
+            await bus.wait_connected(TIMEOUT)
             assert bus.connected, bus.readiness()
             stack.push_async_callback(bus.close)
             return bus

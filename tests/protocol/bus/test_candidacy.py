@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.bus import Bus, Membership
 from shared.bus.candidacy import Candidacy, Fitness
+from shared.bus.connection import Bus
+from shared.bus.membership import Membership
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
 from tests.waiting import eventually

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, FactPublisher
 from shared.bus import jetstream as js
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError
+from shared.bus.publisher import FactPublisher
 from tests.nats import NatsServer, nats_cluster
 from tests.protocol.bus.conftest import POOL, SUBJECTS, endpoints, leading, numbered, reading
 from tests.waiting import TIMEOUT, eventually

@@ -12,7 +12,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.msg import Msg
 
-from shared.bus import Bus, NoResponders, NotConnected, RequestTimeout, connection
+from shared.bus import connection
+from shared.bus.connection import Bus
+from shared.bus.errors import NoResponders, NotConnected, RequestTimeout
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
 from tests.protocol.collector.certificates import Authority
@@ -170,7 +172,8 @@ async def test_a_request_fails_as_soon_as_the_connection_is_lost(server: NatsSer
 async def test_reconnecting_goes_on_for_ever(server: NatsServer) -> None:
     """nats-py alone would give up for good after its 60 attempts."""
     bus = Bus(server.url, name="test", reconnect_wait=(0.0, 0.001))
-    await bus.start(wait=TIMEOUT)
+    await bus.start()
+    await bus.wait_connected(TIMEOUT)
     server.kill()
     await eventually(lambda: not bus.connected)
     await asyncio.sleep(1.0)
@@ -237,7 +240,8 @@ async def test_user_and_password_a_token_and_the_url_let_in_and_a_wrong_one_is_n
         ]
         bad = [Bus(server.url, name="wrong", user="u", password="wrong"), Bus(server.url, name="none")]
         for bus in good:
-            await bus.start(wait=TIMEOUT)
+            await bus.start()
+            await bus.wait_connected(TIMEOUT)
             assert bus.connected, bus.readiness()
             await bus.close()
         for bus in bad:
@@ -246,7 +250,8 @@ async def test_user_and_password_a_token_and_the_url_let_in_and_a_wrong_one_is_n
             await bus.close()
     async with nats_server(tmp_path / "token", config='authorization { token: "t0k" }') as server:
         bus = Bus(server.url, name="token", token="t0k")
-        await bus.start(wait=TIMEOUT)
+        await bus.start()
+        await bus.wait_connected(TIMEOUT)
         assert bus.connected, bus.readiness()
         await bus.close()
 
@@ -323,15 +328,16 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
     certificate, key = ours.issue()
     config = f'tls {{ cert_file: "{certificate}", key_file: "{key}" }}'
     async with nats_server(tmp_path / "nats", config=config) as server:
-        good = Bus(server.url, name="tls", tls_ca=ours.ca, ping_interval=0.2)
-        await good.start(wait=TIMEOUT)
+        good = Bus(server.url, name="tls", ca=ours.ca, ping_interval=0.2)
+        await good.start()
+        await good.wait_connected(TIMEOUT)
         assert good.connected, good.readiness()
         server.pause()
         await eventually(lambda: not good.connected)
         server.resume()
         await eventually(lambda: good.connected)
         await good.close()
-        bad = Bus(server.url, name="tls", tls_ca=other.ca)
+        bad = Bus(server.url, name="tls", ca=other.ca)
         await bad.start()
         await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in (bad.readiness() or ""))
         await bad.close()

@@ -8,19 +8,14 @@ import pytest
 from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
-from shared.bus import (
-    Bus,
-    FactEnvelope,
-    FactPublisher,
-    JetStreamError,
-    LostLeadership,
-    Reset,
-    decode,
-    decode_fact,
-    fact_key,
-    pool_token,
-)
 from shared.bus import jetstream as js
+from shared.bus.codec import decode, decode_fact
+from shared.bus.connection import Bus
+from shared.bus.errors import JetStreamError, LostLeadership
+from shared.bus.facts import Reset
+from shared.bus.messages import FactEnvelope
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import fact_key, pool_token
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, numbered, reading
@@ -69,7 +64,7 @@ async def test_facts_go_out_in_windows_each_of_them_once(connect: Connect, windo
     async with leading(publisher), reading(await connect("picker")) as (_, view):
         publisher.update(facts, [POOL])
         await eventually(lambda: view.facts == facts)
-        await publisher.wait_published(60.0)
+        await eventually(lambda: publisher.published, lambda: publisher)
         assert publisher.written == count
 
 
@@ -79,9 +74,9 @@ async def test_a_pool_that_is_removed_leaves_nothing_behind(connect: Connect) ->
     other = pool_token("default", "other")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL, other])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         found: list[js.Stored] = await js.snapshot(bus, "endpoints", "$KV.endpoints.>")
         live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
         assert live == {
@@ -97,11 +92,11 @@ async def test_a_pool_that_the_new_leader_doesnt_know_stays_as_it_is_and_gets_ol
     first = FactPublisher(await connect(), SUBJECTS, "w1", age=lambda _: 40.0)
     async with leading(first):
         first.update(endpoints("a") | theirs, [POOL, other])
-        await first.wait_published(TIMEOUT)
+        await eventually(lambda: first.published, lambda: first)
     second = FactPublisher(await connect(), SUBJECTS, "w2", synced_interval=0.05, check_interval=0.1)
     async with leading(second), reading(await connect(), other) as (replica, view):
         second.update(endpoints("b"), [POOL], kept=[other])
-        await second.wait_published(TIMEOUT)
+        await eventually(lambda: second.published, lambda: second)
         await eventually(lambda: replica.synced and replica.epoch == second.epoch and replica.age() < 0.5)
         assert view.facts == theirs
         await eventually(lambda: replica.source_age() >= 40.2)
@@ -136,16 +131,14 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
         await eventually(lambda: replica.synced)
         async with leading(second):
             second.update(endpoints("b"), [POOL])
-            await second.wait_published(TIMEOUT)
+            await eventually(lambda: second.published, lambda: second)
             first.update(endpoints("a", "late"), [POOL])
             await asyncio.wait([former], timeout=TIMEOUT)
             with pytest.raises(LostLeadership, match="'w2' owns bucket 'endpoints'"):
                 former.result()
             await eventually(lambda: view.facts == endpoints("b"))
             assert not first.published
-            found: list[js.Stored] = await js.snapshot(
-                await connect(), "endpoints", SUBJECTS.stored("endpoints", f"{POOL}.>")
-            )
+            found: list[js.Stored] = await js.snapshot(await connect(), "endpoints", SUBJECTS.fact(f"{POOL}.>"))
             live = {stored.subject for stored in found if js.OPERATION not in stored.headers}
             assert live == {SUBJECTS.fact(key) for key in [*endpoints("b"), f"{POOL}.synced"]}
 
@@ -169,7 +162,7 @@ async def test_a_reader_that_comes_later_or_when_the_owner_is_gone_has_the_same_
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
         publisher.update(facts, [POOL])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
     async with reading(await connect()) as (replica, view):
         await eventually(lambda: view.facts == facts, what=lambda: replica)
         assert [type(event) for event in view.events] == [Reset]
@@ -192,7 +185,7 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
     publisher = FactPublisher(await connect(), SUBJECTS, "w1")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         client = await nats.connect(server.url)
         bucket = await client.jetstream().key_value("endpoints")
         (key,) = endpoints("a")
@@ -210,7 +203,7 @@ async def test_a_delete_carries_epoch_and_sequence_and_is_gone_after_its_time(co
     (key,) = endpoints("a")
     async with leading(publisher):
         publisher.update(endpoints("a"), [POOL])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         heard: list[Msg] = []
         listener = await connect()
         await listener.subscribe(SUBJECTS.fact(key), heard.append)
@@ -246,7 +239,7 @@ async def test_what_somebody_writes_by_hand_is_skipped_counted_and_repaired(conn
         assert view.facts == endpoints("a", "b")
         assert [line["sender"] for line in lines if line["event"] == "bus.message.malformed"] == [POOL]
         await eventually(lambda: publisher.repaired >= 3, what=lambda: publisher)
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         async with reading(await connect()) as (late, fresh):
             await eventually(lambda: fresh.facts == endpoints("a", "b"), what=lambda: late)
             assert late.malformed.total == 0
@@ -268,7 +261,7 @@ async def test_the_bucket_is_read_again_only_where_somebody_else_has_written_to_
 
     async with leading(publisher):
         publisher.update(endpoints("a", "b"), [POOL])
-        await publisher.wait_published(TIMEOUT)
+        await eventually(lambda: publisher.published, lambda: publisher)
         monkeypatch.setattr(js, "snapshot", counted)
         publisher.update(endpoints("a", "b", "c"), [POOL])
         await asyncio.sleep(0.2)
@@ -285,7 +278,7 @@ async def test_a_fact_that_is_kept_only_since_the_bucket_is_being_read_stays(
     bus, (key,) = await connect(), endpoints("b")
     async with leading(first := FactPublisher(await connect(), SUBJECTS, "w1", ack_timeout=TIMEOUT)):
         first.update(endpoints("a", "b"), [POOL])
-        await first.wait_published(TIMEOUT)
+        await eventually(lambda: first.published, lambda: first)
     second = FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)
     snapshot = js.snapshot
 
@@ -297,7 +290,7 @@ async def test_a_fact_that_is_kept_only_since_the_bucket_is_being_read_stays(
     monkeypatch.setattr(js, "snapshot", meanwhile)
     second.update(endpoints("a"), [POOL])
     async with leading(second):
-        await second.wait_published(TIMEOUT)
+        await eventually(lambda: second.published, lambda: second)
     assert await js.last(bus, "endpoints", SUBJECTS.fact(key)) is not None
     assert second.deleted == 0
 

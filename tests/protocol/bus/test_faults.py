@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from shared.bus import Bus, FactPublisher, LostLeadership, Replica
 from shared.bus import jetstream as js
+from shared.bus.connection import Bus
+from shared.bus.errors import LostLeadership
+from shared.bus.publisher import FactPublisher
+from shared.bus.replica import Replica
 from shared.model import Fact
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, View, endpoints, leading, numbered, reading
@@ -162,7 +165,7 @@ async def test_a_stopped_reader_catches_up(system: System) -> None:
     changed = numbered(100) | endpoints("new")
     await system.picker.close()
     system.update(changed)
-    await system.publisher.wait_published(TIMEOUT)
+    await eventually(lambda: system.publisher.published, lambda: system.publisher)
     assert system.view.facts == numbered(200)
     await system.picker.start()
     await system.converges(changed)

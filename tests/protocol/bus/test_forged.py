@@ -10,12 +10,17 @@ import pytest
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from shared.bus import Bus, FactPublisher, Frame, FramePublisher, FrameReader, encode
 from shared.bus import jetstream as js
-from shared.bus.codec import encode_fact
-from shared.bus.messages import Epoch, FactEnvelope, Synced
-from shared.bus.subjects import EPOCH, synced_key
-from shared.model import Endpoint
+from shared.bus.codec import encode, encode_fact
+from shared.bus.connection import Bus
+from shared.bus.frame_columns import FrameContent
+from shared.bus.frame_publisher import FramePublisher
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Epoch, FactEnvelope, Frame, Synced
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import EPOCH, fact_key, pool_token, synced_key
+from shared.limits import BusLimits
+from shared.model import Endpoint, Fact
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
@@ -108,7 +113,7 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
         return seen.pop()
 
     async def sent() -> tuple[Frame, float]:
-        await publisher.publish(0, ["default/a"], columns={}, ages={})
+        await publisher.publish(0, FrameContent(ids=("default/a",)))
         return await heard()
 
     try:
@@ -133,7 +138,7 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
     stranger, count = await connect("stranger"), 40
     async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w1")):
         owner.update(endpoints("a"), [POOL])
-        await owner.wait_published(TIMEOUT)
+        await eventually(lambda: owner.published, lambda: owner)
     for number in range(count):
         await js.put(stranger, SUBJECTS.fact(f"{POOL}.endpoint.{number}"), bytes(1_000_000), timeout=10.0)
     sizes: list[int] = []
@@ -150,5 +155,25 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
     assert max(sizes) < js.PAGE_BYTES + 2**20
     async with leading(owner := FactPublisher(await connect(), SUBJECTS, "w2", ack_timeout=TIMEOUT)):
         owner.update(endpoints("a"), [POOL])
-        await owner.wait_published(TIMEOUT)
+        await eventually(lambda: owner.published, lambda: owner)
         assert owner.deleted == count
+
+
+async def test_an_owner_clears_more_junk_than_it_may_hold_also_from_a_pool_that_it_keeps(connect: Connect) -> None:
+    """Keys that no pool can have lie in the kept one: their content looks like facts."""
+    other, stranger = pool_token("default", "other"), await connect("stranger")
+    theirs: dict[str, Fact] = {fact_key(other, fact): fact for fact in endpoints("x", "y").values()}
+    async with leading(first := FactPublisher(await connect(), SUBJECTS, "w1")):
+        first.update(endpoints("a") | theirs, [POOL, other])
+        await eventually(lambda: first.published, lambda: first)
+    fact = encode_fact(next(iter(theirs.values())))
+    for number in range(30):
+        envelope = encode(FactEnvelope(epoch=1, sequence=number, fact=msgspec.Raw(fact)))
+        await js.put(stranger, SUBJECTS.fact(f"{other}.junk-{number}"), envelope, timeout=TIMEOUT)
+    bus = await connect("w2", limits=BusLimits(max_fact_memory=10_000))
+    async with leading(second := FactPublisher(bus, SUBJECTS, "w2", synced_interval=0.05)):
+        second.update(endpoints("a"), [POOL], kept=[other])
+        await eventually(lambda: second.published, lambda: second)
+        assert second.deleted == 30
+    async with reading(await connect(), other) as (_, view):
+        await eventually(lambda: view.facts == theirs, lambda: second)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus import Bus, FactPublisher, fact_key
+from shared.bus.connection import Bus
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading

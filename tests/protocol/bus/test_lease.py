@@ -5,9 +5,10 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from shared.bus import Bus, Lease
 from shared.bus import jetstream as js
+from shared.bus.connection import Bus
 from shared.bus.errors import BusError
+from shared.bus.lease import Lease
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import SUBJECTS, Connect
 from tests.waiting import TIMEOUT, eventually

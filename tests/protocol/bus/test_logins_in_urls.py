@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from shared.bus import Bus
+from shared.bus.connection import Bus
 from tests.nats import nats_server
 from tests.waiting import TIMEOUT
 
@@ -21,6 +21,7 @@ from tests.waiting import TIMEOUT
 async def test_what_is_escaped_in_a_url_lets_in(tmp_path: Path, config: str, login: str) -> None:
     async with nats_server(tmp_path, config=f"authorization {{ {config} }}") as server:
         bus = Bus(server.url.replace("//", f"//{login}@"), name="url")
-        await bus.start(wait=TIMEOUT)
+        await bus.start()
+        await bus.wait_connected(TIMEOUT)
         assert bus.connected, bus.readiness()
         await bus.close()

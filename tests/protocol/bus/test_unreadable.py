@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from shared.bus import Bus, FactPublisher
+from shared.bus.connection import Bus
+from shared.bus.publisher import FactPublisher
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
 from tests.waiting import eventually

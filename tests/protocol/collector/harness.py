@@ -11,21 +11,16 @@ import numpy as np
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from shared.attributes import AttributeKey
-from shared.bus import (
-    Bus,
-    FactPublisher,
-    Frame,
-    FrameReader,
-    Subjects,
-    fact_key,
-    pool_token,
-    unpack_ages,
-    unpack_floats,
-)
+from shared.bus.columns import unpack_ages, unpack_floats
+from shared.bus.connection import Bus
+from shared.bus.frame_reader import FrameReader
+from shared.bus.messages import Frame
+from shared.bus.publisher import FactPublisher
+from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Configuration, Endpoint, Fact
 from tests.in_process import serving
 from tests.protocol.process import TierProcess
-from tests.waiting import TIMEOUT
+from tests.waiting import TIMEOUT, eventually
 
 POOL = pool_token("default", "default")
 
@@ -45,7 +40,8 @@ class Owner:
         self._task: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        await self._bus.start(wait=TIMEOUT)
+        await self._bus.start()
+        await self._bus.wait_connected(TIMEOUT)
         self._task = asyncio.create_task(self._publisher.run())
 
     async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
@@ -53,7 +49,7 @@ class Owner:
         configs = [] if config is None else [Configuration(text=config, origin="test")]
         facts: list[Fact] = [*endpoints, *configs, *others]
         self._publisher.update({fact_key(POOL, fact): fact for fact in facts}, [POOL])
-        await self._publisher.wait_published(TIMEOUT)
+        await eventually(lambda: self._publisher.published, lambda: self._publisher)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -75,7 +71,8 @@ class Frames:
 
     async def start(self) -> None:
         await self.reader.start()
-        await self.bus.start(wait=TIMEOUT)
+        await self.bus.start()
+        await self.bus.wait_connected(TIMEOUT)
 
     async def close(self) -> None:
         await self.reader.close()

@@ -13,7 +13,7 @@ from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import SimulatorSettings
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Membership
+from shared.bus.membership import Membership
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm

@@ -6,8 +6,11 @@ import math
 import httpx
 
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.bus import Bus, Frame, Load, Subjects, encode, pack_ages, pack_floats, pool_token
-from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes
+from shared.bus.codec import encode
+from shared.bus.columns import endpoint_hash, pack_ages, pack_counts, pack_floats, pack_hashes
+from shared.bus.connection import Bus
+from shared.bus.messages import Frame, Load
+from shared.bus.subjects import Subjects, pool_token
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint

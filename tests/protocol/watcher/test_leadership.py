@@ -10,7 +10,7 @@ import pytest
 
 from services.watcher import leadership
 from services.watcher.app import WatcherService
-from shared.bus import Lease
+from shared.bus.lease import Lease
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import by_role, endpoints_text, pair, reader, replace, watcher
 from tests.soak.promises import WATCHER_TAKEN_OVER, measured

@@ -9,7 +9,8 @@ import pytest
 from services.picker.app import PickerService
 from services.picker.state.topology import TOPOLOGY, Topology
 from shared.attributes import ALWAYS, AttributeKey
-from shared.bus import NoResponders, jetstream
+from shared.bus import jetstream
+from shared.bus.errors import NoResponders
 from shared.bus.subjects import Subjects
 from tests.in_process import picker, serving
 from tests.nats import NatsServer

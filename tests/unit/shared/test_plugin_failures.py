@@ -1,7 +1,8 @@
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from shared.plugin_failures import LOG_EVERY, SHOWN, WELL_AFTER, PluginFailures, Withheld, reason_of
+from shared.plugin_failures import SHOWN, PluginFailures, Withheld, reason_of
+from shared.recent_events import INTERVAL
 
 
 class Clock:
@@ -19,7 +20,7 @@ def test_a_plugin_is_logged_once_a_minute_with_what_it_failed_on_and_how_often()
         for number in range(5):
             failures.record("bad", KeyError("gpu"), request_id=f"r{number}")
         failures.record("other", "its scores are NaN", request_id="r9")
-        clock.now += LOG_EVERY
+        clock.now += INTERVAL
         failures.record("bad", ValueError("no"), request_id="r5")
     told = [(one["plugin"], one["request_id"], one["reason"], one["since_last_line"]) for one in logs]
     assert told == [
@@ -68,7 +69,7 @@ def test_readyz_mentions_a_plugin_until_it_has_been_well_for_a_minute() -> None:
     failures.record("bad", ValueError("never"))
     clock.now += 3
     assert failures.note() == "plugin 'bad' has failed 2 times, 3 s ago with: ValueError: never"
-    clock.now += WELL_AFTER
+    clock.now += INTERVAL
     assert failures.note() is None
     assert failures.counts() == {"good": 0, "bad": 2}
 

@@ -14,7 +14,7 @@ from services.watcher.metrics import WatcherMetrics
 from services.watcher.reconciler import PoolReconciler, Publications, few
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
-from shared import bus
+from shared.bus import facts
 from shared.config.problems import Problem
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact, Objective, Pool
@@ -58,6 +58,7 @@ class Bus:
             event_counts=EventCounts(PluginFailures(lambda: 0.0)),
             metrics=WatcherMetrics(CollectorRegistry()),
             fact_limit=lambda: self.limit,
+            fact_entries=10_000,
             on_accepted=lambda _: None,
             on_change=self._publish,
         )
@@ -68,8 +69,8 @@ class Bus:
     def _publish(self, _: PoolReconciler, events: Publications) -> None:
         self.changes = []
         for event in events:
-            self.changes.append(f"{'+' if isinstance(event, bus.Upsert) else '-'}{event.key.removeprefix(KEY)}")
-            if isinstance(event, bus.Upsert):
+            self.changes.append(f"{'+' if isinstance(event, facts.Upsert) else '-'}{event.key.removeprefix(KEY)}")
+            if isinstance(event, facts.Upsert):
                 self.facts[event.key] = event.fact
             else:
                 del self.facts[event.key]

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from services.watcher.configuration import installed
 from services.watcher.files import FileReader
 from services.watcher.unpublishable import Unpublishable
-from shared.model import Endpoint, Fact
+from shared.model import Endpoint, Fact, Pool
 
 HALF = "is half a character; both halves of a surrogate pair are needed"
 
@@ -78,7 +78,7 @@ def published(guard: Unpublishable, found: dict[str, Fact]) -> dict[str, Fact]:
 
 
 def test_what_cannot_be_published_costs_no_other_fact() -> None:
-    guard = Unpublishable(lambda: 1000)
+    guard = Unpublishable(lambda: 1000, 10)
     found = facts(a="fine", b="\ud800", c="x" * 2000, d="x" * 500)
     with capture_logs() as logs:
         for _ in range(2):
@@ -92,10 +92,18 @@ def test_what_cannot_be_published_costs_no_other_fact() -> None:
 
 def test_another_server_may_take_other_facts() -> None:
     limits = [1000]
-    guard = Unpublishable(lambda: limits[-1])
+    guard = Unpublishable(lambda: limits[-1], 10)
     found = facts(a="x" * 500)
     for limit, expected in ((1000, found), (300, {}), (1000, found)):
         limits.append(limit)
         assert guard.limit_changed() == (limit != limits[-2])
         assert published(guard, found) == expected
         assert not guard.limit_changed()
+
+
+@pytest.mark.parametrize(("most", "sound"), [(2, False), (3, True)])
+def test_a_fact_of_more_entries_than_readers_take_is_left_out(most: int, sound: bool) -> None:
+    guard = Unpublishable(lambda: 1000, most)
+    fact = Pool(name="p", target_ports=(1, 2, 3))
+    assert (guard.check("p", fact) is fact) is sound
+    assert list(guard.reasons.values()) == ([] if sound else ["it has 3 entries; 2 are allowed"])

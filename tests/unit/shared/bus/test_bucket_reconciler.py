@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from shared.bus.bucket_reconciler import BucketReconciler, Change
 from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
+from shared.bus.epochs import next_epoch
+from shared.bus.facts import Delete, Upsert
 from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.publisher import next_epoch
 from shared.bus.subjects import fact_key, synced_key
 from shared.model import Endpoint, Fact
 
@@ -253,3 +254,35 @@ def test_whatever_fails_the_bucket_ends_up_as_wanted(rounds: list[tuple[set[str]
     assert bucket == {key: encode_fact(fact) for key, fact in facts(*map(endpoint, "ace")).items()}
     assert reconciler.changes() == []
     assert reconciler.synced(POOL).count == 3
+
+
+def test_what_is_news_comes_before_the_rest_of_a_burst_of_deletes() -> None:
+    """Also a delete of a fact, which may be a server that isn't ready, comes before those of somebody else's keys."""
+    reconciler = wanting(endpoint("a"), endpoint("b"))
+    reconciler.observe([(key, encode_fact(fact)) for key, fact in facts(endpoint("a"), endpoint("b")).items()])
+    for change in reconciler.changes():
+        reconciler.acknowledge(change)
+    found = [(key, encode_fact(fact)) for key, fact in facts(endpoint("a"), endpoint("b")).items()]
+    reconciler.observe([*found, *((f"junk-{number}", None) for number in range(100))], trust=True)
+    written = []
+    for batch in range(20):
+        if batch == 2:
+            gone, come = fact_key(POOL, endpoint("a")), endpoint("c")
+            reconciler.apply([Delete(gone), Upsert(fact_key(POOL, come), come)])
+        for change in reconciler.changes(10):
+            written.append(change.key)
+            reconciler.acknowledge(change)
+    assert len(written) == 102
+    assert written[20:22] == [fact_key(POOL, endpoint("c")), fact_key(POOL, endpoint("a"))]
+
+
+def test_a_fact_that_becomes_what_it_was_before_a_reconnect_is_news() -> None:
+    reconciler = wanting(endpoint("a"))
+    reconciler.observe([(key, encode_fact(fact)) for key, fact in facts(endpoint("a")).items()])
+    settle(reconciler)
+    for port in (1, 8000):
+        fact = endpoint("a", port=port)
+        reconciler.apply([Upsert(fact_key(POOL, fact), fact), Delete(fact_key(POOL, endpoint("b")))])
+        reconciler.mark_unknown(Change(fact_key(POOL, endpoint("b")), None))
+        assert reconciler.changes(1) == [Change(fact_key(POOL, fact), encode_fact(fact))]
+        settle(reconciler)

@@ -24,11 +24,11 @@ REFUSED = r"Connect call failed|Connection refused"
     ("servers", "message"),
     [
         ([], "at least one URL"),
-        ("http://127.0.0.1:4222", r"servers: 'http://127\.0\.0\.1:4222' is no URL of a NATS server"),
+        ("http://127.0.0.1:4222", r"url: 'http://127\.0\.0\.1:4222' is no URL of a NATS server"),
         ("ws://127.0.0.1:4222", "is no URL of a NATS server"),
         ("nats://:4222", "is no URL of a NATS server"),
         ("nats://host:port", "is no URL of a NATS server"),
-        (["nats://fine:4222", "nats://[::1"], r"servers: '\(not shown: it may have a password\)' is no URL"),
+        (["nats://fine:4222", "nats://[::1"], r"url: '\(not shown: it may have a password\)' is no URL"),
     ],
 )
 def test_a_server_that_is_no_url_is_refused_by_name(servers: str | list[str], message: str) -> None:
@@ -53,8 +53,7 @@ def test_a_host_without_a_scheme_means_nats() -> None:
     [
         ({"user": "u"}, "user and password: one is given without the other"),
         ({"token": "t", "user": "u", "password": "p"}, "user and token: only one of them"),
-        ({"tls_ca": Path("/nowhere/ca.pem")}, "tls_ca: '/nowhere/ca.pem' can't be used"),
-        ({"tls_cert": Path("/nowhere/cert.pem")}, "tls_cert and tls_key: one is given without the other"),
+        ({"ca": Path("/nowhere/ca.pem")}, "ca: '/nowhere/ca.pem' can't be used"),
         ({"credentials": Path("/nowhere/user.creds")}, "'/nowhere/user.creds' can't be read: No such file"),
     ],
 )

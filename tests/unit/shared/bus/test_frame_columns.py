@@ -4,8 +4,9 @@ import math
 from typing import Any
 
 from shared.attributes import ACTIVE_MODELS, ALWAYS, KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
-from shared.bus import Frame, unpack_ages, unpack_floats
+from shared.bus.columns import unpack_ages, unpack_floats
 from shared.bus.frame_columns import pack, parts
+from shared.bus.messages import Frame
 
 
 def attributes(at: float, **values: Any) -> AttributeMap:

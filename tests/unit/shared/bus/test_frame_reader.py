@@ -1,7 +1,7 @@
 """Which frames of a snapshot say more than what came live."""
 
-from shared.bus import Frame
 from shared.bus.frame_reader import FrameSequence
+from shared.bus.messages import Frame
 
 
 def frame(sequence: int, *, run: int = 1) -> Frame:

@@ -1,7 +1,7 @@
 """When which frame goes out."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,8 @@ from msgspec.msgpack import encode
 from structlog.testing import capture_logs
 
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
-from shared.bus import BusError
+from shared.bus.errors import BusError
+from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
 from tests.waiting import eventually
 
@@ -53,21 +54,12 @@ class Recorder:
         self.names: set[str] = set()
         """The attributes of the last frame."""
 
-    async def publish(
-        self,
-        part: int,
-        ids: Sequence[str],
-        *,
-        columns: Mapping[str, bytes],
-        ages: Mapping[str, bytes],
-        objects: Mapping[str, list[Any]] | None = None,
-        absent: Mapping[str, list[int]] | None = None,
-    ) -> bool:
-        assert columns.keys() | (objects or {}).keys() == ages.keys()
-        if len(ids) > self.most:
+    async def publish(self, part: int, content: FrameContent) -> bool:
+        assert content.columns.keys() | content.objects.keys() == content.ages.keys()
+        if len(content.ids) > self.most:
             raise BusError("maximum payload exceeded")
-        self.frames.append((part, tuple(ids)))
-        self.names = set(columns)
+        self.frames.append((part, content.ids))
+        self.names = set(content.columns)
         return self.connected
 
 
@@ -77,10 +69,10 @@ class Encoding(Recorder):
     objects: Mapping[str, list[Any]]
     absent: Mapping[str, list[int]]
 
-    async def publish(self, part: int, ids: Sequence[str], **columns: Any) -> bool:
-        encode(columns)
-        self.objects, self.absent = columns["objects"], columns["absent"]
-        return await super().publish(part, ids, **columns)
+    async def publish(self, part: int, content: FrameContent) -> bool:
+        encode(content)
+        self.objects, self.absent = content.objects, content.absent
+        return await super().publish(part, content)
 
 
 @dataclass
@@ -203,7 +195,7 @@ async def test_a_value_that_no_message_can_carry_any_more_is_denied_and_the_othe
 
 async def test_a_frame_that_cant_be_encoded_for_another_reason_is_a_defect_that_shows() -> None:
     class Defect(Recorder):
-        async def publish(self, *args: Any, **more: Any) -> bool:
+        async def publish(self, *_: Any) -> bool:
             raise TypeError("a defect")
 
     with pytest.raises(TypeError, match="a defect"):
@@ -259,8 +251,8 @@ async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
     sent: list[tuple[int, int]] = []
 
     class Counting(Recorder):
-        async def publish(self, part: int, ids: Sequence[str], **columns: Any) -> bool:
-            sent.append((part, len(columns["columns"])))
+        async def publish(self, part: int, content: FrameContent) -> bool:
+            sent.append((part, len(content.columns)))
             return True
 
     sender = FrameSender(

@@ -11,52 +11,52 @@ from shared.bus.epochs import FARTHEST_AHEAD, believed
 from shared.bus.errors import Malformed
 from shared.bus.frame_reader import OVERTAKEN, FrameSequence
 from shared.bus.messages import Frame, Load, Synced
-from shared.bus.transit import Transit
+from shared.bus.queueing_delay import QueueingDelays
 
 
-def used_to() -> Transit:
+def used_to() -> QueueingDelays:
     """Of a sender of which a message came every half second for ten, 100 s after it was sent by its clock."""
-    transit = Transit()
+    delays = QueueingDelays()
     for tick in range(21):
-        assert transit.observe("a", 1, tick / 2, 100 + tick / 2) == 0.0
-    return transit
+        assert delays.observe("a", 1, tick / 2, 100 + tick / 2) == 0.0
+    return delays
 
 
 @pytest.mark.parametrize("ahead", [0.6, 5.0, 1e6, 1e300])
 def test_a_message_from_the_future_changes_nothing(ahead: float) -> None:
-    transit = used_to()
+    delays = used_to()
     for moment in (10.1, 10.2, 10.3):
-        assert transit.observe("a", 1, moment + ahead, 100 + moment) is None
-    assert transit.observe("a", 1, 10.5, 110.5) == pytest.approx(0.0), "the sender's next sound message"
-    assert transit.observe("a", 1, 11.0, 111.4) == pytest.approx(0.4)
+        assert delays.observe("a", 1, moment + ahead, 100 + moment) is None
+    assert delays.observe("a", 1, 10.5, 110.5) == pytest.approx(0.0), "the sender's next sound message"
+    assert delays.observe("a", 1, 11.0, 111.4) == pytest.approx(0.4)
 
 
 def test_messages_from_the_future_change_nothing_as_long_as_sound_ones_come_too() -> None:
-    transit = used_to()
+    delays = used_to()
     for tick in range(21, 70):
         for part in range(5):
-            assert transit.observe("a", 1, tick / 2 + 1e6, 100 + tick / 2 + part / 100) is None
-        assert transit.observe("a", 1, tick / 2, 100.1 + tick / 2) == pytest.approx(0.1)
+            assert delays.observe("a", 1, tick / 2 + 1e6, 100 + tick / 2 + part / 100) is None
+        assert delays.observe("a", 1, tick / 2, 100.1 + tick / 2) == pytest.approx(0.1)
 
 
 def test_a_message_may_be_a_little_quicker_than_the_others() -> None:
-    transit = used_to()
-    assert transit.observe("a", 1, 10.5, 110.1) == 0.0
-    assert transit.observe("a", 1, 11.0, 110.7) == pytest.approx(0.1)
+    delays = used_to()
+    assert delays.observe("a", 1, 10.5, 110.1) == 0.0
+    assert delays.observe("a", 1, 11.0, 110.7) == pytest.approx(0.1)
 
 
 def test_clocks_that_have_moved_are_believed_when_nothing_contradicts_them() -> None:
     """The reader's machine stood still for a minute, and its clock with it."""
-    transit = used_to()
-    ages = [transit.observe("a", 1, 70 + tick / 2, 110 + tick / 2) for tick in range(8)]
+    delays = used_to()
+    ages = [delays.observe("a", 1, 70 + tick / 2, 110 + tick / 2) for tick in range(8)]
     assert ages == [None, None, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 def test_a_first_message_that_had_waited_is_no_measure() -> None:
-    transit = Transit()
-    transit.observe("a", 1, 0.0, 105.0)
-    assert transit.observe("a", 1, 5.1, 105.1) == 0.0
-    assert transit.observe("a", 1, 5.2, 106.2) == pytest.approx(1.0)
+    delays = QueueingDelays()
+    delays.observe("a", 1, 0.0, 105.0)
+    assert delays.observe("a", 1, 5.1, 105.1) == 0.0
+    assert delays.observe("a", 1, 5.2, 106.2) == pytest.approx(1.0)
 
 
 def frame(sequence: int, **fields: Any) -> Frame:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shared.bus import jetstream
-from shared.bus.connection import TURN
 from shared.bus.errors import BusError
+from shared.bus.subscription import TURN
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"error": {"description": "\xff"}}', b'{"config": ' + b"[" * 100_000])

@@ -25,8 +25,9 @@ from shared.bus.facts import (
     parse_entry,
 )
 from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.replica_state import MOST_WEIGHT, ReplicaState
+from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import fact_key
+from shared.limits import LIMITS
 from shared.model import Configuration, Endpoint, Fact, Pool
 
 POOL = "default_p"
@@ -108,7 +109,12 @@ class Reader:
 
     def take_snapshot(self, entries: Iterable[Entry], at: float) -> None:
         self.state.snapshot_started(at)
-        self.state.snapshot(entries, at)
+        self.read_snapshot(entries, at)
+
+    def read_snapshot(self, entries: Iterable[Entry], at: float) -> None:
+        for entry in entries:
+            self.state.snapshot_entry(entry, at)
+        self.state.snapshot_read(at)
 
     def due(self, at: float) -> bool:
         due = self.state.snapshot_due()
@@ -179,7 +185,7 @@ def test_what_was_heard_while_the_snapshot_was_on_its_way_is_applied_on_top_of_i
     reader = connected()
     reader.state.snapshot_started(0.0)
     reader.hear(owner.delete("a"), owner.put("b", 9000), owner.put("c"), owner.synced(), at=0.1)
-    reader.state.snapshot(old, 0.2)
+    reader.read_snapshot(old, 0.2)
     assert reader.events == [Reset(owner.facts())]
     assert set(reader.view) == {key("b"), key("c")}
 
@@ -583,7 +589,7 @@ def test_facts_that_somebody_invents_take_bounded_memory_and_go_with_the_next_co
     owner = Owner()
     owner.put("a")
     reader = synced_reader(owner)
-    size = MOST_WEIGHT // 8
+    size = LIMITS.max_fact_memory // 8
     for number in range(20):
         forged = structs.replace(endpoint(f"forged-{number}"), labels={"x": "y"})
         reader.hear(Put(key(forged.id), (1, 100 + number), number, forged, weight=size), at=1.0)

@@ -81,7 +81,7 @@ def every_name(subjects: Subjects) -> set[str]:
     one, other = "default_p", "collector"
     return {
         *(subjects.endpoints_bucket, subjects.attributes_bucket, subjects.leases_bucket),
-        *(subjects.fact("default_p.pool"), subjects.republished("default_p.pool"), subjects.pool_facts(one)),
+        *(subjects.fact("default_p.pool"), subjects.republished("default_p.pool")),
         *(subjects.frame(one, "c", 0), subjects.frames(one), subjects.load(one, "a"), subjects.loads(one)),
         *(subjects.lease("watcher"), subjects.lease_released("watcher")),
         *(subjects.member(one, other, "a"), subjects.members(one, other)),

@@ -3,15 +3,16 @@
 The keys are found in the schema, so that one that is added to it fails here until it has its line.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from msgspec import inspect
+from msgspec import inspect, structs
 
 from pointsman.docs import DOCS
-from shared.config import Invalid, LoadedConfig, Problem, SourceSpec, load_document
+from shared.config import Invalid, LoadedConfig, Problem, SourceSpec, load
 from shared.config.schema import Document, FlowControlSection, PriorityBand, StaleMetrics
 from tests.unit.shared.config.plugins import registry
 
@@ -48,9 +49,13 @@ def document(path: str, value: object, **others: object) -> dict[str, Any]:
     return {"apiVersion": "llm-d.ai/v1alpha1", "kind": "EndpointPickerConfig", **others, **value}
 
 
+def loaded(raw: object) -> LoadedConfig:
+    return structs.replace(load(json.dumps(raw), registry()), revision="")
+
+
 def errors(raw: object) -> list[tuple[str, str]]:
     with pytest.raises(Invalid) as caught:
-        load_document(raw, registry())
+        loaded(raw)
     return [(one.path, one.message) for one in caught.value.problems]
 
 
@@ -119,7 +124,7 @@ def test_null_leaves_the_default(path: str) -> None:
 def outcome(raw: object) -> object:
     """What the document comes to, or what it lacks."""
     try:
-        return load_document(raw, registry())
+        return loaded(raw)
     except Invalid as error:
         return error.problems
 
@@ -227,7 +232,7 @@ VALUES: dict[str, Value] = {
 def test_a_value_comes_to_what_it_says(path: str) -> None:
     value, read, expected = VALUES[path]
     gates = {"featureGates": ["flowControl"]} if path.startswith("flowControl") else {}
-    assert read(load_document(document(path, value, **{"plugins": PLUGINS, **gates}), registry())) == expected
+    assert read(loaded(document(path, value, **{"plugins": PLUGINS, **gates}))) == expected
 
 
 def given(path: str, value: object) -> Iterator[str]:

@@ -1,6 +1,6 @@
 import pytest
 
-from shared.config.problems import Invalid, Problems, nearest, show
+from shared.config.problems import Invalid, Problem, Problems, join, nearest, show
 
 
 def test_warnings_alone_dont_make_a_document_invalid() -> None:
@@ -41,3 +41,27 @@ def test_a_value_is_shown_on_one_line_as_a_document_writes_it(value: object, sho
 def test_a_long_value_is_cut_and_a_number_too_long_to_print_is_described() -> None:
     assert (len(show("x" * 1000)), len(show("x" * 78))) == (78, 80)
     assert show(10**5000) == "a number too long to print"
+
+
+def test_words_of_any_length_are_told_apart_quickly() -> None:
+    """Comparing two words takes time that grows with their lengths, and a document may have thousands of both."""
+    long = "x" * 100_000
+    assert nearest(long, [f"{long}y"]) == ""
+    assert nearest("x" * 60 + "abcd", ["x" * 59 + "abcd", "y" * 64]) == f"; did you mean {'x' * 59 + 'abcd'!r}?"
+
+
+def test_only_the_first_problems_of_a_document_have_hints() -> None:
+    problems = Problems()
+    hints = []
+    for number in range(200):
+        hints.append(problems.hint("headrom", ["headroom"]))
+        problems.error(f"{number}", "unknown")
+    assert hints[0] == "; did you mean 'headroom'?"
+    assert 10 < hints.count(hints[0]) < 100
+
+
+def test_a_message_is_short_whatever_is_wrong() -> None:
+    error = Invalid([Problem(join("", "k" * 100_000), f"{number}") for number in range(10_000)], "file.yaml")
+    assert len(error.problems) == 10_000
+    assert error.lines()[-1] == "file.yaml: … and 9900 more problems"
+    assert len(str(error)) < 20_000

@@ -89,3 +89,10 @@ def test_what_would_harm_is_refused_in_one_line(text: str, said: str) -> None:
 )
 def test_what_is_no_yaml_is_said_with_its_line(text: str, problem: str) -> None:
     assert read(text) == ([], [problem])
+
+
+@pytest.mark.parametrize(
+    "value", ['!!int ""', '!!int "-"', '!!float ""', '!!bool "x"', '!!timestamp "x"', ":".join(["1"] * 200) + ":1.0"]
+)
+def test_a_value_that_is_not_what_its_tag_says_is_a_problem(value: str) -> None:
+    assert read(f"a: {value}") == ([], ["document: not valid YAML: a value isn't what its tag says"])

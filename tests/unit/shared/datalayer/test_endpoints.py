@@ -15,7 +15,6 @@ from shared.datalayer.endpoints import (
     EndpointNotificationSource,
 )
 from shared.datalayer.events import Change, EventCounts
-from shared.datalayer.metrics import DataLayerMetrics
 from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
@@ -208,6 +207,6 @@ def test_events_are_metrics() -> None:
     world.reset(A, B)
     world.reset(A)
     registry = CollectorRegistry()
-    registry.register(DataLayerMetrics(world.event_counts))
+    registry.register(world.event_counts)
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "added"}) == 2
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "deleted"}) == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.service.watch import looks
+from shared.service.watch import watch_files
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ async def test_there_are_looks_at_once_and_at_the_interval(
 ) -> None:
     (tmp_path / "circle").symlink_to("back")
     (tmp_path / "back").symlink_to("circle")
-    async for _ in looks(lambda: [tmp_path / path for path in paths], interval):
+    async for _ in watch_files(lambda: [tmp_path / path for path in paths], interval):
         count -= 1
         if count == 0:
             break

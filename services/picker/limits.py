@@ -1,0 +1,25 @@
+"""How much a picker's view keeps of what others publish: settings of the picker (`services.picker.settings`)."""
+
+from msgspec import Struct
+
+from shared.limits import LIMITS
+
+
+class ViewLimits(Struct, frozen=True, kw_only=True):
+    """The limits of one view."""
+
+    model_names: int = 20_000
+    """Model names of all rewrites, and InferenceModels, that take effect, the oldest resources' first: every change
+    goes through all of them."""
+    peer_rows: int = 2_000_000
+    """Rows of all peers' load tables: two hundred pickers of ten thousand endpoints have as many."""
+    runs: int = LIMITS.max_runs
+    """Runs of peers whose base delays are known."""
+    attributes: int = 512
+    """Attributes of numbers that no plugin reads; of others, an eighth as many."""
+    attribute_bytes: int = 64 * 2**20
+    """Bytes of memory of values that aren't numbers and that no plugin reads."""
+
+
+LIMITS_OF_VIEW = ViewLimits()
+"""The defaults."""

@@ -1,0 +1,77 @@
+"""Takes what the owner has to know of the bucket's messages, within a limit of memory. No I/O."""
+
+from collections.abc import Callable
+
+from shared.bus import jetstream
+from shared.bus.bucket_reconciler import BucketReconciler
+from shared.bus.codec import decode
+from shared.bus.errors import Malformed
+from shared.bus.facts import EPOCH_HEADER, FACT_BYTES
+from shared.bus.messages import FactEnvelope
+from shared.bus.subjects import EPOCH, SYNCED, Subjects
+
+_NO_TEXT = "\ufffd"
+"""In a key: what isn't UTF-8."""
+
+
+class BucketReading:
+    """Takes the messages of one reading. What the owner doesn't know takes `memory` bytes at most: kept content beyond
+    it counts as somebody else's, and other keys beyond it are found once those that were read are deleted.
+
+    `plausible` tells whether an epoch can be one; `fence` is the sequence of the owner's own `epoch`.
+    """
+
+    def __init__(
+        self,
+        reconciler: BucketReconciler,
+        subjects: Subjects,
+        *,
+        fence: int,
+        memory: int,
+        plausible: Callable[[int], bool],
+    ) -> None:
+        self._reconciler = reconciler
+        self._start = len(subjects.fact(""))
+        self._fence = fence
+        self._room_kept = self._room_others = memory
+        self._plausible = plausible
+        self.found: list[tuple[str, bytes | None]] = []
+        """For `BucketReconciler.observe`."""
+        self.fenced = False
+        """The owner's `epoch` is among what was read: the replica that was read isn't behind it."""
+
+    @property
+    def partial(self) -> bool:
+        """There are more keys than were taken."""
+        return self._room_others < 0
+
+    def read(self, message: jetstream.Stored) -> None:
+        key = message.subject[self._start :]
+        self.fenced = self.fenced or (key == EPOCH and message.sequence == self._fence)
+        if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
+            return  # deleted
+        if _NO_TEXT in key:
+            return  # it can't be named, so not be deleted; no reader takes it
+        content = self._content(key, message.data)
+        raw = None if content is None else self._reconciler.recognize(key, content)
+        if raw is not None and raw is content:  # not held before
+            self._room_kept -= FACT_BYTES + len(key) + len(raw)
+            raw = raw if self._room_kept >= 0 else None
+        if raw is None:
+            self._room_others -= FACT_BYTES + len(key)
+            if self.partial:
+                return
+        self.found.append((key, raw))
+
+    def _content(self, key: str, data: bytes) -> bytes | None:
+        """The encoded fact or the `synced` under a key; None where it is neither."""
+        if key.endswith(f".{SYNCED}"):
+            return data
+        try:
+            envelope = decode(FactEnvelope, data)
+        except Malformed:
+            return None
+        return bytes(envelope.fact) if self._plausible(envelope.epoch) else None
+
+    def __repr__(self) -> str:
+        return f"<BucketReading {len(self.found)} keys{', partial' if self.partial else ''}>"

@@ -1,0 +1,136 @@
+"""How much of a band's room is this picker's: the quotas of `shares`, kept for a while.
+
+Quotas change as demand does, which is slowly where much waits, so they are computed anew at most every `REFRESH`
+seconds. What is owed to this picker and the room are those of the moment.
+"""
+
+from math import floor, inf
+from typing import NamedTuple
+
+import numpy as np
+
+from services.picker.flow_control.band import Band
+from services.picker.flow_control.peers import Peers
+from services.picker.flow_control.queue_table import REST, Integers, split
+from services.picker.flow_control.shares import allowances, quotas
+from services.picker.state.layout import Floats
+
+REFRESH = 0.01
+"""Seconds. Peers' tables are up to 20 ms old."""
+PATIENCE = 0.05
+"""Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
+_MOST_TURNS = 10
+
+
+class Division:
+    """This picker's part of one band."""
+
+    def __init__(self, me: str, band: Band, peers: Peers, weights: dict[int, float], most_rows: int) -> None:
+        self._me, self._band, self._peers, self._weights = me, band, peers, weights
+        self._most_rows = most_rows
+        self._at = -inf
+        self._basis: tuple[int, int, int] | None = None
+        """What the quotas were computed of: peers' tables, demand here, room and what runs here."""
+        self._stale = False
+        self._mine = 0
+        self._turn = 0
+        """Of this picker, in the order of ids."""
+        self._owed: list[int] = []
+        """To each picker, by its turn; this picker's is looked up when it is needed."""
+        self._ages: list[float] = []
+        self._stalled_since: float | None = None
+        self._progress = (0, 0)
+
+    def allowance(self, room: float, now: float) -> int:
+        """Requests of the band that this picker may dispatch, while so many average ones would fit."""
+        band = self._band
+        elsewhere = self._peers.waiting.get(band.priority, 0)
+        if not elsewhere or band.requests + elsewhere <= room:
+            self._stalled_since = None
+            return min(band.requests, int(room)) if room < inf else band.requests
+        self._refresh(room, now)
+        recent = band.recent(now)
+        self._owed[self._turn] = max(0, min(self._mine - band.running, band.requests)) + recent
+        mine = allowances(room + recent, self._owed, self._ages)[self._turn] - recent
+        if mine > 0:
+            self._stalled_since = None
+            return mine
+        return self._escape(now)
+
+    def next_look(self) -> float:
+        """When an allowance of 0 may have become more, though nothing has happened."""
+        patience = inf if self._stalled_since is None else self._stalled_since + self._patience()
+        return min(patience, self._at + REFRESH if self._stale else inf)
+
+    def no_room(self) -> None:
+        """There is no room for the band: nobody can be waited for."""
+        self._stalled_since = None
+
+    def _patience(self) -> float:
+        """Pickers don't lose patience all at once."""
+        return PATIENCE * (1 + min(self._turn, _MOST_TURNS - 1))
+
+    def _escape(self, now: float) -> int:
+        """1 if nobody has used the room for so long that the tables must be wrong."""
+        progress = self._peers.progress(self._band.priority), self._band.dispatched
+        if self._stalled_since is None or progress != self._progress:
+            self._stalled_since, self._progress = now, progress
+            return 0
+        return int(now - self._stalled_since >= self._patience())
+
+    def _refresh(self, room: float, now: float) -> None:
+        """Compute the quotas, if anything has changed and they aren't quite new."""
+        band = self._band
+        basis = self._peers.version, band.changes, floor(room) + band.running
+        self._stale = basis != self._basis
+        if not self._stale or now - self._at < REFRESH:
+            return
+        self._at, self._basis, self._stale = now, basis, False
+        parts = [self._own(now)]
+        for sender, seen, peer in self._peers.of(band.priority):
+            age = peer.age + now - seen if peer.requests else 0.0
+            parts.append(_Part(sender, age, peer.flows, peer.demands, peer.requests, peer.running))
+        parts.sort(key=lambda part: part.picker)
+        self._ages = [part.age for part in parts]
+        each = quotas(
+            room + sum(part.running for part in parts),
+            np.repeat(np.arange(len(parts)), [len(part.flows) for part in parts]),
+            np.concatenate([part.flows for part in parts]),
+            np.concatenate([part.demands for part in parts]),
+            self._ages,
+            self._weights,
+        )
+        self._turn = next(at for at, part in enumerate(parts) if part.picker == self._me)
+        self._mine = each[self._turn]
+        self._owed = [max(0, min(quota - part.running, part.requests)) for quota, part in zip(each, parts, strict=True)]
+
+    def _own(self, now: float) -> "_Part":
+        """This picker's demand, as its table tells it."""
+        band = self._band
+        flows = [flow for flow in band.flows.values() if flow.requests or flow.running]
+        oldest = min((since for flow in flows if (since := flow.head_since()) is not None), default=now)
+        named, rest = split(flows, self._most_rows)
+        hashes = [flow.hash for flow in named]
+        demands = [flow.requests + flow.running for flow in named]
+        if rest:
+            hashes.append(REST)
+            demands.append(sum(flow.requests + flow.running for flow in rest))
+        return _Part(
+            self._me,
+            now - oldest,
+            np.array(hashes, np.uint64),
+            np.array(demands, np.float64),
+            band.requests,
+            band.running,
+        )
+
+
+class _Part(NamedTuple):
+    """What one picker has in the band."""
+
+    picker: str
+    age: float
+    flows: Integers
+    demands: Floats
+    requests: int
+    running: int

@@ -4,6 +4,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.flow_columns import FlowColumns
 from services.picker.flow_control.interfaces import FlowOrder
 from services.picker.flow_control.settings import BandSettings
 from services.picker.flow_control.waiting import State, Waiting
@@ -42,6 +43,7 @@ class Band:
         self.settings = settings
         self.flows: dict[str, Flow] = {}
         self.by_hash: dict[int, Flow] = {}
+        self.columns = FlowColumns()
         self.idle: OrderedDict[Flow, None] = OrderedDict()
         """Flows without requests that are still remembered, in the order in which they became idle."""
         self.requests = self.bytes = self.tokens = self.running = 0
@@ -65,10 +67,7 @@ class Band:
 
     def add(self, item: Waiting, flow: str) -> None:
         """Queue it in this flow."""
-        within = self.flows.get(flow)
-        if within is None:
-            within = self.flows[flow] = Flow(flow, self._weights.get(flow, 1.0))
-            self.by_hash[within.hash] = within
+        within = self._within(flow)
         item.ahead = self.requests
         item.within, item.queued, item.state = within, True, State.QUEUED
         item.priority = self.priority
@@ -79,12 +78,23 @@ class Band:
         self.bytes += item.bytes
         self.tokens += item.tokens
         self.changes += 1
+        self.columns.changed(within)
         if within.requests == 1:
             self.idle.pop(within, None)
             self._active[within] = None
             self._tell(self._order.activated, within)
         elif within.queue.peek() is item:
             self._tell(self._order.head_changed, within)
+
+    def pass_through(self, item: Waiting, flow: str, now: float) -> None:
+        """Dispatch it without queueing; nothing else waits."""
+        within = self._within(flow)
+        self.idle.pop(within, None)
+        item.within, item.state, item.priority = within, State.RUNNING, self.priority
+        item.enqueued_at = item.dispatched_at = now
+        self._count_dispatch(within, now)
+        self.columns.changed(within)
+        self.changes += 1
 
     def pick(self, now: float) -> Flow | None:
         """The flow whose turn it is."""
@@ -103,11 +113,7 @@ class Band:
         self._leave(item, flow)
         item.state = State.RUNNING
         item.dispatched_at = now
-        flow.running += 1
-        flow.dispatched += 1
-        self.running += 1
-        self.dispatched += 1
-        self._recent.append(now)
+        self._count_dispatch(flow, now)
         self._tell(self._order.dispatched, flow)
         self._rest(flow, now)
         return item
@@ -156,7 +162,26 @@ class Band:
             if most is None and flow.idle_since > before:
                 break
             del self.idle[flow], self.flows[flow.id], self.by_hash[flow.hash]
+            self.columns.remove(flow)
             most = None if most is None else most - 1
+
+    def _within(self, flow: str) -> Flow:
+        within = self.flows.get(flow)
+        if within is None:
+            within = self.flows[flow] = Flow(flow, self._weights.get(flow, 1.0))
+            self.by_hash[within.hash] = within
+            self.columns.add(within)
+        return within
+
+    def _count_dispatch(self, flow: Flow, now: float) -> None:
+        flow.running += 1
+        flow.dispatched += 1
+        self.running += 1
+        self.dispatched += 1
+        recent = self._recent
+        recent.append(now)
+        while now - recent[0] > WINDOW:
+            recent.popleft()
 
     def _leave(self, item: Waiting, flow: Flow) -> None:
         item.queued = False
@@ -167,7 +192,8 @@ class Band:
         self.tokens -= item.tokens
 
     def _rest(self, flow: Flow, now: float) -> None:
-        """See whether that was the flow's last request."""
+        """A request of it has gone; see whether that was the last one."""
+        self.columns.changed(flow)
         if flow.requests:
             return
         if flow in self._active:

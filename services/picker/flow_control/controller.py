@@ -118,14 +118,34 @@ class FlowController:
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
-    def enqueue(self, item: Waiting, now: float) -> Outcome | None:
-        """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
-        if item.state is not State.NEW:
-            raise ValueError(f"{item!r} was queued before")
+    def admit(self, item: Waiting, now: float, pool: Pool) -> Outcome | None:
+        """The outcome of a request that nothing keeps from its dispatch, or that is refused; else None, and it waits.
+        An outcome that is returned is not told again."""
+        if self.requests or self.peers.waiting or self._dispatching:
+            return self.enqueue(item, now)
+        self._deadlines.observe(pool.empty, now)
         band = self._bands[item.priority if item.priority in self._wanted else 0]
         refused = self._refusal(item, band)
         if refused is not None:
-            item.state = State.DONE
+            return refused
+        saturation = pool.saturation()
+        priorities = self._priorities()
+        for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
+            if not saturation < ceiling:  # nor is it if it is no number
+                return self.enqueue(item, now)
+            if priority == band.priority:
+                if not pool.room(ceiling) >= 1:
+                    return self.enqueue(item, now)
+                break
+        band.pass_through(item, self._flow_of(item, band), now)
+        self._drained(now)
+        return Outcome.DISPATCHED
+
+    def enqueue(self, item: Waiting, now: float) -> Outcome | None:
+        """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
+        band = self._bands[item.priority if item.priority in self._wanted else 0]
+        refused = self._refusal(item, band)
+        if refused is not None:
             return refused
         item.enqueued_at = now
         self._deadlines.add(item)
@@ -171,6 +191,8 @@ class FlowController:
         return ended
 
     def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
+        if item.state is not State.NEW:
+            raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
         most, most_bytes = self.settings.max_requests, self.settings.max_bytes

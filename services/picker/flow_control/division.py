@@ -10,13 +10,14 @@ from typing import NamedTuple
 import numpy as np
 
 from services.picker.flow_control.band import Band
+from services.picker.flow_control.flow_columns import Integers
 from services.picker.flow_control.peers import Peers
-from services.picker.flow_control.queue_table import REST, Integers, split
-from services.picker.flow_control.shares import allowances, quotas
+from services.picker.flow_control.queue_table import summarize
+from services.picker.flow_control.shares import Flows, allowances, quotas
 from services.picker.state.layout import Floats
 
-REFRESH = 0.01
-"""Seconds. Peers' tables are up to 20 ms old."""
+REFRESH = 0.02
+"""Seconds: as old as peers' tables are."""
 PATIENCE = 0.05
 """Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
 _MOST_TURNS = 10
@@ -38,6 +39,7 @@ class Division:
         self._owed: list[int] = []
         """To each picker, by its turn; this picker's is looked up when it is needed."""
         self._ages: list[float] = []
+        self._flows = Flows([], weights)
         self._stalled_since: float | None = None
         self._progress = (0, 0)
 
@@ -92,14 +94,11 @@ class Division:
             parts.append(_Part(sender, age, peer.flows, peer.demands, peer.requests, peer.running))
         parts.sort(key=lambda part: part.picker)
         self._ages = [part.age for part in parts]
-        each = quotas(
-            room + sum(part.running for part in parts),
-            np.repeat(np.arange(len(parts)), [len(part.flows) for part in parts]),
-            np.concatenate([part.flows for part in parts]),
-            np.concatenate([part.demands for part in parts]),
-            self._ages,
-            self._weights,
-        )
+        flows = [part.flows for part in parts]
+        if not self._flows.are(flows):
+            self._flows = Flows(flows, self._weights)
+        demands = np.concatenate([part.demands for part in parts])
+        each = quotas(room + sum(part.running for part in parts), self._flows, demands, self._ages)
         self._turn = next(at for at, part in enumerate(parts) if part.picker == self._me)
         self._mine = each[self._turn]
         self._owed = [max(0, min(quota - part.running, part.requests)) for quota, part in zip(each, parts, strict=True)]
@@ -107,22 +106,14 @@ class Division:
     def _own(self, now: float) -> "_Part":
         """This picker's demand, as its table tells it."""
         band = self._band
-        flows = [flow for flow in band.flows.values() if flow.requests or flow.running]
-        oldest = min((since for flow in flows if (since := flow.head_since()) is not None), default=now)
-        named, rest = split(flows, self._most_rows)
-        hashes = [flow.hash for flow in named]
-        demands = [flow.requests + flow.running for flow in named]
-        if rest:
-            hashes.append(REST)
-            demands.append(sum(flow.requests + flow.running for flow in rest))
-        return _Part(
-            self._me,
-            now - oldest,
-            np.array(hashes, np.uint64),
-            np.array(demands, np.float64),
-            band.requests,
-            band.running,
-        )
+        columns = band.columns
+        oldest = float(columns.since.min()) if band.requests else now
+        flows, requests, running = columns.hashes, columns.counts[0], columns.counts[2]
+        if len(columns) > self._most_rows:
+            rows = summarize(columns, now, self._most_rows)
+            flows, requests, running = rows.flows, rows.requests, rows.running
+        demands = (requests + running).astype(np.float64)
+        return _Part(self._me, now - oldest, flows, demands, band.requests, band.running)
 
 
 class _Part(NamedTuple):

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from services.picker.flow_control.queue_table import REST, Columns, Integers, QueueTable, unpack
+from services.picker.flow_control.flow_columns import Integers
+from services.picker.flow_control.queue_table import REST, Columns, QueueTable, unpack
 from services.picker.state.layout import Floats
 
 EXPIRY = 1.5
@@ -46,7 +47,11 @@ class _Peer:
     def __init__(self, run: int, sent: float, seen: float, columns: Columns) -> None:
         self.run, self.sent, self.seen = run, sent, seen
         self.rows = len(columns.flows)
-        self.bands = {int(one): _band(columns, columns.priorities == one) for one in np.unique(columns.priorities)}
+        priorities = columns.priorities
+        if len(priorities) and (priorities == priorities[0]).all():
+            self.bands = {int(priorities[0]): _band(columns, slice(None))}
+        else:
+            self.bands = {int(one): _band(columns, priorities == one) for one in np.unique(priorities)}
         self.counters = columns
 
 
@@ -144,7 +149,9 @@ def _news(before: Columns, after: Columns) -> list[News]:
     dispatched, served = np.zeros((2, len(after.flows)), np.uint32)
     if REST in before.flows:
         dispatched, served = after.dispatched.copy(), after.served.copy()
-    if len(before.flows):
+    if np.array_equal(before.flows, after.flows) and np.array_equal(before.priorities, after.priorities):
+        dispatched, served = before.dispatched, before.served
+    elif len(before.flows):
         old, new = _keys(before), _keys(after)
         order = np.argsort(old)
         rows = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]

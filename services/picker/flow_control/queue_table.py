@@ -6,22 +6,21 @@ nothing; one that is smaller than before belongs to a flow that its sender had f
 """
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from services.picker.flow_control.band import Band
-from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.flow_columns import FlowColumns, Integers
 
 MOST_ROWS = 10_000
 """Of a table that is taken in."""
 REST = 0
 """The flow of a row that sums up others."""
+COUNTS = ("requests", "tokens", "ages", "running", "dispatched", "served")
+"""The columns of packed uint32."""
 _U32 = 0xFFFFFFFF
-
-Integers: TypeAlias = NDArray[Any]
 
 
 class QueueTable(Struct, frozen=True, kw_only=True):
@@ -51,7 +50,7 @@ class QueueTable(Struct, frozen=True, kw_only=True):
             return f"flows has {len(self.flows)} bytes, which is no multiple of 8"
         if rows > MOST_ROWS:
             return f"{rows} flows in a queue table, at most {MOST_ROWS} are allowed"
-        for name in ("priorities", "requests", "tokens", "ages", "running", "dispatched", "served"):
+        for name in ("priorities", *COUNTS):
             column = getattr(self, name)
             if len(column) != 4 * rows:
                 return f"{name} has {len(column)} bytes, {4 * rows} are needed for {rows} flows"
@@ -76,69 +75,51 @@ def unpack(table: QueueTable) -> Columns:
     return Columns(
         np.frombuffer(table.priorities, "<i4"),
         np.frombuffer(table.flows, "<u8"),
-        *(
-            np.frombuffer(column, "<u4")
-            for column in (
-                table.requests,
-                table.tokens,
-                table.ages,
-                table.running,
-                table.dispatched,
-                table.served,
-            )
-        ),
+        *(np.frombuffer(getattr(table, name), "<u4") for name in COUNTS),
     )
 
 
 def pack(bands: Iterable[Band], now: float, most: int) -> QueueTable:
-    """The table of these bands, from the highest, with up to `most` rows, and one more for a band that doesn't fit. Of
-    such a band the flows with the greatest demand have a row each."""
-    rows: list[tuple[int, ...]] = []
-    left = most
+    """The table of these bands, from the highest, with up to `most` rows, and one more for a band that doesn't fit."""
+    parts = []
     for band in bands:
-        named, rest = split(list(band.flows.values()), left)
-        rows += [_row(band.priority, flow, now) for flow in named]
-        if rest:
-            rows.append(_sum(band.priority, [_row(band.priority, flow, now) for flow in rest]))
-        left -= len(named)
-    if not rows:
-        return QueueTable()
-    priorities, hashes, *counts = zip(*rows, strict=True)
+        rows = summarize(band.columns, now, most)
+        most = max(most - len(rows.flows), 0)
+        parts.append((np.full(len(rows.flows), band.priority, "<i4"), *rows))
+    priorities, flows, *counts = (np.concatenate(column) for column in zip(*parts, strict=True))
     return QueueTable(
-        priorities=np.array(priorities, "<i4").tobytes(),
-        flows=np.array(hashes, "<u8").tobytes(),
-        **{
-            name: np.array(column, "<u4").tobytes()
-            for name, column in zip(
-                ("requests", "tokens", "ages", "running", "dispatched", "served"), counts, strict=True
-            )
-        },
+        priorities=priorities.tobytes(),
+        flows=flows.astype("<u8").tobytes(),
+        **{name: (column & _U32).astype("<u4").tobytes() for name, column in zip(COUNTS, counts, strict=True)},
     )
 
 
-def split(flows: list[Flow], most: int) -> tuple[list[Flow], list[Flow]]:
-    """(the flows with a row of their own, the others): those with the greatest demand have one, if not all have."""
-    if len(flows) > most:
-        flows = sorted(flows, key=lambda flow: -(flow.requests + flow.running))
-    return flows[:most], flows[most:]
+class Summary(NamedTuple):
+    """A band's rows, and the flow of each."""
+
+    flows: Integers
+    requests: Integers
+    tokens: Integers
+    ages: Integers
+    running: Integers
+    dispatched: Integers
+    served: Integers
 
 
-def _row(priority: int, flow: Flow, now: float) -> tuple[int, ...]:
-    since = flow.head_since() if flow.requests else None
-    return (
-        priority,
-        flow.hash,
-        flow.requests,
-        min(flow.tokens, _U32),
-        0 if since is None else min(max(int((now - since) * 1000), 0), _U32),
-        flow.running,
-        flow.dispatched & _U32,
-        flow.served & _U32,
+def summarize(columns: FlowColumns, now: float, most: int) -> Summary:
+    """A row for each flow; or for the `most` flows with the greatest demand, and a sum of the rest. Counters are those
+    since ever, times milliseconds, and nothing is greater than fits into a table."""
+    flows, counts = columns.hashes, columns.counts
+    ages = np.clip((now - columns.since) * 1000, 0, _U32).astype(np.int64)
+    requests, tokens, running, dispatched, served = counts
+    all_rows = [requests, np.minimum(tokens, _U32), ages, running, dispatched, served]
+    if len(flows) <= most:
+        return Summary(flows, *all_rows)
+    order = np.argsort(-(requests + running), kind="stable")
+    named, rest = order[:most], order[most:]
+    sums = [column[rest].sum() for column in all_rows]
+    sums[1], sums[2] = min(sums[1], _U32), ages[rest].max()
+    return Summary(
+        np.append(flows[named], np.uint64(REST)),
+        *(np.append(column[named], one) for column, one in zip(all_rows, sums, strict=True)),
     )
-
-
-def _sum(priority: int, rows: list[tuple[int, ...]]) -> tuple[int, ...]:
-    """One row for these. Of its counters, only that they have changed says anything."""
-    _, _, requests, tokens, ages, running, dispatched, served = zip(*rows, strict=True)
-    counters = sum(dispatched) & _U32, sum(served) & _U32
-    return (priority, REST, sum(requests), min(sum(tokens), _U32), max(ages), sum(running), *counters)

@@ -6,13 +6,12 @@ the free room is divided among what is owed. So room goes first to who has just 
 and quotas move only as demand does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor, inf
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from services.picker.flow_control.flow_columns import Integers
 from services.picker.state.layout import Floats
 
 _LEAST = 1e-9
@@ -25,7 +24,7 @@ def water_fill(capacity: float, demands: Floats, weights: Floats) -> Floats:
     if not len(demands) or demands.sum() <= capacity:
         return demands
     level_of = demands / weights
-    order = np.argsort(level_of, kind="stable")
+    order = np.argsort(level_of)
     wanted, levels = demands[order], level_of[order]
     before = np.cumsum(wanted) - wanted
     heavier = np.cumsum(weights[order][::-1])[::-1]
@@ -35,35 +34,42 @@ def water_fill(capacity: float, demands: Floats, weights: Floats) -> Floats:
     return filled
 
 
-def quotas(
-    capacity: float,
-    pickers: NDArray[Any],
-    flows: NDArray[Any],
-    demands: Floats,
-    ages: Sequence[float],
-    weights: dict[int, float] | None = None,
-) -> list[int]:
+class Flows:
+    """The flows of each picker in a band, by the hashes of their ids: which of them are the same, and their weights."""
+
+    def __init__(self, parts: Sequence[Integers], weights: Mapping[int, float] | None = None) -> None:
+        self._sizes = [len(part) for part in parts]
+        self._all = np.concatenate([np.zeros(0, np.uint64), *parts])
+        self.pickers = np.repeat(np.arange(len(parts)), self._sizes)
+        """Whose each row is, by the pickers' numbers."""
+        known, self.which = np.unique(self._all, return_inverse=True)
+        """Which of the different flows each row is."""
+        self.weights: Floats = np.ones(len(known))
+        """Of the different flows."""
+        for flow, weight in (weights or {}).items():
+            self.weights[known == np.uint64(flow)] = weight
+
+    def are(self, parts: Sequence[Integers]) -> bool:
+        """Whether these are the flows, in this order."""
+        return self._sizes == [len(part) for part in parts] and bool(
+            not parts or np.array_equal(self._all, np.concatenate(parts))
+        )
+
+
+def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]) -> list[int]:
     """Requests that each picker may have running, in whole numbers whose sum is that of `min(capacity, all demands)`,
     rounded down.
 
-    Row by row: a picker's number, the hash of a flow, and its demand there: the requests that wait and those that run.
-    `ages` has for each picker how long its oldest request waits. Where parts of a request are left over, pickers get
-    one each in the order of these, the oldest first; so nobody's part is always too small. Of equal ones, the lower
-    number comes first.
+    `demands` are those of the flows' rows: the requests that wait and those that run. `ages` has for each picker how
+    long its oldest request waits. Where parts of a request are left over, pickers get one each in the order of these,
+    the oldest first; so nobody's part is always too small. Of equal ones, the lower number comes first.
     """
-    count = len(ages)
-    total = float(demands.sum())
-    if total <= capacity:
-        return [int(one) for one in np.bincount(pickers, demands, count)]
-    known, which = np.unique(flows, return_inverse=True)
-    wanted: Floats = np.bincount(which, demands).astype(np.float64)
-    weight = np.ones(len(known))
-    for flow, heavy in (weights or {}).items():
-        at = int(np.searchsorted(known, np.uint64(flow)))
-        if at < len(known) and known[at] == flow:
-            weight[at] = heavy
-    share = water_fill(capacity, wanted, weight) / np.maximum(wanted, _LEAST)
-    return apportion(capacity, [float(one) for one in np.bincount(pickers, demands * share[which], count)], ages)
+    if float(demands.sum()) <= capacity:
+        return [int(one) for one in np.bincount(flows.pickers, demands, len(ages))]
+    wanted: Floats = np.bincount(flows.which, demands, len(flows.weights)).astype(np.float64)
+    share = water_fill(capacity, wanted, flows.weights) / np.maximum(wanted, _LEAST)
+    parts = np.bincount(flows.pickers, demands * share[flows.which], len(ages))
+    return apportion(capacity, parts.tolist(), ages)
 
 
 def apportion(total: float, parts: Sequence[float], ages: Sequence[float]) -> list[int]:

@@ -6,9 +6,9 @@ counted for more instead.
 """
 
 from collections import OrderedDict
-from math import log2
+from math import inf, log2
 from typing import Annotated, Any, Literal
-from weakref import WeakSet
+from weakref import ref
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -133,19 +133,22 @@ class _LeastAttained(FlowOrder):
         if len(flows) < 2:
             return flows[0] if flows else None
         by_service, by_wait = self._weights
-        since = self._since[: len(flows)]
-        score = by_wait * (1.0 - _normal(since)) - by_service * _normal(self._service[: len(flows)])
-        best = np.flatnonzero(score == score.max())
-        if len(best) == 1:
-            return flows[int(best[0])]
-        return min((flows[row] for row in best.tolist()), key=lambda flow: (since[self._rows[flow.hash]], flow.id))
+        since, service = self._since[: len(flows)], self._service[: len(flows)]
+        # what is the same for all flows is left out
+        cost = since * (by_wait / _span(since)) + service * (by_service / _span(service))
+        first = int(cost.argmin())
+        equal = cost == cost[first]
+        if np.count_nonzero(equal) == 1:
+            return flows[first]
+        return min(
+            (flows[row] for row in np.flatnonzero(equal).tolist()),
+            key=lambda flow: (since[self._rows[flow.hash]], flow.id),
+        )
 
 
-def _normal(values: Floats) -> Floats:
-    """Where each value is between the least, 0, and the greatest, 1; 0.5 where all are equal."""
-    least, most = values.min(), values.max()
-    normal: Floats = np.full(len(values), 0.5) if most == least else (values - least) / (most - least)
-    return normal
+def _span(values: Floats) -> float:
+    """From the least to the greatest; infinite where all are equal, so that they weigh nothing."""
+    return float(np.maximum.reduce(values) - np.minimum.reduce(values)) or inf
 
 
 class ProgramAwareFairness(FairnessPolicy):
@@ -158,17 +161,20 @@ class ProgramAwareFairness(FairnessPolicy):
     def __init__(self, name: str, parameters: ProgramAwareParameters | None = None) -> None:
         super().__init__(name, parameters)
         self._service = _Service(self.parameters)
-        self._orders: WeakSet[_LeastAttained] = WeakSet()
+        self._orders: list[ref[_LeastAttained]] = []
 
     def flow_order(self) -> FlowOrder:
         order = _LeastAttained(self._service, self.parameters)
-        self._orders.add(order)
+        self._orders = [known for known in self._orders if known() is not None]
+        self._orders.append(ref(order))
         return order
 
     def served(self, flow: int, tokens: int, now: float) -> None:
         service, scale = self._service.add(flow, tokens, now)
-        for order in self._orders:
-            order.served(flow, service, scale)
+        for known in self._orders:
+            order = known()
+            if order is not None:
+                order.served(flow, service, scale)
 
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it: no ids, which clients choose."""

@@ -74,6 +74,7 @@ class Picker:
         self.told: list[tuple[Any, Outcome]] = []
         self.running: list[Waiting] = []
         self.failures: list[str] = []
+        self.when_dispatched: Callable[[Waiting], None] = lambda item: None
         self.controller = FlowController(
             how or settings(), self._outcome, id=id, failed=lambda plugin, error: self.failures.append(str(error))
         )
@@ -83,6 +84,7 @@ class Picker:
         if outcome is Outcome.DISPATCHED:
             self.pool.in_flight += 1
             self.running.append(item)
+            self.when_dispatched(item)
 
     def add(self, owner: Any, flow: str = "a", priority: int = 0, **more: Any) -> Waiting:
         """Queue a request; fails where it is refused."""

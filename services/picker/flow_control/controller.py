@@ -23,7 +23,7 @@ from shared.plugin import Plugin
 
 MOST_AT_ONCE = 256
 """Requests that one call lets go: a few milliseconds."""
-OVERDUE = 1.5
+OVERDUE = 3.0
 """Seconds after which peers that hold a higher band, with room for it, and dispatch nothing no longer count."""
 COMPLETION_WEIGHT = 2
 """Prompt tokens that a completion token costs as much as."""
@@ -324,7 +324,7 @@ class FlowController:
         if before != progress:
             since = now
         self._held_up[priority] = since, progress
-        if now - since >= OVERDUE:
+        if now >= since + OVERDUE:
             return False
         self._retry = min(self._retry, since + OVERDUE, self.peers.next_expiry())
         return True

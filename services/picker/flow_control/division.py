@@ -78,14 +78,14 @@ class Division:
         if self._stalled_since is None or progress != self._progress:
             self._stalled_since, self._progress = now, progress
             return 0
-        return int(now - self._stalled_since >= self._patience())
+        return int(now >= self._stalled_since + self._patience())
 
     def _refresh(self, room: float, now: float) -> None:
         """Compute the quotas, if anything has changed and they aren't quite new."""
         band = self._band
         basis = self._peers.version, band.changes, floor(room) + band.running
         self._stale = basis != self._basis
-        if not self._stale or now - self._at < REFRESH:
+        if not self._stale or now < self._at + REFRESH:
             return
         self._at, self._basis, self._stale = now, basis, False
         parts = [self._own(now)]

@@ -11,7 +11,7 @@ from services.picker.flow_control.queue_table import REST, Columns, QueueTable, 
 from services.picker.state.layout import Floats
 
 EXPIRY = 1.5
-"""Seconds without a table after which a peer's no longer counts, as with its load."""
+"""Seconds without a table from which on a peer's no longer counts, as with its load."""
 MOST_ROWS = 200_000
 """Rows of all peers' tables together. A table for which there is no room isn't taken."""
 _HALF = 2**31
@@ -89,7 +89,7 @@ class Peers:
 
     def expire(self, now: float) -> list[str]:
         """Drop the tables that are too old; their senders."""
-        gone = [sender for sender, peer in self._peers.items() if now - peer.seen > EXPIRY]
+        gone = [sender for sender, peer in self._peers.items() if now >= peer.seen + EXPIRY]
         for sender in gone:
             self.forget(sender)
         return gone

@@ -15,7 +15,7 @@ Load = tuple[int, int]
 
 
 def loaded(*loads: Load, roles: tuple[str | None, ...] = ()) -> Cycle:
-    labels: list[dict[str, str]] = [{} if role is None else {ROLE: role} for role in roles or [None] * len(loads)]
+    labels: list[dict[str, Any]] = [{} if role is None else {ROLE: role} for role in roles or [None] * len(loads)]
     view: View = pool(*(endpoint(f"a{number}", **label) for number, label in enumerate(labels)))
     table = {one.id: each for one, each in zip(view.layout.endpoints, loads, strict=True)}
     assert view.apply_load(load("peer", table), 1.0)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from services.picker.flow_control.waiting import slo_deadline
@@ -18,7 +20,7 @@ from tests.unit.services.picker.flow_control.flows import Picker, Room, band, se
 def test_the_order_within_a_flow(policy: str, expected: str) -> None:
     picker = Picker(settings(band(ordering=policy)), Room(1))
     picker.pool.in_flight = 1
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         "a": {},
         "b": {"slo_deadline": 9.0},
         "c": {"deadline": 30.0},

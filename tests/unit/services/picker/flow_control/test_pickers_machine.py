@@ -8,31 +8,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.picker.flow_control.peers import EXPIRY
 from services.picker.flow_control.queue_table import QueueTable
 from services.picker.flow_control.waiting import Outcome, State, Waiting
-from tests.unit.services.picker.flow_control.flows import FAIRNESS, ORDERINGS, Picker, Room, band, settings
+from tests.unit.services.picker.flow_control.flows import FAIRNESS, ORDERINGS, Picker, band, settings
+from tests.unit.services.picker.flow_control.simulation import PoolView
 
 BANDS = [5, 0, -5]
 LIMIT, TOTAL_BYTES, TTL, EMPTY_TTL = 6, 60, 5.0, 8.0
 ENDED = {Outcome.DISPATCHED, Outcome.EXPIRED, Outcome.EXPIRED_NO_ENDPOINTS, Outcome.CANCELLED, Outcome.SHUT_DOWN}
-
-
-class PoolView(Room):
-    """What one picker knows of the pool: its own requests, and what it has heard of the others'."""
-
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
-        self.heard: dict[str, tuple[int, float]] = {}
-
-    def all_in_flight(self) -> int:
-        return self.in_flight + sum(count for count, _ in self.heard.values())
-
-    def saturation(self) -> float:
-        return self.all_in_flight() / self.capacity if self.capacity else 1.0
-
-    def room(self, ceiling: float) -> float:
-        return ceiling * self.capacity - self.all_in_flight()
 
 
 Message = tuple[str, str, QueueTable, int, float]
@@ -49,6 +32,8 @@ class PickersMachine(RuleBasedStateMachine):
     def start(self, count: int, capacity: int, fairness: str, ordering: str) -> None:
         self.now = 0.0
         self.sequence = 0
+        self.scaled = not capacity
+        """Whether the pool was ever empty."""
         self.items: list[Waiting] = []
         self.told: Counter[Any] = Counter()
         self.wires: list[Message] = []
@@ -113,6 +98,17 @@ class PickersMachine(RuleBasedStateMachine):
             if outcome is not None:
                 self.told[item.owner] += 1
 
+    @rule(
+        data=st.data(), flows=st.lists(st.sampled_from("abc"), min_size=2, max_size=5), priority=st.sampled_from(BANDS)
+    )
+    def a_burst_comes(self, data: st.DataObject, flows: list[str], priority: int) -> None:
+        for picker in self.pickers.values():
+            for flow in flows[data.draw(st.integers(0, 2)) :]:
+                self.sequence += 1
+                item = Waiting(flow, priority, self.now, tokens=1, owner=(picker, self.sequence))
+                if picker.controller.enqueue(item, self.now) is None:
+                    self.items.append(item)
+
     @rule(data=st.data())
     def dispatches(self, data: st.DataObject) -> None:
         self.dispatch(self.some(data))
@@ -165,8 +161,7 @@ class PickersMachine(RuleBasedStateMachine):
         picker = self.pickers[receiver]
         picker.controller.apply(sender, 1, sent, table, self.now)
         assert isinstance(picker.pool, PoolView)
-        if sent >= picker.pool.heard.get(sender, (0, -1.0))[1]:
-            picker.pool.heard[sender] = in_flight, sent
+        picker.pool.hear(sender, in_flight, sent)
 
     @rule(seconds=st.sampled_from([0.005, 0.03, 0.1, 1.0, 2.0]))
     def time_passes(self, seconds: float) -> None:
@@ -174,19 +169,18 @@ class PickersMachine(RuleBasedStateMachine):
         for picker in self.pickers.values():
             picker.now = self.now
             assert isinstance(picker.pool, PoolView)
-            for sender, (_, sent) in list(picker.pool.heard.items()):
-                if self.now - sent > EXPIRY:
-                    del picker.pool.heard[sender]
+            picker.pool.expire(self.now)
             if picker.controller.next_wake() <= self.now:
                 picker.controller.expire(self.now, picker.pool.empty)
-                assert all(
-                    item.deadline > self.now and item.enqueued_at + max(TTL, EMPTY_TTL) + 2 > self.now
-                    for item in self.queued(picker)
-                )
                 self.dispatch(picker)
+            longest = max(TTL, EMPTY_TTL) + 2 if self.scaled else TTL
+            for item in self.queued(picker):
+                assert item.deadline > self.now
+                assert item.enqueued_at + longest > self.now
 
     @rule(capacity=st.integers(0, 8))
     def the_pool_scales(self, capacity: int) -> None:
+        self.scaled |= not capacity
         for picker in self.pickers.values():
             picker.pool.capacity = capacity
 

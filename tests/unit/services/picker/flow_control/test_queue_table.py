@@ -173,8 +173,8 @@ def test_what_is_new_in_a_table(before: list[Row] | None, after: list[Row], expe
 def test_a_silent_peer_stops_counting() -> None:
     peers, _ = hear(Heard([(5, 1, 2, 0, 0, 0, 0, 0)], at=10.0))
     assert peers.next_expiry() == 10.0 + EXPIRY
-    assert peers.expire(10.0 + EXPIRY) == []
-    assert peers.expire(10.001 + EXPIRY) == ["one"]
+    assert peers.expire(9.999 + EXPIRY) == []
+    assert peers.expire(10.0 + EXPIRY) == ["one"]
     assert (peers.waiting, len(peers)) == ({}, 0)
 
 

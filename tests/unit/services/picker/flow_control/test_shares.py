@@ -96,7 +96,9 @@ PICKERS = st.lists(
 
 
 @given(PICKERS, st.floats(0, 60), st.dictionaries(st.integers(1, 6), st.sampled_from([0.1, 1.0, 3.0])))
-def test_whole_numbers_add_up(pickers: list, room: float, weights: dict[int, float]) -> None:
+def test_whole_numbers_add_up(
+    pickers: list[tuple[dict[int, int], float, int]], room: float, weights: dict[int, float]
+) -> None:
     flows = Flows([np.array([*rows], np.uint64) for rows, _, _ in pickers], weights)
     assert flows.are([np.array([*rows], np.uint64) for rows, _, _ in pickers])
     demands = np.array([one for rows, _, _ in pickers for one in rows.values()], float)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.picker.flow_control.peers import EXPIRY, News, Peers
 from services.picker.flow_control.queue_table import MOST_ROWS, REST, QueueTable, unpack
@@ -92,6 +94,34 @@ def test_a_table_is_the_same_after_its_way() -> None:
     sent = table((-5, 2**64 - 1, 1, 2, 3, 4, 5, 6))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=QueueTable) == sent
     assert rows(QueueTable()) == []
+
+
+def columns(rows: int) -> st.SearchStrategy[dict[str, bytes]]:
+    """Columns of so many rows of whatever, seldom with one that is too long."""
+    sizes = {name: 8 if name == "flows" else 4 for name in QueueTable.__struct_fields__}
+    extremes = st.sampled_from([b"\xff", b"\x00", b"\x7f", b"\x80"])
+    return st.fixed_dictionaries(
+        {
+            name: st.binary(min_size=size * rows, max_size=size * rows + (rows == 3))
+            | extremes.map(lambda byte, length=size * rows: byte * length)  # type: ignore[misc]
+            for name, size in sizes.items()
+        }
+    )
+
+
+@given(st.lists(st.integers(0, 3).flatmap(columns), max_size=4))
+def test_any_bytes_are_refused_or_taken_in(tables: list[dict[str, bytes]]) -> None:
+    picker = Picker(pool=Room(1))
+    picker.add("a")
+    picker.add("b")
+    for number, bytes_of in enumerate(tables):
+        foreign = QueueTable(**bytes_of)
+        if foreign.fault() is None:
+            picker.controller.apply("peer", 1, float(number), foreign, 0.0)
+            picker.dispatch()
+    picker.now = 10.0
+    picker.dispatch()
+    assert len(picker.running) == 1
 
 
 @dataclass

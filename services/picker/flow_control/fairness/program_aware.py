@@ -94,13 +94,14 @@ class _LeastAttained(FlowOrder):
         self._weights = parameters.las_weight_service, parameters.las_weight_head_wait
         self._flows: list[Flow] = []
         self._rows: dict[int, int] = {}
-        self._service: Floats = np.zeros(8)
-        self._since: Floats = np.zeros(8)
+        self._both: Floats = np.zeros((2, 8))
+        self._since, self._service = self._both
 
     def activated(self, flow: Flow) -> None:
         row = len(self._flows)
-        if row == len(self._service):
-            self._service, self._since = (np.concatenate([old, np.zeros(row)]) for old in (self._service, self._since))
+        if row == len(self._since):
+            self._both = np.concatenate([self._both, np.zeros((2, row))], axis=1)
+            self._since, self._service = self._both
         self._flows.append(flow)
         self._rows[flow.hash] = row
         self._service[row] = self._known.of(flow.hash) / flow.weight
@@ -133,9 +134,12 @@ class _LeastAttained(FlowOrder):
         if len(flows) < 2:
             return flows[0] if flows else None
         by_service, by_wait = self._weights
-        since, service = self._since[: len(flows)], self._service[: len(flows)]
+        both = self._both[:, : len(flows)]
+        spans = np.maximum.reduce(both, axis=1) - np.minimum.reduce(both, axis=1)
+        of_since, of_service = (span or inf for span in spans.tolist())  # where all are equal, they weigh nothing
         # what is the same for all flows is left out
-        cost = since * (by_wait / _span(since)) + service * (by_service / _span(service))
+        since, service = both
+        cost = since * (by_wait / of_since) + service * (by_service / of_service)
         first = int(cost.argmin())
         equal = cost == cost[first]
         if np.count_nonzero(equal) == 1:
@@ -144,11 +148,6 @@ class _LeastAttained(FlowOrder):
             (flows[row] for row in np.flatnonzero(equal).tolist()),
             key=lambda flow: (since[self._rows[flow.hash]], flow.id),
         )
-
-
-def _span(values: Floats) -> float:
-    """From the least to the greatest; infinite where all are equal, so that they weigh nothing."""
-    return float(np.maximum.reduce(values) - np.minimum.reduce(values)) or inf
 
 
 class ProgramAwareFairness(FairnessPolicy):

@@ -2,6 +2,9 @@
 
 Quotas change as demand does, which is slowly where much waits, so they are computed anew at most every `REFRESH`
 seconds. What is owed to this picker and the room are those of the moment.
+
+Pickers that know of each other's queues don't exceed the room together. What isn't known is taken for nothing: where
+bursts come to several pickers of an idle pool within one interval of the tables, each can fill the room that it sees.
 """
 
 from math import floor, inf

@@ -1,0 +1,223 @@
+"""A priority band: its flows, its limits, and whose turn it is."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping
+
+from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.flow_columns import FlowColumns
+from services.picker.flow_control.interfaces import FlowOrder
+from services.picker.flow_control.settings import BandSettings
+from services.picker.flow_control.waiting import State, Waiting
+from shared.plugin import Plugin
+
+WINDOW = 0.03
+"""Seconds for which peers may not know of a dispatch: a load table's 20 ms, and its way."""
+LINGER = 1.5
+"""Seconds for which the counts of an idle flow stay, so that peers hear the last of them: three heartbeats."""
+
+OnPolicyFailure = Callable[[Plugin, Exception], None]
+"""Hears of a policy's failure."""
+
+
+class _OneQueue(FlowOrder):
+    """The order of a band whose flows don't matter: the one flow that there is."""
+
+    def __init__(self) -> None:
+        self._flow: Flow | None = None
+
+    def activated(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def pick(self, now: float) -> Flow | None:
+        return self._flow
+
+
+class Band:
+    """The requests of one priority. `requests`, `bytes` and `tokens` count those that wait, `running` those that left
+    and aren't finished."""
+
+    def __init__(
+        self, priority: int, settings: BandSettings, weights: Mapping[str, float], failed: OnPolicyFailure
+    ) -> None:
+        self.priority = priority
+        self.settings = settings
+        self.flows: dict[str, Flow] = {}
+        self.by_hash: dict[int, Flow] = {}
+        self.columns = FlowColumns()
+        self.idle: OrderedDict[Flow, None] = OrderedDict()
+        """Flows without requests that are still remembered, in the order in which they became idle."""
+        self.requests = self.bytes = self.tokens = self.running = 0
+        self.dispatched = 0
+        """All that ever were."""
+        self.changes = 0
+        """Counts what changes the band's demand."""
+        self._weights = weights
+        self._failed = failed
+        self._active: dict[Flow, None] = {}
+        fairness = settings.fairness
+        self.by_flow = fairness.BY_FLOW
+        self._order = fairness.flow_order() if fairness.BY_FLOW else _OneQueue()
+        self._by_receipt = settings.ordering.BY_RECEIPT
+        self._recent: deque[float] = deque()
+
+    def refuses(self, item: Waiting) -> bool:
+        """Whether it would exceed a limit of the band."""
+        limits = self.settings
+        return self.requests + 1 > limits.max_requests or self.bytes + item.bytes > limits.max_bytes
+
+    def add(self, item: Waiting, flow: str) -> None:
+        """Queue it in this flow."""
+        within = self._within(flow)
+        item.ahead = self.requests
+        item.within, item.queued, item.state = within, True, State.QUEUED
+        item.priority = self.priority
+        within.queue.push(self._key(item), item.received_at if self._by_receipt else 0.0, item)
+        within.requests += 1
+        within.tokens += item.tokens
+        self.requests += 1
+        self.bytes += item.bytes
+        self.tokens += item.tokens
+        self.changes += 1
+        self.columns.changed(within)
+        if within.requests == 1:
+            self.idle.pop(within, None)
+            self._active[within] = None
+            self._tell(self._order.activated, within)
+        elif within.queue.peek() is item:
+            self._tell(self._order.head_changed, within)
+
+    def pass_through(self, item: Waiting, flow: str, now: float) -> None:
+        """Dispatch it without queueing; nothing else waits."""
+        within = self._within(flow)
+        self.idle.pop(within, None)
+        item.within, item.state, item.priority = within, State.RUNNING, self.priority
+        item.enqueued_at = item.dispatched_at = now
+        self._count_dispatch(within, now)
+        self.columns.changed(within)
+        self.changes += 1
+
+    def pick(self, now: float) -> Flow | None:
+        """The flow whose turn it is."""
+        try:
+            flow = self._order.pick(now)
+            if flow is not None and flow.requests:
+                return flow
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and any flow has its turn
+            self._failed(self.settings.fairness, error)
+        return next(iter(self._active), None)
+
+    def dispatch(self, flow: Flow, now: float) -> Waiting:
+        """Take the flow's first request."""
+        item = flow.queue.pop()
+        assert item is not None
+        self._leave(item, flow)
+        item.state = State.RUNNING
+        item.dispatched_at = now
+        self._count_dispatch(flow, now)
+        self._tell(self._order.dispatched, flow)
+        self._rest(flow, now)
+        return item
+
+    def remove(self, item: Waiting, now: float) -> None:
+        """It doesn't wait any longer."""
+        flow: Flow = item.within
+        first = flow.queue.peek() is item
+        self._leave(item, flow)
+        item.state = State.DONE
+        item.within = None
+        flow.queue.discard()
+        self.changes += 1
+        if first and flow.requests:
+            self._tell(self._order.head_changed, flow)
+        self._rest(flow, now)
+
+    def finish(self, item: Waiting, tokens: int, now: float) -> None:
+        """It runs no longer, and has cost so many tokens."""
+        flow: Flow = item.within
+        item.state = State.DONE
+        item.within = None
+        flow.running -= 1
+        flow.served += tokens
+        self.running -= 1
+        self.changes += 1
+        self._rest(flow, now)
+
+    def dispatched_elsewhere(self, hash: int, requests: int) -> None:
+        """Peers have dispatched so many of the flow with this hash."""
+        flow = self.by_hash.get(hash)
+        if flow is not None and flow.requests:
+            self._tell(lambda one: self._order.dispatched_elsewhere(one, requests), flow)
+
+    def recent(self, now: float) -> int:
+        """Requests dispatched within the window."""
+        recent = self._recent
+        while recent and now - recent[0] > WINDOW:
+            recent.popleft()
+        return len(recent)
+
+    def forget_idle(self, before: float, most: int | None = None) -> None:
+        """Forget the flows that are idle since before then, or the first `most` of them."""
+        while self.idle and most != 0:
+            flow = next(iter(self.idle))
+            if most is None and flow.idle_since > before:
+                break
+            del self.idle[flow], self.flows[flow.id], self.by_hash[flow.hash]
+            self.columns.remove(flow)
+            most = None if most is None else most - 1
+
+    def _within(self, flow: str) -> Flow:
+        within = self.flows.get(flow)
+        if within is None:
+            within = self.flows[flow] = Flow(flow, self._weights.get(flow, 1.0))
+            self.by_hash[within.hash] = within
+            self.columns.add(within)
+        return within
+
+    def _count_dispatch(self, flow: Flow, now: float) -> None:
+        flow.running += 1
+        flow.dispatched += 1
+        self.running += 1
+        self.dispatched += 1
+        recent = self._recent
+        recent.append(now)
+        while now - recent[0] > WINDOW:
+            recent.popleft()
+
+    def _leave(self, item: Waiting, flow: Flow) -> None:
+        item.queued = False
+        flow.requests -= 1
+        flow.tokens -= item.tokens
+        self.requests -= 1
+        self.bytes -= item.bytes
+        self.tokens -= item.tokens
+
+    def _rest(self, flow: Flow, now: float) -> None:
+        """A request of it has gone; see whether that was the last one."""
+        self.columns.changed(flow)
+        if flow.requests:
+            return
+        if flow in self._active:
+            del self._active[flow]
+            self._tell(self._order.deactivated, flow)
+        if not flow.running:
+            flow.idle_since = now
+            self.idle[flow] = None
+
+    def _key(self, item: Waiting) -> float:
+        try:
+            key = float(self.settings.ordering.key(item))
+            if key != key:
+                raise ValueError("the key is NaN")
+            return key
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and the time of queueing orders
+            self._failed(self.settings.ordering, error)
+            return item.enqueued_at
+
+    def _tell(self, what: Callable[[Flow], None], flow: Flow) -> None:
+        try:
+            what(flow)
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs a turn
+            self._failed(self.settings.fairness, error)
+
+    def __repr__(self) -> str:
+        return f"<Band {self.priority}: {self.requests} waiting, {self.running} running, {len(self._active)} flows>"

@@ -1,0 +1,83 @@
+"""`concurrency-detector`: saturation from requests and tokens in flight; as a filter, keeps the endpoints with room.
+
+What is in flight is known without asking the servers, and at once. It includes what all pickers have sent.
+"""
+
+from math import ceil
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.interfaces import Filter, SaturationDetector
+from services.picker.state.layout import Floats, Mask, Rows
+from shared.plugin import Input, Role
+
+_ROUNDING = 1e-9
+
+
+class ConcurrencyParameters(Struct, frozen=True, rename="camel"):
+    """What fills an endpoint."""
+
+    concurrency_mode: Literal["requests", "tokens", "hybrid"] = "requests"
+    """`hybrid` judges an endpoint by the fuller of the two."""
+    max_concurrency: Annotated[int, Meta(gt=0)] = 100
+    max_token_concurrency: Annotated[int, Meta(gt=0)] = 1_000_000
+    headroom: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """How far beyond the limits the filter lets an endpoint go, as a share of them."""
+    in_flight_load_producer_name: str = ""
+
+
+class ConcurrencyDetector(SaturationDetector, Filter):
+    """What is in flight, divided by what may be."""
+
+    TYPE = "concurrency-detector"
+    ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
+    Parameters = ConcurrencyParameters
+    parameters: ConcurrencyParameters
+
+    @classmethod
+    def consumes(cls, parameters: ConcurrencyParameters) -> tuple[Input, ...]:
+        producer = parameters.in_flight_load_producer_name
+        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        if not len(rows):
+            return 1.0
+        limits, mode = self.parameters, self.parameters.concurrency_mode
+        requests, tokens = self._load(cycle, rows)
+        of_requests, of_tokens = requests / limits.max_concurrency, tokens / limits.max_token_concurrency
+        if mode == "requests":
+            return float(of_requests.mean())
+        return float((of_tokens if mode == "tokens" else np.maximum(of_requests, of_tokens)).mean())
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        """The endpoints below their limits, with the headroom; none when no endpoint is."""
+        limits, mode = self.parameters, self.parameters.concurrency_mode
+        requests, tokens = self._load(cycle, rows)
+        passes: Mask = np.ones(len(rows), np.bool_)
+        if mode != "tokens":
+            passes &= requests < int(limits.max_concurrency * (1.0 + limits.headroom))
+        if mode != "requests":
+            passes &= tokens < int(limits.max_token_concurrency * (1.0 + limits.headroom))
+        kept: Rows = rows[passes]
+        return kept
+
+    def room(self, cycle: Cycle, rows: Rows, ceiling: float, tokens: float) -> int:
+        """Requests of so many tokens each that fit until the saturation reaches the ceiling: the last of them may
+        exceed it, so there is room for one as long as the saturation is below."""
+        left = ceiling - self.saturation(cycle, rows)
+        if left <= 0 or not len(rows):
+            return 0
+        limits, mode = self.parameters, self.parameters.concurrency_mode
+        of_requests, of_tokens = 1.0 / limits.max_concurrency, tokens / limits.max_token_concurrency
+        each = {"requests": of_requests, "tokens": of_tokens, "hybrid": max(of_requests, of_tokens)}[mode]
+        return max(1, ceil(left * len(rows) / max(each, _ROUNDING) - _ROUNDING))
+
+    def _load(self, cycle: Cycle, rows: Rows) -> tuple[Floats, Floats]:
+        in_flight = cycle.view.in_flight
+        requests, tokens = in_flight.requests.take(rows), in_flight.tokens.take(rows)
+        cycle.note("InFlightRequests", rows, requests)
+        cycle.note("InFlightTokens", rows, tokens)
+        return requests, tokens

@@ -1,0 +1,391 @@
+"""The flow controller of one picker: requests come in, and leave by dispatch, expiry, cancellation or shutdown.
+
+It has no clock and starts nothing: its caller calls `dispatch` on every event that can make room or turn (an arrival, a
+released charge, a fresh frame, another layout, a peer's table) and when `next_wake` is due. Each request's outcome is
+told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MOST_AT_ONCE` requests, and `next_wake`
+says that there are more.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil, exp, inf, isnan
+from typing import Protocol
+
+from msgspec import Struct
+
+from services.picker.flow_control.band import LINGER, Band, OnPolicyFailure
+from services.picker.flow_control.deadlines import Deadlines
+from services.picker.flow_control.division import Division
+from services.picker.flow_control.peers import Peers
+from services.picker.flow_control.queue_table import QueueTable, pack
+from services.picker.flow_control.settings import FlowControlSettings
+from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, State, Waiting, flow_hash
+from shared.plugin import Plugin
+
+MOST_AT_ONCE = 256
+"""Requests that one call lets go: a few milliseconds."""
+OVERDUE = 3.0
+"""Seconds after which peers that hold a higher band, with room for it, and dispatch nothing no longer count."""
+COMPLETION_WEIGHT = 2
+"""Prompt tokens that a completion token costs as much as."""
+MOST_RETRY_AFTER = 60
+_RATE_OVER = 10.0
+"""Seconds over which the drain rate is averaged."""
+
+
+class Pool(Protocol):
+    """What the caller knows of the pool at the moment, with every charge that was made."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no endpoints."""
+
+    def saturation(self) -> float:
+        """0 is idle, 1 and more is full."""
+
+    def room(self, ceiling: float) -> float:
+        """Average requests that fit until the saturation reaches the ceiling: at least 1 while it is below."""
+
+
+OnOutcome = Callable[[Waiting, Outcome], None]
+"""Is told how a wait ends. A dispatched request is charged before this returns."""
+
+
+class BlockedBand(Struct, frozen=True):
+    """A band whose requests wait because the pool is too full for it."""
+
+    priority: int
+    ceiling: float
+
+
+def _ignore(_policy: Plugin, _error: Exception) -> None:
+    """Nobody hears of policies' failures."""
+
+
+class FlowController:
+    """The queues of one picker. `requests` and `bytes` are those of all bands."""
+
+    def __init__(
+        self,
+        settings: FlowControlSettings,
+        on_outcome: OnOutcome,
+        *,
+        id: str = "",
+        failed: OnPolicyFailure = _ignore,
+    ) -> None:
+        self.settings = settings
+        self.requests = self.bytes = 0
+        self.saturation = 0.0
+        """As the last dispatch saw it."""
+        self.peers = Peers()
+        self._id, self._on_outcome, self._failed = id, on_outcome, failed
+        self._bands: dict[int, Band] = {}
+        self._divisions: dict[int, Division] = {}
+        self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
+        self._wanted: set[int] = set()
+        self._ladder: tuple[int, list[int]] = (-1, [])
+        self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl)
+        self._dispatching = self._stopped = False
+        self._retry = inf
+        self._held_up: dict[int, tuple[float, int]] = {}
+        """Bands that only peers hold: since when they have kept lower ones here from dispatch, and their progress."""
+        self._gates: list[tuple[int, float]] = []
+        """The bands at which the last dispatch stopped, and their ceilings."""
+        self._rate, self._rate_at = 0.0, 0.0
+        self.want({0})
+
+    # ---- bands -----------------------------------------------------------------------------------------------------
+
+    def want(self, priorities: Iterable[int]) -> None:
+        """These bands are wanted besides those of the configuration, which are always there. One that isn't wanted any
+        more goes when it is empty."""
+        self._wanted = {0, *self.settings.bands, *priorities}
+        for priority in self._wanted - self._bands.keys():
+            band = Band(priority, self.settings.band(priority), self.settings.weights, self._failed)
+            self._bands[priority] = band
+            self._divisions[priority] = Division(self._id, band, self.peers, self._weights, self.settings.max_rows)
+        self._drop_bands()
+
+    def bands(self) -> list[Band]:
+        """From the highest."""
+        return [self._bands[priority] for priority in sorted(self._bands, reverse=True)]
+
+    def _drop_bands(self) -> None:
+        for priority in self._bands.keys() - self._wanted:
+            band = self._bands[priority]
+            if not band.requests and not band.running:
+                del self._bands[priority], self._divisions[priority]
+        self._ladder = (-1, [])
+
+    # ---- requests come and go --------------------------------------------------------------------------------------
+
+    def admit(self, item: Waiting, now: float, pool: Pool) -> Outcome | None:
+        """The outcome of a request that nothing keeps from its dispatch, or that is refused; else None, and it waits.
+        An outcome that is returned is not told again."""
+        if self.requests or self.peers.waiting or self._dispatching:
+            return self.enqueue(item, now)
+        self._deadlines.observe(pool.empty, now)
+        band = self._bands[item.priority if item.priority in self._wanted else 0]
+        refused = self._refusal(item, band)
+        if refused is not None:
+            return refused
+        saturation = pool.saturation()
+        priorities = self._priorities()
+        for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
+            if not saturation < ceiling:  # nor is it if it is no number
+                return self.enqueue(item, now)
+            if priority == band.priority:
+                if not pool.room(ceiling) >= 1:
+                    return self.enqueue(item, now)
+                break
+        band.pass_through(item, self._flow_of(item, band), now)
+        self._drained(now)
+        return Outcome.DISPATCHED
+
+    def enqueue(self, item: Waiting, now: float) -> Outcome | None:
+        """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
+        band = self._bands[item.priority if item.priority in self._wanted else 0]
+        refused = self._refusal(item, band)
+        if refused is not None:
+            return refused
+        item.enqueued_at = now
+        self._deadlines.add(item)
+        band.add(item, self._flow_of(item, band))
+        self.requests += 1
+        self.bytes += item.bytes
+        return None
+
+    def cancel(self, item: Waiting, now: float) -> bool:
+        """Nobody waits for it any longer. False if it isn't queued."""
+        return self._end(item, Outcome.CANCELLED, now)
+
+    def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        """A dispatched request has released its charges. Further calls do nothing."""
+        if item.state is not State.RUNNING:
+            return
+        band, flow = self._bands[item.priority], item.within
+        cost = max(prompt_tokens, 0) + COMPLETION_WEIGHT * max(completion_tokens, 0)
+        band.finish(item, cost, now)
+        if cost:
+            self._served(band, flow.hash, cost, now)
+        if item.priority not in self._wanted:
+            self._drop_bands()
+
+    def expire(self, now: float, empty: bool) -> int:
+        """End the waits whose time is over; how many. `empty` says whether the pool has no endpoints."""
+        deadlines, ended = self._deadlines, 0
+        deadlines.observe(empty, now)
+        outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
+        while ended < MOST_AT_ONCE and (item := deadlines.due(now)) is not None:
+            ended += self._end(item, outcome, now)
+        return ended
+
+    def shut_down(self, now: float) -> int:
+        """Take no more requests, and end the waits of those that are there; how many. To be called until it is 0."""
+        self._stopped = True
+        ended = 0
+        for band in self.bands():
+            while ended < MOST_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
+                head = flow.queue.peek()
+                assert head is not None
+                ended += self._end(head, Outcome.SHUT_DOWN, now)
+        return ended
+
+    def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
+        if item.state is not State.NEW:
+            raise ValueError(f"{item!r} was queued before")
+        if self._stopped:
+            return Outcome.SHUT_DOWN
+        most, most_bytes = self.settings.max_requests, self.settings.max_bytes
+        if (
+            band.refuses(item)
+            or (most and self.requests + 1 > most)
+            or (most_bytes and self.bytes + item.bytes > most_bytes)
+        ):
+            return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
+        return None
+
+    def _flow_of(self, item: Waiting, band: Band) -> str:
+        """The flow that it queues in: its own, unless there are too many."""
+        if not band.by_flow:
+            return ""
+        if item.flow in band.flows or sum(len(one.flows) for one in self._bands.values()) < self.settings.max_flows:
+            return item.flow
+        for one in self._bands.values():
+            if one.idle:
+                one.forget_idle(inf, 1)
+                return item.flow
+        return OTHER_FLOWS
+
+    def _end(self, item: Waiting, outcome: Outcome, now: float) -> bool:
+        if not item.queued:
+            return False
+        self._bands[item.priority].remove(item, now)
+        self._gone(item)
+        if item.priority not in self._wanted:
+            self._drop_bands()
+        self._on_outcome(item, outcome)
+        return True
+
+    def _gone(self, item: Waiting) -> None:
+        self._deadlines.discard(item)
+        self.requests -= 1
+        self.bytes -= item.bytes
+
+    # ---- dispatch --------------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float, pool: Pool, cause: str = "") -> int:
+        """Let requests go while there is room for them, each charged before the next is looked at; how many. `cause` is
+        the event, for explanations. A call from within another does nothing: the outer one goes on."""
+        if self._dispatching:
+            return 0
+        self._deadlines.observe(pool.empty, now)
+        self.peers.expire(now)
+        self._dispatching, self._retry, done = True, inf, 0
+        try:
+            while self.requests:
+                if done == MOST_AT_ONCE:
+                    self._retry = now
+                    break
+                item = self._next(now, pool)
+                if item is None:
+                    break
+                item.released_by = cause
+                done += 1
+                self._on_outcome(item, Outcome.DISPATCHED)
+        finally:
+            self._dispatching = False
+        return done
+
+    def _next(self, now: float, pool: Pool) -> Waiting | None:
+        """The request that leaves next, if one may."""
+        saturation = pool.saturation()
+        self.saturation = saturation = inf if isnan(saturation) else saturation
+        priorities = self._priorities()
+        ceilings = self._ceilings(saturation, priorities)
+        self._gates = []
+        for at, priority in enumerate(priorities):
+            if not saturation < ceilings[at]:
+                self._close(zip(priorities[at:], ceilings[at:], strict=True), now)
+                return None
+            band = self._bands.get(priority)
+            if band is None or not band.requests:
+                if self.peers.waiting.get(priority) and self._held(priority, now):
+                    return None
+                continue
+            room = pool.room(ceilings[at])
+            division = self._divisions[priority]
+            if not room >= 1:
+                self._close(zip(priorities[at:], ceilings[at:], strict=True), now)
+                return None
+            if division.allowance(room, now) < 1:
+                self._retry = min(self._retry, division.next_look())
+                return None
+            flow = band.pick(now)
+            if flow is None:
+                continue
+            item = band.dispatch(flow, now)
+            self._gone(item)
+            self._drained(now)
+            return item
+        return None
+
+    def _priorities(self) -> list[int]:
+        """Of all bands here and of those in which peers have requests, from the highest."""
+        version, ladder = self._ladder
+        if version != self.peers.version:
+            ladder = sorted(self._bands.keys() | self.peers.waiting.keys(), reverse=True)
+            self._ladder = self.peers.version, ladder
+        return ladder
+
+    def _ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
+        try:
+            ceilings = self.settings.usage_limits.ceilings(saturation, priorities)
+            if len(ceilings) != len(priorities):
+                raise ValueError(f"{len(ceilings)} ceilings of {len(priorities)} bands")
+            return ceilings
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and every band may fill the pool
+            self._failed(self.settings.usage_limits, error)
+            return [1.0] * len(priorities)
+
+    def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
+        """The pool is too full for these bands."""
+        self._gates = list(gates)
+        self._held_up.clear()
+        for division in self._divisions.values():
+            division.no_room()
+        retry = self.settings.usage_limits.RETRY
+        if retry is not None and self.saturation < 1.0:
+            self._retry = min(self._retry, now + retry)
+
+    def _held(self, priority: int, now: float) -> bool:
+        """Whether peers' requests of a higher band keep the lower ones here from dispatch."""
+        progress = self.peers.progress(priority)
+        since, before = self._held_up.get(priority, (now, progress))
+        if before != progress:
+            since = now
+        self._held_up[priority] = since, progress
+        if now >= since + OVERDUE:
+            return False
+        self._retry = min(self._retry, since + OVERDUE, self.peers.next_expiry())
+        return True
+
+    def next_wake(self) -> float:
+        """When to call `expire` and `dispatch` though nothing has happened; infinite for never."""
+        return min(self._retry, self._deadlines.next()) if self.requests else inf
+
+    def blocked(self) -> list[BlockedBand]:
+        """The bands with requests here for which the last dispatch found the pool too full, from the highest: those for
+        which an eviction would make room."""
+        return [
+            BlockedBand(priority, ceiling)
+            for priority, ceiling in self._gates
+            if 0 < ceiling <= self.saturation and priority in self._bands and self._bands[priority].requests
+        ]
+
+    # ---- peers -----------------------------------------------------------------------------------------------------
+
+    def table(self, now: float) -> QueueTable:
+        """What peers are to know."""
+        for band in self._bands.values():
+            band.forget_idle(now - LINGER)
+        return pack(self.bands(), now, self.settings.max_rows)
+
+    def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> None:
+        """A peer's sound table has come; `run` and `sent` are those of the load that it came with."""
+        for news in self.peers.apply(sender, run, sent, table, now):
+            band = self._bands.get(news.priority)
+            if band is None:
+                continue
+            if news.dispatched:
+                band.dispatched_elsewhere(news.flow, news.dispatched)
+            if news.served:
+                self._served(band, news.flow, news.served, now)
+
+    def forget(self, sender: str) -> None:
+        """A peer leaves, and what it held is its own affair."""
+        self.peers.forget(sender)
+
+    def _served(self, band: Band, flow: int, tokens: int, now: float) -> None:
+        fairness = band.settings.fairness
+        try:
+            fairness.served(flow, tokens, now)
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
+            self._failed(fairness, error)
+
+    # ---- how fast it goes ------------------------------------------------------------------------------------------
+
+    def _drained(self, now: float) -> None:
+        self._rate = self._drain_rate(now) + 1 / _RATE_OVER
+        self._rate_at = now
+
+    def _drain_rate(self, now: float) -> float:
+        return self._rate * exp(-max(now - self._rate_at, 0.0) / _RATE_OVER)
+
+    def retry_after(self, now: float) -> int:
+        """Seconds until the queue, as long as it is, will have drained at the rate of late: for `Retry-After`."""
+        rate = self._drain_rate(now)
+        wait = self.requests / rate if rate > 0 else inf if self.requests else 0.0
+        return max(1, ceil(min(wait, MOST_RETRY_AFTER)))
+
+    def __repr__(self) -> str:
+        return f"<FlowController {self.requests} waiting in {len(self._bands)} bands, {self.peers!r}>"

@@ -1,0 +1,1 @@
+"""Eviction of running requests: which ones, how many, and how soon again."""

@@ -1,0 +1,1 @@
+"""Fairness policies, one a file."""

@@ -1,0 +1,180 @@
+"""`program-aware-fairness`: the program (flow) that has got the least service, or has waited the longest, is next.
+
+Service is counted in tokens of finished requests, those of peers too, and fades with a half-life. All services fade
+alike and only their places between the least and the greatest matter, so none is ever recomputed: what comes later is
+counted for more instead.
+"""
+
+from collections import OrderedDict
+from math import inf, log2
+from typing import Annotated, Any, Literal
+from weakref import ref
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
+from services.picker.state.layout import Floats
+
+MOST_PROGRAMS = 10_000
+"""Programs whose service is remembered; of more, those that were served last."""
+_GREATEST = 2.0**512
+"""Growth of what is counted, at which all services are scaled down."""
+
+_NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
+
+
+class ProgramAwareParameters(Struct, frozen=True, rename="camel"):
+    """How service and waiting weigh, and how long service is remembered."""
+
+    strategy: Literal["las", ""] = "las"
+    """Least attained service."""
+    eviction_ttl_seconds: _NotNegative = 3600.0
+    """After so long without service a program's is forgotten; 0 is never."""
+    eviction_sweep_seconds: Annotated[float, Meta(gt=0, le=1e9)] = 300.0
+    """How often that is looked at."""
+    las_weight_service: _NotNegative = 0.8
+    las_weight_head_wait: _NotNegative = 0.2
+    las_half_life_seconds: _NotNegative = 60.0
+    """0 lets service never fade."""
+
+
+class _Service:
+    """What programs have got, in units that grow with time."""
+
+    def __init__(self, parameters: ProgramAwareParameters) -> None:
+        self._ttl, self._sweep = parameters.eviction_ttl_seconds, parameters.eviction_sweep_seconds
+        self._half_life = parameters.las_half_life_seconds
+        self._of: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        """Service and time of the last, in the order of the latter."""
+        self._since: float | None = None
+        """When a token counted for one unit."""
+        self._swept = 0.0
+
+    def of(self, program: int) -> float:
+        return self._of.get(program, (0.0, 0.0))[0]
+
+    def add(self, program: int, tokens: int, now: float) -> tuple[float, float]:
+        """(the program's service, what all others have to be multiplied by)."""
+        if self._since is None:
+            self._since = self._swept = now
+        scale, growth = 1.0, 1.0
+        if self._half_life:
+            exponent = max(now - self._since, 0.0) / self._half_life
+            if exponent >= log2(_GREATEST):  # so much that what was before counts for nothing, or next to it
+                scale, self._since = 2.0 ** -min(exponent, 1000.0), now
+                for one, (service, at) in self._of.items():
+                    self._of[one] = service * scale, at
+            else:
+                growth = 2.0**exponent
+        total = self.of(program) + tokens * growth
+        self._of[program] = total, now
+        self._of.move_to_end(program)
+        self._forget(now)
+        return total, scale
+
+    def _forget(self, now: float) -> None:
+        if len(self._of) > MOST_PROGRAMS:
+            self._of.popitem(last=False)
+        if self._ttl and now - self._swept >= self._sweep:
+            self._swept = now
+            while self._of and now - next(iter(self._of.values()))[1] > self._ttl:
+                self._of.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class _LeastAttained(FlowOrder):
+    """Service and wait of the active flows, as arrays; `flow.place` is a flow's row."""
+
+    def __init__(self, service: _Service, parameters: ProgramAwareParameters) -> None:
+        self._known = service
+        self._weights = parameters.las_weight_service, parameters.las_weight_head_wait
+        self._flows: list[Flow] = []
+        self._rows: dict[int, int] = {}
+        self._both: Floats = np.zeros((2, 8))
+        self._since, self._service = self._both
+
+    def activated(self, flow: Flow) -> None:
+        row = len(self._flows)
+        if row == len(self._since):
+            self._both = np.concatenate([self._both, np.zeros((2, row))], axis=1)
+            self._since, self._service = self._both
+        self._flows.append(flow)
+        self._rows[flow.hash] = row
+        self._service[row] = self._known.of(flow.hash) / flow.weight
+        self.head_changed(flow)
+
+    def deactivated(self, flow: Flow) -> None:
+        row, last = self._rows.pop(flow.hash), self._flows.pop()
+        if last is not flow:
+            self._flows[row] = last
+            self._rows[last.hash] = row
+            self._service[row], self._since[row] = self._service[len(self._flows)], self._since[len(self._flows)]
+
+    def head_changed(self, flow: Flow) -> None:
+        since = flow.head_since()
+        if since is not None:
+            self._since[self._rows[flow.hash]] = since
+
+    def dispatched(self, flow: Flow) -> None:
+        self.head_changed(flow)
+
+    def served(self, program: int, service: float, scale: float) -> None:
+        if scale != 1.0:
+            self._service *= scale
+        row = self._rows.get(program)
+        if row is not None:
+            self._service[row] = service / self._flows[row].weight
+
+    def pick(self, now: float) -> Flow | None:
+        flows = self._flows
+        if len(flows) < 2:
+            return flows[0] if flows else None
+        by_service, by_wait = self._weights
+        both = self._both[:, : len(flows)]
+        spans = np.maximum.reduce(both, axis=1) - np.minimum.reduce(both, axis=1)
+        of_since, of_service = (span or inf for span in spans.tolist())  # where all are equal, they weigh nothing
+        # what is the same for all flows is left out
+        since, service = both
+        cost = since * (by_wait / of_since) + service * (by_service / of_service)
+        first = int(cost.argmin())
+        equal = cost == cost[first]
+        if np.count_nonzero(equal) == 1:
+            return flows[first]
+        return min(
+            (flows[row] for row in np.flatnonzero(equal).tolist()),
+            key=lambda flow: (since[self._rows[flow.hash]], flow.id),
+        )
+
+
+class ProgramAwareFairness(FairnessPolicy):
+    """The highest of `weight · (1 − norm(service)) + weight · norm(wait of the first request)`."""
+
+    TYPE = "program-aware-fairness"
+    Parameters = ProgramAwareParameters
+    parameters: ProgramAwareParameters
+
+    def __init__(self, name: str, parameters: ProgramAwareParameters | None = None) -> None:
+        super().__init__(name, parameters)
+        self._service = _Service(self.parameters)
+        self._orders: list[ref[_LeastAttained]] = []
+
+    def flow_order(self) -> FlowOrder:
+        order = _LeastAttained(self._service, self.parameters)
+        self._orders = [known for known in self._orders if known() is not None]
+        self._orders.append(ref(order))
+        return order
+
+    def served(self, flow: int, tokens: int, now: float) -> None:
+        service, scale = self._service.add(flow, tokens, now)
+        for known in self._orders:
+            order = known()
+            if order is not None:
+                order.served(flow, service, scale)
+
+    def state(self) -> dict[str, Any]:
+        """What `/debug/state` shows of it: no ids, which clients choose."""
+        return {"programs": len(self._service)}

@@ -1,0 +1,72 @@
+"""`round-robin-fairness-policy`: flows take turns, in the order of their ids; a heavier flow has more turns.
+
+A turn has a place, `(round, id)`, and turns are taken in the order of their places. A flow that comes joins where the
+turns are. What peers dispatch of a flow moves its next turn back, so that flows have equal turns over all pickers; no
+further than `LEAD` rounds, so that a flow isn't shut out for what it got while nobody else wanted it.
+"""
+
+import heapq
+
+from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
+
+LEAD = 100.0
+"""Rounds."""
+
+
+class _RoundRobin(FlowOrder):
+    """`flow.place` is the round of a flow's next turn; entries of the heap with another round are dead."""
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[float, str, int, Flow]] = []
+        self._put_so_far = 0
+        """Tells entries of the same turn apart."""
+        self._active = 0
+        self._last: tuple[float, str] = (0.0, "")
+        """The last turn."""
+        self._latest = 0.0
+        """The latest round that a flow was ever given."""
+
+    def activated(self, flow: Flow) -> None:
+        self._active += 1
+        last_round, last_id = self._last
+        self._put(flow, max(flow.place, last_round if flow.id > last_id else last_round + 1.0))
+
+    def deactivated(self, flow: Flow) -> None:
+        self._active -= 1
+        if not self._active:  # turns begin anew, with the first id, for all
+            self._turns.clear()
+            self._last = (self._latest, "")
+
+    def dispatched(self, flow: Flow) -> None:
+        self._last = (flow.place, flow.id)
+        self._put(flow, flow.place + 1.0 / flow.weight)
+
+    def dispatched_elsewhere(self, flow: Flow, requests: int) -> None:
+        self._put(flow, max(flow.place, min(flow.place + requests / flow.weight, self._last[0] + LEAD)))
+
+    def pick(self, now: float) -> Flow | None:
+        while self._turns:
+            round, _, _, flow = self._turns[0]
+            if round == flow.place and flow.requests:
+                return flow
+            heapq.heappop(self._turns)
+        return None
+
+    def _put(self, flow: Flow, place: float) -> None:
+        flow.place = place
+        self._latest = max(self._latest, place)
+        if len(self._turns) > 2 * self._active + 8:
+            self._turns = [turn for turn in self._turns if turn[0] == turn[3].place and turn[3].requests]
+            heapq.heapify(self._turns)
+        self._put_so_far += 1
+        heapq.heappush(self._turns, (place, flow.id, self._put_so_far, flow))
+
+
+class RoundRobinFairnessPolicy(FairnessPolicy):
+    """The next flow with requests after the one that was last served."""
+
+    TYPE = "round-robin-fairness-policy"
+
+    def flow_order(self) -> FlowOrder:
+        return _RoundRobin()

@@ -1,0 +1,54 @@
+"""A flow: the requests of one fairness id in one band, those that wait and those that run."""
+
+from services.picker.flow_control.lazy_heap import LazyHeap
+from services.picker.flow_control.waiting import flow_hash
+
+
+class Flow:
+    """Counts and queue of a flow."""
+
+    __slots__ = (
+        "dispatched",
+        "hash",
+        "id",
+        "idle_since",
+        "place",
+        "queue",
+        "requests",
+        "running",
+        "served",
+        "tokens",
+        "weight",
+    )
+
+    def __init__(self, id: str, weight: float = 1.0) -> None:
+        self.id = id
+        self.hash = flow_hash(id)
+        self.weight = weight
+        self.queue = LazyHeap()
+        self.requests = 0
+        """That wait."""
+        self.tokens = 0
+        """Of those that wait."""
+        self.running = 0
+        """Dispatched and not finished."""
+        self.dispatched = 0
+        """All that ever were, since the flow was last forgotten."""
+        self.served = 0
+        """Tokens of all that finished, completion tokens counted twice."""
+        self.place = 0.0
+        """The round of its next turn, for a round robin."""
+        self.idle_since = 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it waits or runs."""
+        return not (self.requests or self.running)
+
+    def head_since(self) -> float | None:
+        """When its first request was queued."""
+        head = self.queue.peek()
+        return None if head is None else head.enqueued_at
+
+    def __repr__(self) -> str:
+        return f"<Flow {self.id!r}: {self.requests} waiting, {self.running} running>"

@@ -1,0 +1,176 @@
+"""What waits at the other pickers: the last table of each, until it is withdrawn or too old."""
+
+from collections.abc import Iterator
+from math import inf
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from services.picker.flow_control.flow_columns import Integers
+from services.picker.flow_control.queue_table import REST, Columns, QueueTable, unpack
+from services.picker.state.layout import Floats
+
+EXPIRY = 1.5
+"""Seconds without a table from which on a peer's no longer counts, as with its load."""
+MOST_ROWS = 200_000
+"""Rows of all peers' tables together. A table for which there is no room isn't taken."""
+_HALF = 2**31
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+"""Spreads priorities over 64 bits."""
+
+
+class PeerBand(NamedTuple):
+    """One band of a peer's table."""
+
+    flows: Integers
+    demands: Floats
+    requests: int
+    running: int
+    dispatched: int
+    """Counts on, modulo whatever: it differs from before if the peer has dispatched anything."""
+    age: float
+    """Seconds that its oldest request had waited, when the table came."""
+
+
+class News(NamedTuple):
+    """What a peer has done for a flow since its last table."""
+
+    priority: int
+    flow: int
+    dispatched: int
+    served: int
+
+
+class _Peer:
+    __slots__ = ("bands", "counters", "rows", "run", "seen", "sent")
+
+    def __init__(self, run: int, sent: float, seen: float, columns: Columns) -> None:
+        self.run, self.sent, self.seen = run, sent, seen
+        self.rows = len(columns.flows)
+        priorities = columns.priorities
+        if len(priorities) and (priorities == priorities[0]).all():
+            self.bands = {int(priorities[0]): _band(columns, slice(None))}
+        else:
+            self.bands = {int(one): _band(columns, priorities == one) for one in np.unique(priorities)}
+        self.counters = columns
+
+
+class Peers:
+    """The tables, and their sums per band."""
+
+    def __init__(self) -> None:
+        self._peers: dict[str, _Peer] = {}
+        self._rows = 0
+        self.version = 0
+        """Counts changes."""
+        self.waiting: dict[int, int] = {}
+        """Requests that wait at peers, per band; bands without any aren't there."""
+
+    def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> list[News]:
+        """Take in a peer's sound table; one that a later table of the same run overtook says nothing. What the peer has
+        done since its last table; nothing of one that wasn't heard of."""
+        known = self._peers.get(sender)
+        if known is not None and known.run == run and sent < known.sent:
+            return []
+        peer = _Peer(run, sent, now, unpack(table))
+        self._remove(sender)
+        if self._rows + peer.rows <= MOST_ROWS:
+            self._peers[sender] = peer
+            self._rows += peer.rows
+            self._count(peer, 1)
+        self.version += 1
+        return [] if known is None or known.run != run else _news(known.counters, peer.counters)
+
+    def forget(self, sender: str) -> None:
+        """The peer leaves."""
+        if sender in self._peers:
+            self._remove(sender)
+            self.version += 1
+
+    def expire(self, now: float) -> list[str]:
+        """Drop the tables that are too old; their senders."""
+        gone = [sender for sender, peer in self._peers.items() if now >= peer.seen + EXPIRY]
+        for sender in gone:
+            self.forget(sender)
+        return gone
+
+    def next_expiry(self) -> float:
+        """When the next table will be too old."""
+        return min((peer.seen for peer in self._peers.values()), default=inf) + EXPIRY
+
+    def of(self, priority: int) -> Iterator[tuple[str, float, PeerBand]]:
+        """(sender, when its table came, the band) of each peer that has anything in the band, in the senders' order."""
+        for sender in sorted(self._peers):
+            peer = self._peers[sender]
+            band = peer.bands.get(priority)
+            if band is not None and (band.requests or band.running):
+                yield sender, peer.seen, band
+
+    def progress(self, priority: int) -> int:
+        """Differs from before if peers have dispatched requests of the band."""
+        return sum(peer.bands[priority].dispatched for peer in self._peers.values() if priority in peer.bands)
+
+    def _remove(self, sender: str) -> None:
+        peer = self._peers.pop(sender, None)
+        if peer is not None:
+            self._rows -= peer.rows
+            self._count(peer, -1)
+
+    def _count(self, peer: _Peer, sign: int) -> None:
+        for priority, band in peer.bands.items():
+            total = self.waiting.pop(priority, 0) + sign * band.requests
+            if total:
+                self.waiting[priority] = total
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __repr__(self) -> str:
+        return f"<Peers {len(self._peers)}, {sum(self.waiting.values())} requests waiting>"
+
+
+def _band(columns: Columns, rows: Any) -> PeerBand:
+    requests, running = columns.requests[rows], columns.running[rows]
+    return PeerBand(
+        flows=columns.flows[rows],
+        demands=requests.astype(np.float64) + running,
+        requests=int(requests.sum(dtype=np.int64)),
+        running=int(running.sum(dtype=np.int64)),
+        dispatched=int(columns.dispatched[rows].sum(dtype=np.int64)),
+        age=float(columns.ages[rows].max()) / 1000,
+    )
+
+
+def _news(before: Columns, after: Columns) -> list[News]:
+    """What has grown, flow by flow. A flow that wasn't in the table before counts from 0; unless the table had no row
+    for each, so that it may only have got one again."""
+    if not len(after.flows):
+        return []
+    dispatched, served = np.zeros((2, len(after.flows)), np.uint32)
+    if REST in before.flows:
+        dispatched, served = after.dispatched.copy(), after.served.copy()
+    if np.array_equal(before.flows, after.flows) and np.array_equal(before.priorities, after.priorities):
+        dispatched, served = before.dispatched, before.served
+    elif len(before.flows):
+        old, new = _keys(before), _keys(after)
+        order = np.argsort(old)
+        rows = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
+        found = old[rows] == new
+        dispatched[found], served[found] = before.dispatched[rows[found]], before.served[rows[found]]
+    dispatched, served = _grown(dispatched, after.dispatched), _grown(served, after.served)
+    changed = np.flatnonzero(((dispatched > 0) | (served > 0)) & (after.flows != REST))
+    columns = (after.priorities, after.flows, dispatched, served)
+    return [News(*row) for row in zip(*(column[changed].tolist() for column in columns), strict=True)]
+
+
+def _keys(columns: Columns) -> Integers:
+    """One number for a flow of a band."""
+    keys: Integers = columns.flows ^ (columns.priorities.astype(np.uint64) * _ODD)
+    return keys
+
+
+def _grown(before: Integers, after: Integers) -> Integers:
+    """By how much counters have grown; they may have passed 2^32. One that shrank began anew."""
+    grown = after - before
+    counts: Integers = np.where(grown < _HALF, grown, after)
+    return counts

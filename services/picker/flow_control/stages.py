@@ -1,0 +1,50 @@
+"""Saturation by stage: where prefill and decode have endpoints of their own, the fuller of the two counts."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from msgspec import Struct
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.layout import Layout, Rows
+
+ROLE = "llm-d.ai/role"
+"""Label of an endpoint's role."""
+_BOTH = frozenset({"prefill-decode", "both", "encode-prefill-decode"})
+_PREFILL = _BOTH | {"prefill", "encode-prefill"}
+_DECODE = _BOTH | {"decode", ""}
+
+
+class Stages(Struct, frozen=True):
+    """The endpoints of each stage. One that only encodes, or has an unknown role, is of neither."""
+
+    prefill: Rows
+    decode: Rows
+    every: Rows
+
+    @classmethod
+    def of(cls, layout: Layout) -> "Stages":
+        """The stages of a layout."""
+        roles = [endpoint.labels.get(ROLE, "") for endpoint in layout.endpoints]
+        return cls(
+            prefill=_rows(layout, (role in _PREFILL for role in roles)),
+            decode=_rows(layout, (role in _DECODE for role in roles)),
+            every=layout.all_rows,
+        )
+
+    def saturations(self, detector: SaturationDetector, cycle: Cycle) -> dict[str, float]:
+        """By stage, for those that have endpoints. Where none has, all endpoints are judged together, as `pool`."""
+        stages = {"prefill": self.prefill, "decode": self.decode}
+        present = {name: rows for name, rows in stages.items() if len(rows)} or {"pool": self.every}
+        return {name: detector.saturation(cycle, rows) for name, rows in present.items()}
+
+    def saturation(self, detector: SaturationDetector, cycle: Cycle) -> float:
+        """Of the fullest stage. Without endpoints, it is 1; NaN if the detector says so of any."""
+        found = self.saturations(detector, cycle).values()
+        return float(np.max(np.array([*found])))
+
+
+def _rows(layout: Layout, chosen: Iterable[bool]) -> Rows:
+    rows = layout.all_rows[np.fromiter(chosen, np.bool_, len(layout))]
+    return layout.all_rows if len(rows) == len(layout) else rows

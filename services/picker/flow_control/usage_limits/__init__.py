@@ -1,0 +1,1 @@
+"""Usage limit policies, one a file."""

@@ -1,0 +1,309 @@
+"""One picker's queues: limits, ends of waits, bands."""
+
+from math import inf
+
+import pytest
+
+from services.picker.flow_control.controller import MOST_AT_ONCE, BlockedBand
+from services.picker.flow_control.settings import FlowControlSettings
+from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
+from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_id
+from tests.unit.services.picker.flow_control.flows import Picker, Room, band, drained, parameters, settings
+
+STRICT = "global-strict-fairness-policy"
+
+
+@pytest.mark.parametrize(
+    ("how", "taken", "refused"),
+    [
+        # (priority, bytes) that are taken, and then one that isn't
+        (settings(band(max_requests=2)), [(0, 0), (0, 0)], (0, 0)),
+        (settings(band(max_bytes=100)), [(0, 60), (0, 40)], (0, 1)),
+        (settings(band(max_bytes=100)), [], (0, 101)),
+        (settings(max_requests=2), [(0, 0), (5, 0)], (0, 0)),
+        (settings(max_bytes=100), [(0, 60), (5, 40)], (5, 1)),
+        (settings(bands={5: band(max_requests=1)}), [(0, 0), (0, 0), (5, 0)], (5, 0)),
+        (settings(negative_template=band(max_requests=1)), [(0, 0), (0, 0), (-1, 0)], (-1, 0)),
+        # of a priority without a band, it counts in band 0
+        (settings(bands={0: band(max_requests=1)}), [(77, 0)], (0, 0)),
+    ],
+)
+@pytest.mark.parametrize("empty", [False, True])
+def test_limits(how: FlowControlSettings, taken: list[tuple[int, int]], refused: tuple[int, int], empty: bool) -> None:
+    picker = Picker(how, Room(0 if empty else 10))
+    picker.pool.in_flight = 10
+    picker.controller.want([5, -1])
+    picker.dispatch()
+    items = []
+    for priority, size in taken:
+        items.append(item := Waiting("a", priority, 0.0, bytes=size))
+        picker.controller.expire(0.0, empty)
+        assert picker.controller.enqueue(item, 0.0) is None
+    priority, size = refused
+    expected = Outcome.REJECTED_NO_ENDPOINTS if empty else Outcome.REJECTED_CAPACITY
+    assert picker.offer(priority, bytes=size) is expected
+    assert picker.controller.admit(Waiting("a", priority, 0.0, bytes=size), 0.0, picker.pool) is expected
+    if items:  # what leaves makes room at once
+        picker.controller.cancel(items[-1], 0.0)
+        assert picker.offer(priority, bytes=size) is None
+
+
+def test_limits_of_zero_in_total_are_none() -> None:
+    picker = Picker(settings(max_requests=0, max_bytes=0))
+    for _ in range(100):
+        assert picker.offer(bytes=10**6) is None
+    assert (picker.controller.requests, picker.controller.bytes) == (100, 10**8)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "no_endpoint_ttl", "regimes", "expected"),
+    [
+        # (from when, is the pool empty) → when the wait of a request of second 0 is over
+        (60, 60, [(0, False)], (60, Outcome.EXPIRED)),
+        (60, 5, [(0, True)], (5, Outcome.EXPIRED_NO_ENDPOINTS)),
+        (60, 300, [(0, False), (50, True)], (350 - 48, Outcome.EXPIRED_NO_ENDPOINTS)),  # the grace ends it at 302
+        (60, 300, [(0, True), (100, False)], (160, Outcome.EXPIRED)),
+        (0, 30, [(0, False)], (inf, None)),
+        (0, 30, [(0, False), (1000, True)], (1030, Outcome.EXPIRED_NO_ENDPOINTS)),
+        (30, 0, [(0, True)], (inf, None)),
+        (60, 60, [(at, at % 20 == 0) for at in range(0, 100, 10)], (62, Outcome.EXPIRED_NO_ENDPOINTS)),
+    ],
+)
+def test_times_to_live(
+    ttl: float, no_endpoint_ttl: float, regimes: list[tuple[float, bool]], expected: tuple[float, Outcome | None]
+) -> None:
+    picker = Picker(settings(ttl=ttl, no_endpoint_ttl=no_endpoint_ttl), Room(1))
+    picker.pool.in_flight = 1
+    picker.add("a")
+    over, outcome = expected
+    for since, empty in regimes:
+        if since < over:
+            picker.controller.expire(since, empty)
+    assert picker.controller.next_wake() == over
+    if outcome is not None:
+        last_empty = [empty for since, empty in regimes if since < over][-1]
+        picker.controller.expire(over - 0.001, last_empty)
+        assert picker.told == []
+        picker.controller.expire(over, last_empty)
+        assert picker.told == [("a", outcome)]
+        assert picker.controller.next_wake() == inf
+
+
+def test_waits_end_in_the_order_of_their_ends() -> None:
+    picker = Picker(settings(ttl=10.0))
+    for name, second, deadline in (("a", 0, inf), ("b", 1, 30.0), ("c", 2, 5.0), ("d", 3, inf)):
+        picker.now = second
+        picker.add(name, deadline=deadline)
+    ends = []
+    while (wake := picker.controller.next_wake()) < inf:
+        before = len(picker.told)
+        picker.controller.expire(wake, False)
+        ends += [(wake, owner) for owner, _ in picker.told[before:]]
+    assert ends == [(5.0, "c"), (10.0, "a"), (11.0, "b"), (13.0, "d")]
+
+
+def test_a_pool_that_scales_from_zero_serves_its_queue() -> None:
+    picker = Picker(pool=Room(0))
+    picker.add("a")
+    picker.add("b")
+    assert picker.dispatch() == []
+    picker.pool.capacity = 1
+    assert picker.dispatch() == ["a"]
+
+
+def test_a_cancelled_request_leaves_at_once_and_once() -> None:
+    picker = Picker(pool=Room(0))
+    first, second = picker.add("a", bytes=10, tokens=3), picker.add("b", bytes=5)
+    assert picker.controller.cancel(first, 0.0)
+    assert not picker.controller.cancel(first, 0.0)
+    assert (picker.controller.requests, picker.controller.bytes) == (1, 5)
+    picker.pool.capacity = 5
+    assert picker.dispatch() == ["b"]
+    assert not picker.controller.cancel(second, 0.0)
+    assert picker.told == [("a", Outcome.CANCELLED), ("b", Outcome.DISPATCHED)]
+
+
+def test_a_request_is_queued_once() -> None:
+    picker = Picker()
+    item = picker.add("a")
+    with pytest.raises(ValueError, match="queued before"):
+        picker.controller.enqueue(item, 0.0)
+
+
+def test_finishing_twice_counts_once() -> None:
+    picker = Picker()
+    item = picker.add("a")
+    picker.dispatch()
+    picker.finish(item)
+    picker.controller.finished(item, 0.0)
+    assert [one.running for one in picker.controller.bands()] == [0]
+
+
+def test_each_call_is_bounded_and_says_that_there_is_more() -> None:
+    picker = Picker(settings(ttl=1.0))
+    for number in range(2 * MOST_AT_ONCE + 1):
+        picker.add(number)
+    assert picker.controller.dispatch(0.5, picker.pool) == MOST_AT_ONCE
+    assert picker.controller.next_wake() == 0.5
+    assert picker.controller.expire(2.0, False) == MOST_AT_ONCE
+    assert picker.controller.next_wake() <= 2.0
+    assert picker.controller.expire(2.0, False) == 1
+    for number in range(MOST_AT_ONCE + 1):
+        picker.add(number)
+    assert [picker.controller.shut_down(3.0) for _ in range(3)] == [MOST_AT_ONCE, 1, 0]
+
+
+def test_shutdown_ends_every_wait_and_takes_nobody() -> None:
+    picker = Picker(settings(bands={7: band()}), Room(0))
+    picker.add("a")
+    picker.add("b", priority=7)
+    picker.controller.shut_down(1.0)
+    assert picker.told == [("b", Outcome.SHUT_DOWN), ("a", Outcome.SHUT_DOWN)]
+    assert picker.offer() is Outcome.SHUT_DOWN
+    assert picker.controller.admit(Waiting("a", 0, 1.0), 1.0, picker.pool) is Outcome.SHUT_DOWN
+
+
+def test_higher_bands_go_first_and_one_at_a_time() -> None:
+    picker = Picker(settings(bands={10: band(), -5: band()}), Room(0))
+    for name, priority in (("low", -5), ("none", 0), ("high", 10), ("low too", -5), ("high too", 10)):
+        picker.add(name, priority=priority)
+    picker.pool.capacity = 3
+    assert picker.dispatch() == ["high", "high too", "none"]
+    picker.finish(picker.running[0])
+    picker.add("last", priority=10)
+    assert picker.dispatch() == ["last"]
+    picker.pool.capacity = 9
+    assert picker.dispatch() == ["low", "low too"]
+
+
+def test_bands_of_objectives_stay_until_they_are_empty() -> None:
+    picker = Picker(pool=Room(1))
+    picker.controller.want([3])
+    running, waiting = picker.add("running", priority=3), picker.add("waiting", priority=3)
+    picker.dispatch()
+    picker.controller.want([])
+    assert [one.priority for one in picker.controller.bands()] == [3, 0]
+    assert picker.add("later", priority=3).priority == 0
+    picker.finish(running)
+    assert picker.dispatch() == ["waiting"]
+    picker.finish(waiting)
+    assert [one.priority for one in picker.controller.bands()] == [0]
+    assert picker.dispatch() == ["later"]
+
+
+def test_an_idle_queue_is_passed() -> None:
+    picker = Picker(settings(bands={5: band()}, usage_limits=parameters(PriorityHoldbackPolicy, minCeiling=0.5)))
+    picker.pool.capacity = 2
+    offered = [Waiting("a", priority, 0.0) for priority in (0, 0, 5, 5)]
+    outcomes = []
+    for item in offered:
+        outcomes.append(picker.controller.admit(item, 0.0, picker.pool))
+        if outcomes[-1] is Outcome.DISPATCHED:
+            picker.pool.in_flight += 1
+            picker.running.append(item)
+    # a low one fills half of the pool, a second has to wait, and while it does, so do others
+    assert outcomes == [Outcome.DISPATCHED, None, None, None]
+    assert picker.told == []
+    assert picker.controller.dispatch(0.0, picker.pool) == 1
+    for item in list(picker.running):
+        picker.finish(item)
+    picker.dispatch()
+    assert picker.controller.requests == 1
+    assert [one.requests for one in picker.controller.bands()] == [0, 1]
+
+
+def test_a_caller_may_call_back() -> None:
+    picker = Picker(pool=Room(1))
+
+    def finish_at_once(item: Waiting) -> None:
+        picker.finish(item)
+        picker.controller.dispatch(picker.now, picker.pool)
+
+    picker.when_dispatched = finish_at_once
+    for name in "abc":
+        picker.add(name)
+    assert picker.controller.dispatch(0.0, picker.pool) == 3
+    assert [owner for owner, _ in picker.told] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("header", "id"),
+    [("", DEFAULT_FLOW), ("tenant", "tenant"), ("x" * LONGEST_ID, "x" * LONGEST_ID)],
+)
+def test_the_id_of_a_flow(header: str, id: str) -> None:
+    assert flow_id(header) == id
+
+
+def test_long_ids_are_cut_and_stay_different() -> None:
+    one, two = flow_id("x" * 65536), flow_id("x" * 65535 + "\ud800")
+    assert len(one) == len(two) == LONGEST_ID
+    assert one != two
+
+
+def test_a_million_ids_take_the_memory_of_as_many_as_are_allowed() -> None:
+    picker = Picker(settings(max_flows=10), Room(0))
+    items = [picker.add(number, f"flow-{number}") for number in range(1000)]
+    (only,) = picker.controller.bands()
+    assert len(only.flows) == 11  # one is that of the others
+    assert sum(flow.requests for flow in only.flows.values()) == 1000
+    for item in items:
+        picker.controller.cancel(item, 0.0)
+    for number in range(1000, 2000):  # idle flows make room for others
+        picker.controller.cancel(picker.add(number, f"flow-{number}"), 0.0)
+    assert len(only.flows) <= 11
+    picker.controller.table(10.0)
+    assert not only.flows
+
+
+def test_what_is_blocked_is_told_for_evictions() -> None:
+    how = settings(bands={5: band(), -5: band()}, usage_limits=parameters(PriorityHoldbackPolicy, minCeiling=0.0))
+    picker = Picker(how, Room(10))
+    picker.pool.in_flight = 10
+    for priority in (5, -5):
+        picker.add(priority, priority=priority)
+    picker.dispatch()
+    # the ceilings are 1, 0.5 and 0: nothing waits in band 0, and the lowest may never dispatch
+    assert picker.controller.blocked() == [BlockedBand(5, 1.0)]
+    picker.pool.in_flight = 9
+    assert picker.dispatch() == [5]
+    assert picker.controller.blocked() == []
+
+
+def test_what_an_explanation_needs() -> None:
+    picker = Picker(pool=Room(0))
+    for name in "ab":
+        picker.add(name)
+    picker.now, picker.pool.capacity = 3.0, 5
+    picker.controller.dispatch(picker.now, picker.pool, "layout")
+    last = picker.running[-1]
+    assert (last.ahead, last.enqueued_at, last.dispatched_at, last.released_by) == (1, 0.0, 3.0, "layout")
+
+
+def test_retry_after_follows_the_drain_rate() -> None:
+    picker = Picker(pool=Room(0))
+    assert picker.controller.retry_after(0.0) == 1
+    picker.add("first")
+    assert picker.controller.retry_after(0.0) == 60  # nothing has drained yet
+    picker.pool.capacity = inf
+    for second in range(100):
+        picker.now = float(second)
+        for _ in range(2):
+            picker.add("x")
+        picker.dispatch()
+    picker.pool.capacity = 0
+    for _ in range(20):
+        picker.add("y")
+    assert 9 <= picker.controller.retry_after(picker.now) <= 11  # two a second
+
+
+def test_everything_drains() -> None:
+    picker = Picker(settings(band(STRICT)), Room(7))
+    for number in range(100):
+        picker.add(number, priority=0)
+
+    def take() -> list[int]:
+        for item in list(picker.running):
+            picker.finish(item)
+        return picker.dispatch()
+
+    assert drained(take) == list(range(100))

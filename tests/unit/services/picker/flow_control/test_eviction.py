@@ -1,0 +1,85 @@
+from math import inf, nan
+
+import pytest
+
+from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
+from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
+from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
+from services.picker.flow_control.eviction.victims import count, eligible, victims
+from services.picker.flow_control.interfaces import Running
+
+
+@pytest.mark.parametrize(
+    ("saturation", "ceiling", "in_flight", "pending", "expected"),
+    [
+        (1.0, 1.0, 10, 0.0, 1),  # at the ceiling: one less is below
+        (1.05, 1.0, 10, 0.0, 1),  # a request weighs 0.105
+        (1.2, 1.0, 10, 0.0, 2),  # 0.2 of 0.12 each
+        (2.0, 1.0, 10, 0.0, 2),  # 5, but not at once
+        (1.2, 1.0, 10, 0.12, 1),
+        (1.0, 1.0, 10, 0.1, 0),
+        (1.1, 1.0, 11, 0.2, 0),
+        (1.0, 1.0, 0, 0.0, 0),
+        (0.0, 0.0, 5, 0.0, 0),
+        (nan, 1.0, 5, 0.0, 0),
+        (inf, 1.0, 5, 0.0, 0),
+    ],
+)
+def test_how_many_go(saturation: float, ceiling: float, in_flight: int, pending: float, expected: int) -> None:
+    assert count(saturation, ceiling, in_flight, pending) == expected
+
+
+RUNNING = [
+    Running("old", -1, 1.0),
+    Running("new", -1, 9.0),
+    Running("lowest", -5, 2.0),
+    Running("normal", 0, 8.0),
+    Running("high", 10, 9.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("most", "below", "expected"),
+    [
+        (1, 10, ["lowest"]),
+        (2, 10, ["lowest", "new"]),
+        (9, 10, ["lowest", "new", "old"]),  # what isn't sheddable stays
+        (9, -1, ["lowest"]),  # for a band that is sheddable itself, only lower ones go
+        (9, -5, []),
+        (0, 10, []),
+    ],
+)
+def test_who_goes(most: int, below: int, expected: list[str]) -> None:
+    accepts, order = SheddableEvictionFilter("filter"), PriorityThenTimeEvictionOrderPolicy("order")
+    assert [one.id for one in victims(RUNNING, most, below, accepts, order)] == expected
+
+
+@pytest.mark.parametrize(
+    ("blocked", "victim", "band"), [([10, 0], -1, 10), ([-1, -5], -1, None), ([-1], -5, -1), ([], -5, None)]
+)
+def test_for_whom(blocked: list[int], victim: int, band: int | None) -> None:
+    assert eligible(blocked, victim) == band
+
+
+def test_the_next_decision_waits_until_the_last_one_shows() -> None:
+    reclamation = Reclamation(grace=0.5)
+    assert reclamation.open(0.0)
+    reclamation.evicted("a", 0.1, 0.0)
+    reclamation.evicted("b", 0.1, 0.0)
+    reclamation.ended("a", 1.0)
+    reclamation.ended("nobody", 1.0)
+    assert not reclamation.open(2.0)  # b hasn't ended
+    assert reclamation.pending == pytest.approx(0.1)
+    reclamation.ended("b", 3.0)
+    assert not reclamation.open(3.4)
+    assert reclamation.next_look() == 3.5
+    assert reclamation.open(3.5)
+    assert (reclamation.pending, reclamation.next_look()) == (0, inf)
+
+
+def test_a_stream_that_never_ends_counts_as_ended_after_a_while() -> None:
+    reclamation = Reclamation(grace=0.5)
+    reclamation.evicted("a", 0.1, 0.0)
+    assert not reclamation.open(CONFIRMATION_TIMEOUT - 0.1)
+    assert not reclamation.open(CONFIRMATION_TIMEOUT)
+    assert reclamation.open(CONFIRMATION_TIMEOUT + 0.5)

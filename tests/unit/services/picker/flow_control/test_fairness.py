@@ -1,0 +1,197 @@
+import pytest
+
+from services.picker.flow_control.fairness.program_aware import ProgramAwareFairness
+from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.interfaces import FlowOrder
+from services.picker.flow_control.ordering.fcfs import FcfsOrderingPolicy
+from services.picker.flow_control.settings import BandSettings
+from tests.unit.services.picker.flow_control.flows import ROUND_ROBIN, Picker, Room, band, parameters, settings, tell
+
+
+def one_by_one(picker: Picker, count: int) -> str:
+    """The flows of the next requests, with room for one at a time."""
+    served = ""
+    for _ in range(count):
+        picker.pool.capacity = picker.pool.in_flight + 1
+        served += "".join(name[0] for name in picker.dispatch())
+    return served
+
+
+@pytest.mark.parametrize(
+    ("weights", "arrivals", "expected"),
+    [
+        ({}, "aaabbc", "abcaba"),
+        ({}, "cba", "abc"),
+        # a has two turns a round: (0, a) (0, b) (0.5, a) (1, a) (1, b) (1.5, a) (2, b)
+        ({"a": 2.0}, "aaaabbb", "abaabab"),
+        # b has a turn every other round
+        ({"b": 0.5}, "aaaabb", "abaaba"),
+    ],
+)
+def test_flows_take_turns(weights: dict[str, float], arrivals: str, expected: str) -> None:
+    picker = Picker(settings(weights=weights), Room(0))
+    for name in arrivals:
+        picker.add(name, name)
+    assert one_by_one(picker, len(expected)) == expected
+
+
+def test_a_flow_that_comes_joins_where_the_turns_are() -> None:
+    picker = Picker(pool=Room(0))
+    for name in "bbbccc":
+        picker.add(name, name)
+    assert one_by_one(picker, 3) == "bcb"
+    picker.add("a", "a")  # before b, so its turn is in the next round
+    picker.add("d", "d")  # after b, so its turn is in this round
+    assert one_by_one(picker, 5) == "cdabc"
+
+
+def test_turns_begin_with_the_first_flow_when_all_have_gone() -> None:
+    picker = Picker(pool=Room(0))
+    for name in "aab":
+        picker.add(name, name)
+    assert one_by_one(picker, 3) == "aba"
+    for name in "baab":
+        picker.add(name, name)
+    assert one_by_one(picker, 4) == "abab"
+
+
+def test_a_global_strict_band_has_no_flows() -> None:
+    picker = Picker(settings(band("global-strict-fairness-policy")), Room(0))
+    for name in "aabcab":
+        picker.now += 1
+        picker.add(name, name)
+    assert one_by_one(picker, 6) == "aabcab"
+
+
+def test_what_peers_dispatch_of_a_flow_counts_as_its_turns() -> None:
+    pickers = {name: Picker(pool=Room(0), id=name) for name in ("me", "peer")}
+    me, peer = pickers["me"], pickers["peer"]
+    for _ in range(3):
+        peer.add("b", "b")
+    tell(pickers, ["peer"], 0.0)
+    assert one_by_one(peer, 2) == "bb"
+    for name in "aaabbb":
+        me.add(name, name)
+    tell(pickers, ["peer"], 0.01)  # two of b since the last table
+    me.controller.forget("peer")
+    assert one_by_one(me, 6) == "aaabbb"
+
+
+def serve(picker: Picker, flow: str, prompt: int, completion: int = 0) -> None:
+    """Have a request of the flow cost so much."""
+    item = picker.add(flow, flow)
+    picker.pool.capacity = picker.pool.in_flight + 1
+    picker.dispatch()
+    picker.finish(item, prompt, completion)
+
+
+PROGRAM_AWARE = "program-aware-fairness"
+
+
+def test_the_program_that_got_the_least_is_next() -> None:
+    picker = Picker(settings(band(PROGRAM_AWARE)), Room(0))
+    serve(picker, "a", 100, 50)  # 200
+    serve(picker, "b", 150)
+    serve(picker, "c", 0, 90)  # 180
+    for name in "abcabc":
+        picker.add(name, name)
+    # nothing is served while they wait, so the least stays the least: b 150, c 180, a 200
+    assert one_by_one(picker, 6) == "bbccaa"
+
+
+def test_a_long_wait_outweighs_some_service() -> None:
+    picker = Picker(settings(band(PROGRAM_AWARE)), Room(0))
+    serve(picker, "a", 100)
+    serve(picker, "b", 80)
+    serve(picker, "c", 0, 0)
+    picker.now = 1.0
+    picker.add("a", "a")
+    picker.now = 2.0
+    picker.add("b", "b")
+    picker.add("c", "c")
+    picker.now = 3.0
+    # a: 0.8·0 + 0.2·1 = 0.2; b: 0.8·0.2 + 0.2·0 = 0.16; c: 0.8·1 + 0 = 0.8. Then, of two,
+    # b is the one with less service and a the one that waited longer: b has 0.8, a has 0.2
+    assert one_by_one(picker, 3) == "cba"
+
+
+@pytest.mark.parametrize(("half_life", "expected"), [(60.0, "ba"), (0.0, "ab")])
+def test_service_fades(half_life: float, expected: str) -> None:
+    fairness = parameters(ProgramAwareFairness, lasHalfLifeSeconds=half_life)
+    picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
+    serve(picker, "b", 100)
+    picker.now = 120.0
+    serve(picker, "a", 50)  # b has 25 left, or 100
+    for name in "ab":
+        picker.add(name, name)
+    assert one_by_one(picker, 2) == expected
+
+
+def test_service_is_forgotten_after_its_time() -> None:
+    fairness = parameters(ProgramAwareFairness, evictionTtlSeconds=100, evictionSweepSeconds=10, lasHalfLifeSeconds=0)
+    picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
+    serve(picker, "b", 100)
+    assert fairness.state() == {"programs": 1}
+    picker.now = 101.0
+    serve(picker, "a", 50)
+    assert fairness.state() == {"programs": 1}
+    for name in "ab":
+        picker.add(name, name)
+    assert one_by_one(picker, 2) == "ba"
+
+
+def test_service_counts_for_as_long_as_the_clock_runs() -> None:
+    picker = Picker(settings(band(PROGRAM_AWARE)), Room(0))
+    for day in range(30):
+        picker.now = day * 86_400.0
+        serve(picker, "a", 100)
+        serve(picker, "b", 99)
+        for name in "ab":
+            picker.add(name, name)
+        assert one_by_one(picker, 2) == "ba"
+
+
+def test_service_at_peers_counts() -> None:
+    pickers = {name: Picker(settings(band(PROGRAM_AWARE)), Room(0), id=name) for name in ("me", "peer")}
+    tell(pickers, ["peer"])
+    serve(pickers["peer"], "a", 100)
+    tell(pickers, ["peer"], 0.01)
+    me = pickers["me"]
+    serve(me, "b", 60)
+    for name in "ab":
+        me.add(name, name)
+    assert one_by_one(me, 2) == "ba"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"strategy": "fifo"},
+        {"evictionTtlSeconds": -1},
+        {"evictionSweepSeconds": 0},
+        {"lasWeightService": -0.1},
+        {"lasWeightHeadWait": -0.1},
+        {"lasHalfLifeSeconds": -1},
+    ],
+)
+def test_parameters_out_of_range_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        parameters(ProgramAwareFairness, **given)
+
+
+class _Broken(FlowOrder):
+    def activated(self, flow: Flow) -> None:
+        raise RuntimeError("activated")
+
+    def pick(self, now: float) -> Flow | None:
+        raise RuntimeError("pick")
+
+
+def test_a_failing_policy_costs_its_turns_and_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    how = settings(band(ROUND_ROBIN))
+    monkeypatch.setattr(type(how.template.fairness), "flow_order", lambda self: _Broken())
+    picker = Picker(how)
+    for name in "ab":
+        picker.add(name, name)
+    assert sorted(picker.dispatch()) == ["a", "b"]
+    assert set(picker.failures) == {"activated", "pick"}

@@ -1,0 +1,222 @@
+"""Tables: what they say, what is refused, and what peers make of them."""
+
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.picker.flow_control.peers import EXPIRY, News, Peers
+from services.picker.flow_control.queue_table import MOST_ROWS, REST, QueueTable, unpack
+from services.picker.flow_control.waiting import flow_hash
+from tests.unit.services.picker.flow_control.flows import Picker, Room, band, settings
+
+Row = tuple[int, int, int, int, int, int, int, int]
+
+
+def table(*rows: Row) -> QueueTable:
+    """Of rows (priority, flow, requests, tokens, age, running, dispatched, served)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 8
+    packed = [
+        np.array(column, kind).tobytes() for column, kind in zip(columns, ["<i4", "<u8", *["<u4"] * 6], strict=True)
+    ]
+    return QueueTable(**dict(zip(QueueTable.__struct_fields__, packed, strict=True)))
+
+
+def rows(packed: QueueTable) -> list[Row]:
+    assert packed.fault() is None
+    return list(zip(*(column.tolist() for column in unpack(packed)), strict=True))
+
+
+def test_a_table_says_what_waits_and_runs() -> None:
+    picker = Picker(settings(bands={7: band()}), Room(1))
+    done = picker.add("done", "a", tokens=10)
+    picker.dispatch()
+    picker.finish(done, 100, 50)
+    picker.now = 1.0
+    picker.add("runs", "a", tokens=20)
+    picker.dispatch()
+    picker.now = 2.0
+    picker.add("waits", "b", tokens=30)
+    picker.now = 2.5
+    picker.add("waits too", "b", tokens=5)
+    picker.add("high", "b", 7, tokens=2**40)
+    a, b = flow_hash("a"), flow_hash("b")
+    assert rows(picker.controller.table(3.0)) == [
+        (7, b, 1, 2**32 - 1, 500, 0, 0, 0),
+        (0, a, 0, 0, 0, 1, 2, 200),
+        (0, b, 2, 35, 1000, 0, 0, 0),
+    ]
+
+
+def test_an_idle_flow_stays_until_peers_have_heard_of_it() -> None:
+    picker = Picker()
+    item = picker.add("x", "a")
+    picker.dispatch()
+    picker.finish(item, 5, 0)
+    assert rows(picker.controller.table(1.4)) == [(0, flow_hash("a"), 0, 0, 0, 0, 1, 5)]
+    assert rows(picker.controller.table(1.6)) == []
+
+
+def test_a_long_table_sums_up_the_smallest_flows() -> None:
+    picker = Picker(settings(bands={7: band()}, max_rows=3), Room(0))
+    for name in ["high", *"aaabbcdd"]:
+        picker.add(name, name, 7 if name == "high" else 0)
+        picker.now += 1
+    told = rows(picker.controller.table(picker.now))
+    assert told[:3] == [
+        (7, flow_hash("high"), 1, 1, 9000, 0, 0, 0),
+        (0, flow_hash("a"), 3, 3, 8000, 0, 0, 0),
+        (0, flow_hash("b"), 2, 2, 5000, 0, 0, 0),
+    ]
+    assert told[3:] == [(0, REST, 3, 3, 3000, 0, 0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({}, None),
+        ({"flows": b"x" * 7}, "flows has 7 bytes"),
+        ({"priorities": b""}, "priorities has 0 bytes, 4 are needed"),
+        ({"requests": b"x" * 8}, "requests has 8 bytes"),
+        ({"served": b"x" * 5}, "served has 5 bytes"),
+        ({"flows": b"x" * 8 * (MOST_ROWS + 1)}, "10001 flows"),
+    ],
+)
+def test_an_inconsistent_table_is_refused(change: dict[str, bytes], fault: str | None) -> None:
+    found = msgspec.structs.replace(table((0, 1, 1, 1, 1, 1, 1, 1)), **change).fault()
+    assert found is None if fault is None else found is not None and found.startswith(fault)
+
+
+def test_a_table_is_the_same_after_its_way() -> None:
+    sent = table((-5, 2**64 - 1, 1, 2, 3, 4, 5, 6))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=QueueTable) == sent
+    assert rows(QueueTable()) == []
+
+
+def columns(rows: int) -> st.SearchStrategy[dict[str, bytes]]:
+    """Columns of so many rows of whatever, seldom with one that is too long."""
+    sizes = {name: 8 if name == "flows" else 4 for name in QueueTable.__struct_fields__}
+    extremes = st.sampled_from([b"\xff", b"\x00", b"\x7f", b"\x80"])
+    return st.fixed_dictionaries(
+        {
+            name: st.binary(min_size=size * rows, max_size=size * rows + (rows == 3))
+            | extremes.map(lambda byte, length=size * rows: byte * length)  # type: ignore[misc]
+            for name, size in sizes.items()
+        }
+    )
+
+
+@given(st.lists(st.integers(0, 3).flatmap(columns), max_size=4))
+def test_any_bytes_are_refused_or_taken_in(tables: list[dict[str, bytes]]) -> None:
+    picker = Picker(pool=Room(1))
+    picker.add("a")
+    picker.add("b")
+    for number, bytes_of in enumerate(tables):
+        foreign = QueueTable(**bytes_of)
+        if foreign.fault() is None:
+            picker.controller.apply("peer", 1, float(number), foreign, 0.0)
+            picker.dispatch()
+    picker.now = 10.0
+    picker.dispatch()
+    assert len(picker.running) == 1
+
+
+@dataclass
+class Heard:
+    """A table that comes from a peer."""
+
+    rows: list[Row]
+    sent: float = 1.0
+    run: int = 1
+    sender: str = "one"
+    at: float = 1.0
+
+
+def hear(*tables: Heard) -> tuple[Peers, list[News]]:
+    """(what is known after these tables, what was new with the last of them)."""
+    peers, news = Peers(), []
+    for heard in tables:
+        news = peers.apply(heard.sender, heard.run, heard.sent, table(*heard.rows), heard.at)
+    return peers, news
+
+
+def known(peers: Peers, priority: int) -> dict[str, tuple[int, int]]:
+    return {sender: (one.requests, one.running) for sender, _, one in peers.of(priority)}
+
+
+@pytest.mark.parametrize(
+    ("tables", "expected", "waiting"),
+    [
+        ([Heard([(5, 1, 2, 0, 0, 3, 0, 0), (0, 1, 4, 0, 0, 0, 0, 0)])], {"one": (2, 3)}, {5: 2, 0: 4}),
+        ([Heard([(5, 1, 2, 0, 0, 3, 0, 0)]), Heard([(5, 1, 1, 0, 0, 4, 0, 0)], 2.0)], {"one": (1, 4)}, {5: 1}),
+        ([Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([], 2.0)], {}, {}),
+        # overtaken by a later one of its run; a new run begins its own time
+        ([Heard([(5, 1, 2, 0, 0, 0, 0, 0)], 2.0), Heard([], 1.0)], {"one": (2, 0)}, {5: 2}),
+        ([Heard([(5, 1, 2, 0, 0, 0, 0, 0)], 2.0), Heard([], 1.0, run=2)], {}, {}),
+        (
+            [Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([(5, 1, 3, 0, 0, 1, 0, 0)], sender="a two")],
+            {"a two": (3, 1), "one": (2, 0)},
+            {5: 5},
+        ),
+        (
+            [Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([(5, 1, 9, 0, 0, 0, 0, 0)] * MOST_ROWS, 2.0)],
+            {"one": (90000, 0)},
+            {5: 90000},
+        ),
+    ],
+)
+def test_the_last_table_of_a_peer_stands(
+    tables: list[Heard], expected: dict[str, tuple[int, int]], waiting: dict[int, int]
+) -> None:
+    peers, _ = hear(*tables)
+    assert known(peers, 5) == expected
+    assert peers.waiting == waiting
+
+
+A, B = (0, 1, 0, 0, 0, 0), (0, 2, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (None, [(*A, 5, 7)], []),  # nobody knows since when
+        ([(*A, 5, 7)], [(*A, 5, 7)], []),
+        ([(*A, 5, 7)], [(*A, 6, 9)], [News(0, 1, 1, 2)]),
+        ([(*A, 5, 7)], [(*B, 3, 1), (*A, 6, 7)], [News(0, 2, 3, 1), News(0, 1, 1, 0)]),
+        ([], [(*A, 3, 1)], [News(0, 1, 3, 1)]),
+        ([(*A, 2**32 - 1, 2**32 - 5)], [(*A, 1, 5)], [News(0, 1, 2, 10)]),
+        ([(*A, 5, 1000)], [(*A, 6, 2)], [News(0, 1, 1, 2)]),  # forgotten in between
+        ([(*A, 5, 7), (0, REST, 1, 0, 0, 0, 9, 9)], [(*A, 6, 7), (*B, 3, 1)], [News(0, 1, 1, 0)]),
+        ([(*A, 5, 7)], [(0, REST, 1, 0, 0, 0, 9, 9)], []),
+        ([(7, 1, 0, 0, 0, 0, 5, 5)], [(*A, 6, 7), (7, 1, 0, 0, 0, 0, 5, 6)], [News(0, 1, 6, 7), News(7, 1, 0, 1)]),
+    ],
+)
+def test_what_is_new_in_a_table(before: list[Row] | None, after: list[Row], expected: list[News]) -> None:
+    first = [] if before is None else [Heard(before)]
+    _, news = hear(*first, Heard(after, 2.0))
+    assert news == expected
+
+
+def test_a_silent_peer_stops_counting() -> None:
+    peers, _ = hear(Heard([(5, 1, 2, 0, 0, 0, 0, 0)], at=10.0))
+    assert peers.next_expiry() == 10.0 + EXPIRY
+    assert peers.expire(9.999 + EXPIRY) == []
+    assert peers.expire(10.0 + EXPIRY) == ["one"]
+    assert (peers.waiting, len(peers)) == ({}, 0)
+
+
+def test_a_peer_that_leaves_stops_counting() -> None:
+    peers, _ = hear(Heard([(5, 1, 2, 0, 0, 0, 0, 0)]))
+    peers.forget("one")
+    peers.forget("nobody")
+    assert (peers.waiting, len(peers)) == ({}, 0)
+
+
+def test_tables_beyond_the_limit_are_not_taken() -> None:
+    full = [(5, 1, 1, 0, 0, 0, 0, 0)] * MOST_ROWS
+    peers, _ = hear(*(Heard(full, sender=str(number)) for number in range(30)))
+    assert len(peers) == 20
+    assert peers.waiting == {5: 20 * MOST_ROWS}

@@ -28,7 +28,7 @@ from services.picker.state.layout import Layout, Rows
 from services.picker.state.rewrites import Rewrites
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
-from shared.plugin import Role
+from shared.plugin import Plugin, Role
 
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
@@ -56,8 +56,8 @@ class Prepared(Struct):
     """Parsers that failed on it."""
     producers: tuple[Producer, ...] = ()
     """Those that may need time before it is scheduled."""
-    results: dict[str, Any] = {}
-    """What they have prepared, by their names."""
+    results: dict[Plugin, Any] = {}
+    """What they have prepared."""
     failures: list[tuple[Producer, Exception]] = []
     """Those that couldn't."""
 

@@ -11,7 +11,7 @@ async def prepare(prepared: Prepared) -> None:
         try:
             if (awaited := producer.prepare(prepared.request)) is not None:
                 async with asyncio.timeout(producer.BUDGET):
-                    prepared.results[producer.name] = await awaited
+                    prepared.results[producer] = await awaited
         except TimeoutError:
             late = TimeoutError(f"it wasn't ready within {producer.BUDGET:g} s")
             prepared.failures.append((producer, late))

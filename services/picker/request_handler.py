@@ -173,12 +173,8 @@ class RequestStream:
         self._prepared: Prepared | None = None
         """The request while it waits to be scheduled."""
         self._preparing: asyncio.Task[None] | None = None
-        self._resumed = False
-        """Whether it has waited, and its answers haven't been fetched yet."""
-        self._error: Exception | None = None
-        """Why it couldn't be scheduled."""
         self.wake: Callable[[], None] = _no_wake
-        """Called when the request has waited enough, and `outbox` has its answers."""
+        """Called when the request has waited enough, and `outbox` schedules it."""
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -193,14 +189,19 @@ class RequestStream:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are or will be answers that no message brings: see `wake`."""
-        return self._prepared is not None or self._resumed
+        """Whether there will be answers that no message brings: see `wake`."""
+        return self._prepared is not None
 
     def outbox(self) -> Iterator[bytes]:
-        """The answers to a request that has waited; none while it waits. Raises what its scheduling raised."""
-        self._resumed = False
-        if self._error is not None:
-            raise self._error
+        """Schedules a request that has waited enough, in steps, as `receive` does; nothing while it waits."""
+        if self._preparing is not None:
+            return
+        yield b""
+        prepared = self._prepared
+        if prepared is None:
+            return
+        self._stop_waiting()
+        yield from self._schedule_in_steps(prepared, self._handler.clock())
         yield from self._conversation.responses()
         self._conversation.sent()
 
@@ -241,18 +242,21 @@ class RequestStream:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
                 yield b""
-                if self._waits(prepared):
-                    continue
-                decision = self._handler.schedule(prepared, now)
-                if isinstance(decision.outcome, Route):
-                    self._decision = decision  # producers know of it: should the stream end here, they are told
-                yield b""
-                self._decided(decision, now)
+                if not self._waits(prepared):
+                    yield from self._schedule_in_steps(prepared, now)
             else:
                 self._handle((event,), now)
-        yield b""
+                yield b""
         yield from self._conversation.responses()
         self._conversation.sent()
+
+    def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
+        decision = self._handler.schedule(prepared, now)
+        if isinstance(decision.outcome, Route):
+            self._decision = decision  # producers know of it: should the stream end here, they are told
+        yield b""
+        self._decided(decision, now)
+        yield b""
 
     def end(self) -> None:
         """The stream has ended, for whatever reason."""
@@ -277,30 +281,26 @@ class RequestStream:
                 self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
 
     def _waits(self, prepared: Prepared) -> bool:
-        """Whether the request has to wait before it is scheduled. If so, `_resume` schedules it."""
-        if not prepared.producers:
+        """Whether the request has to wait before it is scheduled. Its prompt counts as its body does."""
+        if not prepared.producers or prepared.refusal is not None:
             return False
         self._prepared = prepared
+        self._handler.budget.used += len(prepared.request.content.prompt)
         self._preparing = asyncio.ensure_future(prepare(prepared))
         self._preparing.add_done_callback(self._resume)
         return True
 
     def _resume(self, _: object) -> None:
-        """The request has waited enough. Does nothing if it has ended meanwhile."""
-        prepared, self._prepared, self._preparing = self._prepared, None, None
-        if prepared is None:
-            return
-        now = self._handler.clock()
-        try:
-            self._decided(self._handler.schedule(prepared, now), now)
-        except Exception as error:  # noqa: BLE001 - the transport ends the stream with it
-            self._error = error
-        self._resumed = True
-        self.wake()
+        """The request has waited enough. The transport schedules it when it is its turn."""
+        self._preparing = None
+        if self._prepared is not None:
+            self.wake()
 
     def _stop_waiting(self) -> None:
-        """The request is over before it was scheduled."""
-        self._prepared = None
+        """The request is scheduled, or over before that."""
+        if self._prepared is not None:
+            self._handler.budget.used -= len(self._prepared.request.content.prompt)
+            self._prepared = None
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None

@@ -29,7 +29,7 @@ EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
 
-_NOTHING: Mapping[str, Any] = {}
+_NOTHING: Mapping[Plugin, Any] = {}
 
 OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
@@ -120,8 +120,8 @@ class Cycle:
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
         """The answer to the client if a filter leaves no endpoint, instead of the usual one."""
-        self.prepared: Mapping[str, Any] = _NOTHING
-        """Results of `Producer.prepare`, by the producer's name."""
+        self.prepared: Mapping[Plugin, Any] = _NOTHING
+        """Results of `Producer.prepare`, by the producer."""
         self.unprepared: Collection[str] = ()
         """Producers whose `prepare` failed."""
         self._products: dict[str, Any] = {}

@@ -106,9 +106,12 @@ class Producer(Plugin):
     """Seconds that `prepare` may take."""
 
     def prepare(self, request: Request) -> Awaitable[Any] | None:
-        """Starts what takes time, such as a call of a tokenizer; None: nothing. The request waits for the result up to
-        `BUDGET` seconds, and `produce` finds it in `cycle.prepared`. If it fails or is too late, `produce` isn't called
-        for this request."""
+        """Starts what takes time, such as a call of a tokenizer; None: nothing.
+
+        The request waits for the result up to `BUDGET` seconds, and `produce` finds it in `cycle.prepared[self]`,
+        unless the configuration has changed meanwhile. If it fails or is too late, `produce` isn't called for this
+        request.
+        """
         return None
 
     def produce(self, cycle: Cycle) -> None:

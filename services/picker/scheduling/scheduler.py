@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
+from services.picker.metadata import DESTINATION
 from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
@@ -32,6 +33,7 @@ from shared.plugin_failures import reason_of
 
 _NO_HEADERS: Mapping[str, str] = {}
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,256}")
+_RESERVED = frozenset({DESTINATION, "connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 
 
@@ -91,10 +93,8 @@ class Scheduler:
         for admitter in self._admitters:
             try:
                 refusal = admitter.admit(cycle, cycle.candidates)
-                if isinstance(refusal, Refusal):
-                    return refusal
                 if refusal is not None:
-                    raise TypeError(f"{refusal!r} is neither a Refusal nor None")
+                    return _checked_refusal(refusal)
             except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
                 cycle.plugin_failed(admitter, Role.ADMITTER, error)
         return None
@@ -134,7 +134,7 @@ class Scheduler:
             try:
                 result = plugin.pre_request(cycle, picked)
                 if isinstance(result, Refusal):
-                    return result
+                    return _checked_refusal(result)
                 _check_headers(result)
                 headers.update(result)
             except Exception as error:  # noqa: BLE001 - as above
@@ -177,6 +177,20 @@ def _check_headers(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
             raise ValueError(f"{name!r}: {value!r} is no header")
+        if name in _RESERVED:
+            raise ValueError(f"{name} is the picker's own header, or the proxy's")
+
+
+def _checked_refusal(refusal: object) -> Refusal:
+    """Raises ValueError or TypeError for a refusal that clients can't be sent."""
+    if not isinstance(refusal, Refusal):
+        raise TypeError(f"{refusal!r} is no Refusal")
+    if not 400 <= refusal.status <= 599:
+        raise ValueError(f"status {refusal.status}: 400 to 599 are expected")
+    if not _HEADER_VALUE.fullmatch(refusal.reason):
+        raise ValueError(f"reason: {refusal.reason!r} is no header")
+    refusal.message.encode()
+    return refusal
 
 
 def _state(producer: Producer) -> dict[str, Any]:

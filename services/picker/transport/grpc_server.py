@@ -81,7 +81,7 @@ class StreamHandler(Protocol):
         ...
 
     def outbox(self) -> Iterable[bytes]:
-        """The answers that no message brings and that are there, in order."""
+        """The answers that no message brings, once they can be made, in order. Empty ones as in `receive`."""
         ...
 
     def end(self) -> None:
@@ -222,7 +222,7 @@ class ExtProcServer:
         stream.wake = wake
         try:
             while True:
-                await _send(stream.outbox(), context)
+                await _send(await self._in_turn(iter(stream.outbox())), context)
                 if not stream.waiting:
                     break
                 await asyncio.wait((reading, woken), return_when=asyncio.FIRST_COMPLETED)

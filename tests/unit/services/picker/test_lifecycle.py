@@ -10,6 +10,7 @@ import pytest
 from services.picker.admin.decisions import DecisionRing
 from services.picker.decision import Decision
 from services.picker.extproc.messages import BodyMode
+from services.picker.metadata import DESTINATION
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Request
 from services.picker.request_handler import RequestStream
@@ -48,7 +49,7 @@ class Tokenizer(Producer):
         return type(self).prepares(request)
 
     def produce(self, cycle: Cycle) -> None:
-        cycle.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 0.0, cycle.prepared.get("tokenizer", 0.0)]), 4, 64))
+        cycle.put(PREFIX_MATCH, PrefixMatch(np.array([0.0, 0.0, cycle.prepared.get(self, 0.0)]), 4, 64))
 
 
 class Hasty(Tokenizer):
@@ -148,6 +149,37 @@ async def test_endpoints_and_metrics_are_those_of_the_moment_when_it_is_schedule
     blocks.set_result(0.0)
     await resumed(world)
     assert destinations(outbox(stream)) == "10.0.0.2:8000"
+
+
+async def test_a_request_that_will_be_refused_waits_for_nobody() -> None:
+    world = World("tokenizer")
+    Tokenizer.prepares = lambda _: never()
+    stream = world.handler.open_stream()
+    answers = world.say(stream, headers(PATH, modes=LEAN), body(b'{"prompt": "no model"}', end=True))
+    assert refused(answers).status == 400
+    assert not stream.waiting
+
+
+async def test_the_prompt_of_a_waiting_request_counts_as_its_body_does() -> None:
+    world = World("tokenizer")
+    Tokenizer.prepares = lambda _: never()
+    stream, _ = world.ask(size=1000)
+    assert world.handler.budget.used > 2000
+    stream.end()
+    assert world.is_calm()
+
+
+async def test_many_requests_that_have_waited_are_scheduled_in_turns() -> None:
+    """`wake` costs nothing; each is scheduled when the transport comes to it."""
+    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
+    Tokenizer.prepares = lambda _: asyncio.shield(blocks)
+    streams = [world.ask()[0] for _ in range(3)]
+    blocks.set_result(4.0)
+    await resumed(world, 3)
+    assert world.load == {}
+    steps = [list(stream.outbox()) for stream in streams]
+    assert [each[0] for each in steps] == [b""] * 3, "others have a turn first"
+    assert world.load == {"a3": 3}
 
 
 async def never() -> None:
@@ -257,8 +289,13 @@ def test_an_admitter_refuses_with_its_own_answer() -> None:
 
 @pytest.mark.parametrize(
     ("admits", "failures"),
-    [(lambda *_: None, []), (boom, ["admitter"]), (lambda *_: True, ["admitter"])],
-    ids=["admits", "raises", "returns no refusal"],
+    [
+        (lambda *_: None, []),
+        (boom, ["admitter"]),
+        (lambda *_: True, ["admitter"]),
+        (lambda *_: Refusal(status=700, message=""), ["admitter"]),
+    ],
+    ids=["admits", "raises", "returns no refusal", "returns an impossible one"],
 )
 def test_a_request_goes_on_when_an_admitter_admits_it_or_fails(admits: Any, failures: list[str]) -> None:
     Doorman.admits = admits
@@ -283,6 +320,11 @@ def test_a_pre_request_plugin_sets_headers_by_the_destination() -> None:
         lambda *_: {"X-Upper": "case"},
         lambda *_: {"x-split": "a\r\nb: c"},
         lambda *_: {"x-number": 7},
+        lambda *_: {DESTINATION: "192.0.2.1:80"},
+        lambda *_: {"content-length": "7"},
+        lambda *_: Refusal(status=200, message="fine"),
+        lambda *_: Refusal(status=429, message="full", reason="a\r\nb: c"),
+        lambda *_: Refusal(status=429, message="\ud800"),
     ],
 )
 def test_a_pre_request_plugin_that_fails_is_left_out(marks: Any) -> None:

@@ -135,8 +135,10 @@ class PickersMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), wanted=st.sets(st.sampled_from(BANDS)))
     def objectives_change(self, data: st.DataObject, wanted: set[int]) -> None:
-        self.some(data).controller.want(wanted or BANDS)
-        self.some(data).controller.want(BANDS)
+        """A band that isn't wanted is gone when it is empty, and is there again when it is wanted again."""
+        controller = self.some(data).controller
+        controller.want(wanted)
+        controller.want(BANDS)
 
     @rule(data=st.data())
     def publishes(self, data: st.DataObject) -> None:

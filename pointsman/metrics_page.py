@@ -37,6 +37,9 @@ a resource names it, or when a model server has answered a request for it with a
 only occur in rewritten requests make room for the pool's models, all names make room for those that resources name, and
 a model makes room after an hour without requests.
 
+Series by plugin or by source end with the last configuration that has it. A count goes on while successive
+configurations have the name.
+
 `make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\

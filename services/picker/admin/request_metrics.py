@@ -251,20 +251,20 @@ class OpenRequest:
 
 def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
     """Requests by model."""
-    series, models = metrics.series.items(), ("model_name", "target_model_name")
+    series, models = list(metrics.series.items()), ("model_name", "target_model_name")
     yield from names(
         CounterMetricFamily,
         "request",
         "Routed requests",
         (*models, "priority"),
-        (((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()),
+        [((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()],
     )
     yield from names(
         CounterMetricFamily,
         "request_error",
         "Refused and failed requests",
         (*models, "error_code"),
-        (((*key, code), count) for key, each in series for code, count in each.errors.items()),
+        [((*key, code), count) for key, each in series for code, count in each.errors.items()],
     )
     running = (((model,), count) for model, count in metrics.running().items())
     yield from names(GaugeMetricFamily, "request_running", "Requests in progress", models[:1], running)
@@ -277,7 +277,7 @@ def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
         "model_rewrite_decisions",
         "Requests whose model was rewritten",
         ("model_rewrite_name", "model_name", "target_model"),
-        metrics.rewrites.items(),
+        list(metrics.rewrites.items()),
     )
 
 

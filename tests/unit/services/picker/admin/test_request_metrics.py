@@ -316,9 +316,9 @@ def test_a_pair_that_is_not_used_makes_room() -> None:
     now = 0.0
     metrics = RequestMetrics(models=3, named=lambda _: True, clock=lambda: now)
     uses = [(0.0, "ab"), (1.0, "ba"), (2.0, "ac"), (IDLE - 1, "ab"), (IDLE, "bc"), (IDLE + 1, "ca"), (IDLE + 1, "cb")]
-    for at, (model, target) in uses:
+    for at, pair in uses:
         now = at
-        routed(metrics, model, target, rewrite="r")
+        routed(metrics, *pair, rewrite="r")
     assert set(metrics.series) == {("a", "b"), ("a", "c"), ("c", "a"), (OTHER, OTHER)}
     assert metrics.series[OTHER, OTHER].requests == {0: 2}
 

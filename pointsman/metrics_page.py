@@ -35,7 +35,12 @@ Clients choose model names, so pickers tell at most `--metrics-models` of them a
 a resource names it, or when a model server has answered a request for it with a status below 400. All others are
 `other`. A request for a model without series is counted when its response begins. When all places are taken, names that
 only occur in rewritten requests make room for the pool's models, all names make room for those that resources name, and
-a model makes room after an hour without requests.
+a model makes room after an hour without requests. As many pairs of a client's model and another target model are told
+apart. Pairs that clients make with a header make room for those of resources. A model named `other` counts as one of
+all others.
+
+Series by plugin or by source end with the last configuration that has it. A count goes on while successive
+configurations have the name.
 
 `make docs` generates this page from the code.
 """

@@ -4,7 +4,7 @@ A failing plugin affects only its own part of the work: its caller decides what 
 failure here. There is one object per process.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from traceback import format_tb
 
 import structlog
@@ -47,15 +47,20 @@ def _frames(error: Exception) -> str:
 
 
 class PluginFailures(RecentEvents):
-    """The failures of a process's plugins by name, over all configurations that it runs one after the other."""
+    """The failures of a process's plugins by name. A plugin's count goes on while successive configurations have it,
+    and ends with the last one that does."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         text = "Failed calls of a plugin: it raised an exception, or its result is unusable"
         super().__init__(clock, "pointsman_plugin_failures", text, "plugin")
+        self._followed: dict[Hashable, tuple[str, ...]] = {}
 
-    def follow(self, plugin: str) -> None:
-        """Have a series of the plugin from the start: one that is there at 0 can be alerted on."""
-        self._events.setdefault(plugin, Recent())
+    def follow(self, owner: Hashable, plugins: Iterable[str]) -> None:
+        """These are the plugins of the configuration that `owner` runs. Each has a series from the start: one that is
+        there at 0 can be alerted on. Series of plugins that no owner has end."""
+        self._followed[owner] = tuple(plugins)
+        followed = dict.fromkeys(name for names in self._followed.values() for name in names)
+        self._events = {name: self._events.get(name) or Recent() for name in followed}
 
     def record(self, plugin: str, error: Exception | str, **about: str) -> None:
         """The plugin failed, with an exception or in words; `about` says on what: a request's id, an endpoint's. Logged

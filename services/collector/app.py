@@ -264,10 +264,9 @@ class CollectorService(Service):
         """Builds the pipeline. Raises `Invalid`, or whatever the plugins raise."""
         for warning in config.warnings:
             log.warning("config.warning", origin=config.origin, problem=str(warning))
-        for name, spec in config.plugins.items():
-            if spec.kind.runs_in(Tier.COLLECTOR):
-                self.plugin_failures.follow(name)
-        return build(config)
+        pipeline = build(config)
+        self.plugin_failures.follow(self.tier, config.names(Tier.COLLECTOR))
+        return pipeline
 
 
 def main(argv: Sequence[str]) -> int:

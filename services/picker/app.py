@@ -243,18 +243,18 @@ class PickerService(Service):
         """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
         for warning in config.warnings:
             log.warning("config.warning", origin=config.origin, problem=str(warning))
-        for name, spec in config.plugins.items():
-            if spec.kind.runs_in(Tier.PICKER):
-                self.plugin_failures.follow(name)
-        return build(
-            config,
-            self._random,
-            time.time,
-            self.metrics.plugin,
-            honour_subset=not self._settings.disable_endpoint_subset_filter,
-            named_models_only=self._settings.require_named_models,
-            failed=lambda plugin, error, request: self.plugin_failures.record(plugin, error, request_id=request),
-        )
+        with self.metrics.configuration():
+            pipeline = build(
+                config,
+                self._random,
+                time.time,
+                self.metrics.plugin,
+                honour_subset=not self._settings.disable_endpoint_subset_filter,
+                named_models_only=self._settings.require_named_models,
+                failed=lambda plugin, error, request: self.plugin_failures.record(plugin, error, request_id=request),
+            )
+        self.plugin_failures.follow(self.tier, config.names(Tier.PICKER))
+        return pipeline
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""

@@ -98,17 +98,21 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     gates: dict[str, bool] = {}
     warnings: tuple[Problem, ...] = ()
 
+    def names(self, tier: Tier) -> list[str]:
+        """The tier's plugins."""
+        return [name for name, spec in self.plugins.items() if spec.kind.runs_in(tier)]
+
     def instances(self, tier: Tier) -> dict[str, Plugin]:
         """New instances of the tier's plugins by name. Raises `Invalid` with all that refuse their parameters."""
         created: dict[str, Plugin] = {}
         problems: list[Problem] = []
-        for name, spec in self.plugins.items():
-            if spec.kind.runs_in(tier):
-                try:
-                    created[name] = plugin = spec.create()
-                    plugin.inputs = self.inputs.get(name, plugin.inputs)
-                except ValueError as error:
-                    problems.append(Problem(spec.path or name, str(error)))
+        for name in self.names(tier):
+            spec = self.plugins[name]
+            try:
+                created[name] = plugin = spec.create()
+                plugin.inputs = self.inputs.get(name, plugin.inputs)
+            except ValueError as error:
+                problems.append(Problem(spec.path or name, str(error)))
         if problems:
             raise Invalid(problems, self.origin)
         return created

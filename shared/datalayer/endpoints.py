@@ -71,9 +71,9 @@ class EndpointDispatcher:
         self._event_counts = event_counts
         self._known: dict[str, Endpoint] = {}
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
+        event_counts.follow(EndpointDispatcher, self._feeds)
         for feed in self._feeds:
             for extractor in feed.extractors:
-                event_counts.failures.follow(extractor.name)
                 self._keys[extractor.name] = extractor.produces(extractor.name, extractor.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:

@@ -122,9 +122,6 @@ class ObjectDispatcher:
         self.feeds = tuple(feeds)
         self._event_counts = event_counts
         self._known: dict[tuple[ObjectKind, str, str], KubernetesObject] = {}
-        for feed in self.feeds:
-            for extractor in feed.extractors:
-                event_counts.failures.follow(extractor.name)
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:

@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from services.picker.state.histogram import Histogram
+from shared.service.pages import SLICE
 
 Kind: TypeAlias = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
 Samples: TypeAlias = Iterable[tuple[Iterable[str], float | Histogram]]
@@ -37,16 +38,19 @@ _FORMER = {name: prefix + name for prefix, names in _SAME_NAMES.items() for name
 _FORMER_LABELS = {"endpoint_name": "pod_name", "model_server_endpoint": "model_server_pod"}
 
 
-def family(kind: Kind, name: str, text: str, labels: Iterable[str] = (), samples: Samples = ()) -> Metric:
-    """A metric with these series."""
+def family(kind: Kind, name: str, text: str, labels: Iterable[str] = (), samples: Samples = ()) -> Iterator[Metric]:
+    """A metric with these series, in slices of some `SLICE` lines. The process does other work between two of them, so
+    `samples` iterates over nothing that changes meanwhile."""
     made: Any = kind(name, text, labels=list(labels))
     for values, value in samples:
+        if len(made.samples) >= SLICE:
+            yield made
+            made = kind(name, text, labels=list(labels))
         if isinstance(value, Histogram):
             value.add_to(made, values)
         else:
             made.add_metric(list(values), value)
-    metric: Metric = made
-    return metric
+    yield made
 
 
 class Names:
@@ -58,11 +62,13 @@ class Names:
     def __call__(
         self, kind: Kind, name: str, text: str, labels: Iterable[str] = (), samples: Samples = ()
     ) -> Iterator[Metric]:
-        """The family; none if it had no former name."""
+        """The family, as `family` makes it; none if it had no former name."""
         if not self.former:
-            yield family(kind, PRESENT + name, text, labels, samples)
+            yield from family(kind, PRESENT + name, text, labels, samples)
         elif name in _FORMER:
-            yield family(kind, _FORMER[name], text, [_FORMER_LABELS.get(label, label) for label in labels], samples)
+            yield from family(
+                kind, _FORMER[name], text, [_FORMER_LABELS.get(label, label) for label in labels], samples
+            )
 
 
 class Families(Collector):

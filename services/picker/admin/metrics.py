@@ -6,6 +6,7 @@ microseconds; the client library would need a fifth of that for the timings of h
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -54,6 +55,8 @@ class PickerMetrics(Collector):
         self.request_seconds = Histogram(LONG)
         self.scheduling_seconds = Histogram(SHORT)
         self.plugin_seconds: dict[tuple[str, str, str], Histogram] = {}
+        self._timed: set[tuple[str, str, str]] = set()
+        """The plugins of the configuration that was built last."""
         self._unfolded = 0
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
@@ -94,7 +97,20 @@ class PickerMetrics(Collector):
 
     def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
         """A function that takes the seconds of a plugin's calls: the scheduler's `observe`."""
-        return self.plugin_seconds.setdefault((point, kind, name), Histogram(SHORT)).note
+        key = point, kind, name
+        self._timed.add(key)
+        return self.plugin_seconds.setdefault(key, Histogram(SHORT)).note
+
+    @contextmanager
+    def configuration(self) -> Iterator[None]:
+        """A configuration is built meanwhile. Then the timings of plugins that only a former one has end; if building
+        fails, those that only this one has."""
+        kept, self._timed = set(self.plugin_seconds), set()
+        try:
+            yield
+            kept = self._timed
+        finally:
+            self.plugin_seconds = {key: timings for key, timings in self.plugin_seconds.items() if key in kept}
 
     def fold(self) -> None:
         """Count the noted timings."""
@@ -133,9 +149,9 @@ class PickerMetrics(Collector):
             ("observe_responses_ratio", "The setting --observe-responses", self.observe_responses),
             ("endpoints", "Endpoints in the view", len(view.layout)),
         ):
-            yield family(GaugeMetricFamily, f"pointsman_picker_{name}", text, (), [((), value)])
+            yield from family(GaugeMetricFamily, f"pointsman_picker_{name}", text, (), [((), value)])
         frames = [((), view.columns.frames)]
-        yield family(CounterMetricFamily, "pointsman_picker_frames", "Attribute frames received", (), frames)
+        yield from family(CounterMetricFamily, "pointsman_picker_frames", "Attribute frames received", (), frames)
 
     def _own_requests(self) -> Iterator[Metric]:
         responses = (
@@ -149,18 +165,18 @@ class PickerMetrics(Collector):
             ("responses", responses, "observation", self.responses),
         )
         for name, text, label, counted in counts:
-            by_label = (((str(value),), count) for value, count in counted.items())
-            yield family(CounterMetricFamily, f"pointsman_picker_{name}", text, (label,), by_label)
+            by_label = [((str(value),), count) for value, count in counted.items()]
+            yield from family(CounterMetricFamily, f"pointsman_picker_{name}", text, (label,), by_label)
         decision = "Time from the end of a request's body to its answer"
         request = "Time from a request's headers to the end of its response"
         plugin = "Duration of a plugin's call"
         timings: tuple[tuple[str, str, tuple[str, ...], Samples], ...] = (
             ("decision", decision, (), [((), self.decision_seconds)]),
             ("request", request, (), [((), self.request_seconds)]),
-            ("plugin", plugin, PLUGIN_LABELS, self.plugin_seconds.items()),
+            ("plugin", plugin, PLUGIN_LABELS, list(self.plugin_seconds.items())),
         )
         for name, text, labels, samples in timings:
-            yield family(HistogramMetricFamily, f"pointsman_picker_{name}_seconds", text, labels, samples)
+            yield from family(HistogramMetricFamily, f"pointsman_picker_{name}_seconds", text, labels, samples)
 
     def _endpoints(self) -> Iterator[Metric]:
         view, now, picks = self._view, self._clock(), self.requests.picks
@@ -189,7 +205,7 @@ class PickerMetrics(Collector):
             ),
         ):
             samples = (((id,), value) for id, value in zip(ids, values, strict=True))
-            yield family(kind, f"pointsman_picker_{name}", text, ("endpoint",), samples)
+            yield from family(kind, f"pointsman_picker_{name}", text, ("endpoint",), samples)
 
     def __repr__(self) -> str:
         return f"<PickerMetrics {sum(self.statuses.values())} requests>"

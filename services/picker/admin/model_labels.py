@@ -1,14 +1,16 @@
 """Which model names metrics tell apart. Clients choose the names, so the number of labels has a limit.
 
 A name becomes a label when a resource names it, or when a model server has answered a request for it without an error.
-Names that no server knows therefore stay `OTHER`. When all labels are taken, one of a lower `Rank` makes room at once,
-and one of the same or a higher rank when no request has used it for `IDLE` seconds. Invented names for which clients
-get answers thus can't keep out the models of the pool.
+Names that no server knows therefore stay `OTHER`, as does a model of that very name. When all labels are taken, one of
+a lower `Rank` makes room at once, and one of the same or a higher rank when no request has used it for `IDLE` seconds.
+Invented names for which clients get answers thus can't keep out the models of the pool. The same holds for the pairs of
+a client's model and another target model, of which clients can choose both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from enum import IntEnum
 from math import inf
+from typing import Generic, TypeVar
 
 from msgspec import Struct
 
@@ -17,16 +19,19 @@ OTHER = "other"
 SHOWN = 128
 """Characters of a model's name in a label."""
 IDLE = 3600.0
+K = TypeVar("K", bound=Hashable)
 
 
 class Rank(IntEnum):
-    """What is known of a model's name."""
+    """What is known of a model's name. A pair has that of its lesser name if a resource rewrites one to the other."""
 
-    REWRITTEN = 0
+    CHOSEN = 0
+    """A client named both models of the pair, the target in a header."""
+    REWRITTEN = 1
     """A server answered a request for it under another name."""
-    SERVED = 1
+    SERVED = 2
     """A server answered a request for it."""
-    NAMED = 2
+    NAMED = 3
     """A resource names it."""
 
 
@@ -34,6 +39,53 @@ class _Label(Struct):
     used: float
     """When a request last used it."""
     rank: Rank
+    """The highest so far."""
+
+
+class Labels(Generic[K]):
+    """Up to `most` labels. `forget` is told which one has made room."""
+
+    def __init__(self, most: int, forget: Callable[[K], None], clock: Callable[[], float]) -> None:
+        self._most = most
+        self._forget = forget
+        self._clock = clock
+        self._labels: dict[K, _Label] = {}
+        self._full_until = dict.fromkeys(Rank, -inf)
+        """When a label may make room for one of this rank, at the earliest."""
+
+    def rank(self, label: K) -> Rank | None:
+        """The rank of a label; None if it is none."""
+        found = self._labels.get(label)
+        return None if found is None else found.rank
+
+    def take(self, label: K, rank: Rank) -> bool:
+        """A request uses this label; False if it is none, and there is no room."""
+        now, labels = self._clock(), self._labels
+        if (found := labels.get(label)) is not None:
+            found.used = now
+            found.rank = max(found.rank, rank)
+            return True
+        if len(labels) >= self._most:
+            if now < self._full_until[rank]:
+                return False
+            unused = min(labels, key=lambda one: (labels[one].rank >= rank, labels[one].used))
+            idle_at = labels[unused].used + IDLE
+            if labels[unused].rank >= rank and now < idle_at:
+                self._full_until[rank] = idle_at
+                return False
+            del labels[unused]
+            self._forget(unused)
+        labels[label] = _Label(now, rank)
+        return True
+
+    def drop(self, labels: Iterable[K]) -> None:
+        """Make room."""
+        for label in labels:
+            self._labels.pop(label, None)
+        self._full_until = dict.fromkeys(Rank, -inf)
+
+    def __repr__(self) -> str:
+        return f"<Labels {len(self._labels)} of {self._most}>"
 
 
 class ModelLabels:
@@ -42,45 +94,31 @@ class ModelLabels:
     def __init__(
         self, most: int, named: Callable[[str], bool], forget: Callable[[str], None], clock: Callable[[], float]
     ) -> None:
-        self._most = most
         self._named = named
-        self._forget = forget
-        self._clock = clock
-        self._labels: dict[str, _Label] = {}
-        self._full_until = dict.fromkeys(Rank, -inf)
-        """When a label may make room for one of this rank, at the earliest."""
+        self._labels = Labels[str](most, forget, clock)
 
     def of(self, model: str, *, named: bool = False) -> str:
         """The model's label; `named` where a resource is known to name it."""
         name = model[:SHOWN]
-        if (label := self._labels.get(name)) is not None:
-            label.used = self._clock()
+        if not name or name == OTHER:
             return name
-        if not model or ((named or self._named(model)) and self._take(name, Rank.NAMED)):
-            return name
-        return OTHER
+        rank = self._labels.rank(name)
+        if rank is not Rank.NAMED and (named or self._named(model)):
+            rank = Rank.NAMED
+        return name if rank is not None and self._labels.take(name, rank) else OTHER
+
+    def rank(self, label: str) -> Rank:
+        """The rank of a label. There is only one without a name."""
+        rank = self._labels.rank(label)
+        if rank is None:
+            rank = Rank.REWRITTEN if label else Rank.NAMED
+        return rank
 
     def answered(self, model: str, rank: Rank) -> None:
         """A model server has answered a request for this model without an error."""
         name = model[:SHOWN]
-        if name and name not in self._labels:
-            self._take(name, rank)
-
-    def _take(self, name: str, rank: Rank) -> bool:
-        """Make this a label if there is room."""
-        now, labels = self._clock(), self._labels
-        if len(labels) >= self._most:
-            if now < self._full_until[rank]:
-                return False
-            unused = min(labels, key=lambda name: (labels[name].rank >= rank, labels[name].used))
-            idle_at = labels[unused].used + IDLE
-            if labels[unused].rank >= rank and now < idle_at:
-                self._full_until[rank] = idle_at
-                return False
-            del labels[unused]
-            self._forget(unused)
-        labels[name] = _Label(now, rank)
-        return True
+        if name and name != OTHER:
+            self._labels.take(name, rank)
 
     def __repr__(self) -> str:
-        return f"<ModelLabels {len(self._labels)} of {self._most}>"
+        return f"<ModelLabels {self._labels!r}>"

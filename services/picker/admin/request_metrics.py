@@ -7,7 +7,7 @@ from collections.abc import Callable, Container, Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from services.picker.admin.families import Names
-from services.picker.admin.model_labels import OTHER, ModelLabels, Rank
+from services.picker.admin.model_labels import OTHER, Labels, ModelLabels, Rank
 from services.picker.decision import Decision
 from services.picker.request import Route
 from services.picker.responses.usage import Usage
@@ -91,9 +91,8 @@ class RequestMetrics:
     ) -> None:
         """Up to `models` models are told apart; `named` tells which of them a resource names."""
         self._labels = ModelLabels(models, named, self._forget_model, clock)
-        self._most_pairs = models
-        self._pairs = 0
-        """Series whose two models differ."""
+        self._pairs = Labels[tuple[str, str]](models, self._forget_pair, clock)
+        """Keys of series whose two models differ."""
         self.series: dict[tuple[str, str], Series] = {}
         """By client's model and target model."""
         self.rewrites: dict[tuple[str, str, str], int] = {}
@@ -111,9 +110,9 @@ class RequestMetrics:
                 endpoint = decision.layout.endpoints[picked[0]].id
                 self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
             if OTHER in key:
-                return OpenRequest(self, self._of((model, model)), decision)
-            return OpenRequest(self, self._count(decision, key))
-        self._of(key).failed(_code(decision.outcome.status))
+                return OpenRequest(self, self._of((model, model)), decision.target_model, decision)
+            return OpenRequest(self, self._count(decision, key), decision.target_model)
+        self._of(self._placed(decision, key)).failed(_code(decision.outcome.status))
         if decision.runs and not decision.picked:
             self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
         return None
@@ -126,9 +125,12 @@ class RequestMetrics:
         """Count a routed request that waited for its response's status, which may give its models labels. Returns the
         series of its models."""
         if status is not None and status < 400:
-            self._labels.answered(decision.target_model, Rank.SERVED)
             self._labels.answered(decision.request.model, Rank.REWRITTEN)
         return self._count(decision, self._key(decision))
+
+    def served(self, model: str) -> None:
+        """A model server has answered a request for this target model without an error."""
+        self._labels.answered(model, Rank.SERVED)
 
     def _key(self, decision: Decision) -> tuple[str, str]:
         """The labels of the client's model and of the target model."""
@@ -138,7 +140,15 @@ class RequestMetrics:
             return model, model
         return model, self._labels.of(target, named=bool(decision.rewrite))
 
+    def _placed(self, decision: Decision, key: tuple[str, str]) -> tuple[str, str]:
+        """The key of the request's series: these labels, or `OTHER` if there is no room for the pair."""
+        if key[0] == key[1]:
+            return key
+        rank = min(map(self._labels.rank, key)) if decision.rewrite else Rank.CHOSEN
+        return key if self._pairs.take(key, rank) else (OTHER, OTHER)
+
     def _count(self, decision: Decision, key: tuple[str, str]) -> Series:
+        key = self._placed(decision, key)
         series = self._of(key)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
@@ -173,18 +183,18 @@ class RequestMetrics:
             series.picked = {id: count for id, count in series.picked.items() if id in known}
 
     def _forget_model(self, label: str) -> None:
+        self._pairs.drop([key for key in self.series if label in key])
         self.series = {key: series for key, series in self.series.items() if label not in key}
-        self._pairs = sum(model != target for model, target in self.series)
         self.rewrites = {key: count for key, count in self.rewrites.items() if label not in key[1:]}
         self.unscheduled.pop(label, None)
+
+    def _forget_pair(self, pair: tuple[str, str]) -> None:
+        self.series.pop(pair, None)
+        self.rewrites = {key: count for key, count in self.rewrites.items() if key[1:] != pair}
 
     def _of(self, key: tuple[str, str]) -> Series:
         series = self.series.get(key)
         if series is None:
-            if key[0] != key[1]:
-                if self._pairs >= self._most_pairs:
-                    return self._of((OTHER, OTHER))
-                self._pairs += 1
             series = self.series[key] = Series()
         return series
 
@@ -195,11 +205,12 @@ class RequestMetrics:
 class OpenRequest:
     """A routed request until its end. `uncounted` is its decision if the request waits for its response's status."""
 
-    __slots__ = ("_first_at", "_metrics", "_series", "_uncounted", "status")
+    __slots__ = ("_first_at", "_metrics", "_series", "_target", "_uncounted", "status")
 
-    def __init__(self, metrics: RequestMetrics, series: Series, uncounted: Decision | None = None) -> None:
+    def __init__(self, metrics: RequestMetrics, series: Series, target: str, uncounted: Decision | None = None) -> None:
         self._metrics = metrics
         self._series = series
+        self._target = target
         self._uncounted = uncounted
         self._first_at: float | None = None
         self.status: int | None = None
@@ -209,6 +220,8 @@ class OpenRequest:
     def answered(self, status: int | None) -> None:
         """The response's headers have come, or the request is over."""
         self.status = status
+        if status is not None and status < 400:
+            self._metrics.served(self._target)
         if self._uncounted is not None:
             self._series.running -= 1
             self._series = self._metrics.answered(self._uncounted, status)
@@ -251,20 +264,20 @@ class OpenRequest:
 
 def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
     """Requests by model."""
-    series, models = metrics.series.items(), ("model_name", "target_model_name")
+    series, models = list(metrics.series.items()), ("model_name", "target_model_name")
     yield from names(
         CounterMetricFamily,
         "request",
         "Routed requests",
         (*models, "priority"),
-        (((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()),
+        [((*key, str(priority)), count) for key, each in series for priority, count in each.requests.items()],
     )
     yield from names(
         CounterMetricFamily,
         "request_error",
         "Refused and failed requests",
         (*models, "error_code"),
-        (((*key, code), count) for key, each in series for code, count in each.errors.items()),
+        [((*key, code), count) for key, each in series for code, count in each.errors.items()],
     )
     running = (((model,), count) for model, count in metrics.running().items())
     yield from names(GaugeMetricFamily, "request_running", "Requests in progress", models[:1], running)
@@ -277,7 +290,7 @@ def request_families(metrics: RequestMetrics, names: Names) -> Iterator[Metric]:
         "model_rewrite_decisions",
         "Requests whose model was rewritten",
         ("model_rewrite_name", "model_name", "target_model"),
-        metrics.rewrites.items(),
+        list(metrics.rewrites.items()),
     )
 
 

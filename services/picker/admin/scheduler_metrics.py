@@ -1,7 +1,6 @@
 """Decisions, plugins and the prefix index, under the Go original's names."""
 
 from collections.abc import Iterator, Mapping
-from itertools import islice
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -9,7 +8,6 @@ from services.picker.admin.families import Names
 from services.picker.admin.request_metrics import RequestMetrics
 from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
-from shared.service.pages import SLICE
 
 PLUGIN_LABELS = ("extension_point", "plugin_type", "plugin_name")
 INDEXER = "approx-prefix-cache-producer"
@@ -36,16 +34,15 @@ def scheduler_families(
         "plugin_duration_seconds",
         "Duration of a plugin's call",
         PLUGIN_LABELS,
-        plugins.items(),
+        list(plugins.items()),
     )
-    # in slices: there may be as many series as models times endpoints
-    attempts = _attempts(requests, view)
-    text = "Scheduling attempts, by the chosen endpoint, or without one if none was left"
-    labels = ("status", "target_model_name", "endpoint_name", "namespace", "port")
-    some = list(islice(attempts, SLICE))
-    yield from names(CounterMetricFamily, "scheduler_attempts", text, labels, some)
-    while some := list(islice(attempts, SLICE)):
-        yield from names(CounterMetricFamily, "scheduler_attempts", text, labels, some)
+    yield from names(
+        CounterMetricFamily,
+        "scheduler_attempts",
+        "Scheduling attempts, by the chosen endpoint, or without one if none was left",
+        ("status", "target_model_name", "endpoint_name", "namespace", "port"),
+        _attempts(requests, view),
+    )
     yield from _prefix_index(view, names)
 
 
@@ -57,7 +54,7 @@ def _attempts(requests: RequestMetrics, view: View) -> Iterator[tuple[tuple[str,
             endpoint = layout.endpoints[row]
             name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
             yield ("success", target, name, endpoint.namespace, str(endpoint.port)), count
-    for target, count in requests.unscheduled.items():
+    for target, count in list(requests.unscheduled.items()):
         yield ("failure", target, "", "", ""), count
 
 

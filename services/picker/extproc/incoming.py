@@ -7,6 +7,7 @@ answered, so its bytes are decoded once and remembered.
 import re
 from collections.abc import Callable, Container
 from itertools import islice
+from sys import getsizeof
 from typing import Any
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
@@ -42,7 +43,11 @@ _SEARCHED = 1000
 _LONGEST_ADDRESS = 256
 """Characters of the endpoint that answered."""
 _LONGEST = 1024
-_REMEMBERED = 4096
+"""Bytes of a context that is remembered."""
+_REMEMBERED = 4 * 2**20
+"""Bytes of memory for remembered contexts."""
+_OVERHEAD = 512
+"""Bytes of memory for a context, besides its own bytes and its subset hint."""
 
 
 class Context(Struct, frozen=True):
@@ -77,7 +82,30 @@ class Message(Struct, frozen=True):
 
 _NOTHING = Context()
 _EMPTY = ("",)
-_CONTEXTS: dict[bytes, Context] = {b"": _NOTHING}
+
+
+class _Contexts:
+    """Contexts by their bytes. All are forgotten when they take more than `_REMEMBERED` bytes: the proxies' usual ones
+    come again at once."""
+
+    def __init__(self) -> None:
+        self._contexts: dict[bytes, Context] = {}
+        self._size = 0
+        self.get = self._contexts.get
+
+    def add(self, data: bytes, context: Context) -> None:
+        size = len(data) + sum(map(getsizeof, context.subset or ())) + _OVERHEAD
+        if self._size + size > _REMEMBERED:
+            self._contexts.clear()
+            self._size = 0
+        self._contexts[data] = context
+        self._size += size
+
+    def __repr__(self) -> str:
+        return f"<_Contexts {len(self._contexts)}, {self._size} bytes>"
+
+
+_CONTEXTS = _Contexts()
 _BARE = {
     wire.tag("ProcessingRequest", phase) + b"\x00": Message(phase, None, 0, _NOTHING)
     for phase in ("request_trailers", "response_trailers")
@@ -149,9 +177,7 @@ def _learn(tail: bytes, most_entries: int = _LONGEST) -> Context | None:
         return None
     context = _context(message, most_entries)
     if len(tail) <= _LONGEST:
-        if len(_CONTEXTS) >= _REMEMBERED:
-            _CONTEXTS.clear()
-        _CONTEXTS[tail] = context
+        _CONTEXTS.add(tail, context)
     return context
 
 

@@ -62,6 +62,7 @@ class Notifications:
             log.error("notifications.refused", problems=[reason_of(error)], exc_info=error)
             return
         self._plan = wanted
+        self._event_counts.follow(self, found)
         self._dispatcher = ObjectDispatcher(found, self._event_counts)
         self.table = AttributeTable(self._dispatcher.extractors, self._event_counts, self.table.keys)
         self._dispatcher.reset(self._objects)

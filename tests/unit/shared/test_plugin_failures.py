@@ -62,7 +62,7 @@ def test_of_an_exception_that_is_withheld_only_the_type_and_the_place_are_told()
 def test_readyz_mentions_a_plugin_until_it_has_been_well_for_a_minute() -> None:
     clock = Clock()
     failures = PluginFailures(clock)
-    failures.follow("good")
+    failures.follow("pool", ["good"])
     assert failures.note() is None
     failures.record("bad", ValueError("no"))
     clock.now += 12
@@ -78,13 +78,27 @@ def test_failures_are_counted_by_plugin_and_there_at_0_from_the_start() -> None:
     registry = CollectorRegistry()
     failures = PluginFailures(Clock())
     registry.register(failures)
-    failures.follow("good")
+    failures.follow("pool", ["good"])
     failures.record("bad", "wrong")
     failures.record("bad", "wrong")
     values = [
         registry.get_sample_value("pointsman_plugin_failures_total", {"plugin": name}) for name in ("good", "bad")
     ]
     assert values == [0, 2]
+
+
+def test_a_count_ends_with_the_last_configuration_that_has_the_plugin() -> None:
+    failures = PluginFailures(Clock())
+    failures.follow("pool", ["kept", "dropped", "shared"])
+    failures.follow("other pool", ["shared"])
+    for name in ("kept", "dropped", "shared"):
+        failures.record(name, "wrong")
+    failures.follow("pool", ["new", "kept"])
+    assert failures.counts() == {"new": 0, "kept": 1, "shared": 1}
+    failures.record("dropped", "wrong: a late request of the former configuration")
+    for number in range(10):
+        failures.follow("pool", [f"renamed-{number}"])
+    assert failures.counts() == {"renamed-9": 0, "shared": 1}
 
 
 def test_an_exception_that_has_no_text_of_its_own_is_told_by_its_type() -> None:

@@ -210,3 +210,11 @@ def test_events_are_metrics() -> None:
     registry.register(world.event_counts)
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "added"}) == 2
     assert registry.get_sample_value("pointsman_datalayer_events_total", {"source": "events", "event": "deleted"}) == 1
+
+
+def test_counts_end_with_the_configuration_that_has_the_source_and_the_extractor() -> None:
+    world = World(Broken())
+    world.reset(A)
+    assert world.event_counts.failures.counts() == {"broken": 1}
+    EndpointDispatcher((), world.of, world.event_counts)
+    assert (world.event_counts.events, world.event_counts.failures.counts()) == ({}, {})

@@ -156,7 +156,9 @@ def test_extractors_say_whether_endpoints_are_concerned() -> None:
 def test_a_failing_extractor_stops_no_other() -> None:
     before, after = Listener("before", says=False), Listener("after", says=False)
     event_counts = EventCounts(PluginFailures(time.monotonic))
-    events = ObjectDispatcher([SourceExtractors(Source(NODE), (before, Broken("broken"), after))], event_counts)
+    feeds: list[ObjectExtractors] = [SourceExtractors(Source(NODE), (before, Broken("broken"), after))]
+    event_counts.follow("pool", feeds)
+    events = ObjectDispatcher(feeds, event_counts)
     assert events.reset([node("n1"), node("n2")]), "what the broken one says may have changed"
     assert before.told == after.told == [("added", "n1"), ("added", "n2")]
     assert event_counts.failures.counts() == {"before": 0, "broken": 2, "after": 0}

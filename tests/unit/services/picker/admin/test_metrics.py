@@ -1,4 +1,5 @@
 import math
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import load as load_config
 from shared.model import Endpoint
 from shared.plugin import Registry
+from shared.service.pages import SLICE
 from tests.unit.services.picker.world import NOW, load, pool, report, request
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
@@ -144,6 +146,47 @@ def test_what_scheduling_takes_is_timed_plugin_by_plugin_also_under_the_names_th
         assert found[f"{name}_seconds_count", ("Scorer", "mine", "queue-scorer")] == 2
     for prefix in ("llm_d_epp_", "inference_extension_"):
         assert found[f"{prefix}scheduler_e2e_duration_seconds_count", ()] == 1
+
+
+def test_timings_end_with_the_last_configuration_that_has_the_plugin() -> None:
+    made, registry = metrics(View())
+
+    def use(*names: str) -> None:
+        with made.configuration():
+            for name in names:
+                made.plugin("Scorer", "queue-scorer", name)(0.001)
+            if "faulty" in names:
+                raise ValueError("a plugin refuses to be made")
+
+    def counts() -> dict[str, float]:
+        name = "pointsman_picker_plugin_seconds_count"
+        return {labels[1]: count for (sample, labels), count in scrape(registry).items() if sample == name}
+
+    for number in range(10):
+        use("kept", f"renamed-{number}")
+    assert counts() == {"kept": 10, "renamed-9": 1}
+    with pytest.raises(ValueError, match="refuses"):
+        use("renamed-10", "faulty")
+    assert counts() == {"kept": 10, "renamed-9": 1}
+    use("renamed-11")
+    assert counts() == {"renamed-11": 1}
+
+
+def test_large_families_are_made_in_slices_while_what_they_show_changes() -> None:
+    made, registry = metrics(view := pool("a1"))
+    for number in range(250):
+        made.plugin("Scorer", "queue-scorer", f"q{number}")
+    for number in range(50):
+        made.decided(routed(view, 0, f"m{number}"), 0.1).answered(200)  # type: ignore[union-attr]
+    names = Counter[str]()
+    for family in registry.collect():
+        names[family.name] += 1
+        assert len(family.samples) < SLICE + 100
+        made.plugin("Scorer", "queue-scorer", f"more-{names.total()}")
+        made.decided(routed(view, 0, f"more-{names.total()}"), 0.1).answered(200)  # type: ignore[union-attr]
+    assert names["pointsman_picker_plugin_seconds"] > 5
+    assert names["llm_d_epp_plugin_duration_seconds"] > 5
+    assert names["llm_d_epp_request_size_bytes"] > 2
 
 
 def test_endpoints_that_have_gone_are_forgotten() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -278,6 +279,71 @@ def test_pairs_of_models_are_bounded_too() -> None:
         for target in range(20):
             routed(metrics, f"m{model}", f"m{target}")
     assert len(metrics.series) <= 2 * 20 + 1
+
+
+RESOURCES = {
+    "a rule for the model": ("base", "canary"),
+    "a rule for every model": ("real-0", "canary"),
+    "a rule for every model, and a name that no server knows": ("unknown", "canary"),
+}
+
+
+@pytest.mark.parametrize("pair", RESOURCES.values(), ids=RESOURCES)
+def test_pairs_of_a_resource_have_series_however_many_pairs_clients_name_in_headers(pair: tuple[str, str]) -> None:
+    metrics = RequestMetrics(models=25, named=lambda model: model in ("base", "canary"))
+    models = [*(f"real-{number}" for number in range(8)), "base", "canary"]
+    chosen = [(prefix + model, target) for prefix in ("", "invented-") for model, target in product(models, models)]
+    under_way = [routed(metrics, *names) for names in chosen if names != pair]
+    under_way += [routed(metrics, *pair, rewrite="rollout") for _ in range(5)]
+    assert metrics.series[pair].running == metrics.series[pair].requests[0] == 5
+    assert sum(model != target for model, target in metrics.series) <= 25
+    for opened in under_way:
+        opened.completed(1.0, None, 0)
+    assert set(metrics.running().values()) == {0}
+
+
+def test_pairs_that_resources_name_make_room_by_rank() -> None:
+    metrics = RequestMetrics(models=6, named=lambda model: model in ("base", "canary"))
+    for number, target in product(range(3), ("canary", "v2")):
+        routed(metrics, f"invented-{number}", target, rewrite="every model")
+    routed(metrics, "base", "canary", rewrite="rollout")
+    routed(metrics, "invented-0", "base", rewrite="every model")
+    assert metrics.series["base", "canary"].requests == metrics.series[OTHER, OTHER].requests == {0: 1}
+    assert {key[1:] for key in metrics.rewrites} == metrics.series.keys()
+
+
+def test_a_pair_that_is_not_used_makes_room() -> None:
+    now = 0.0
+    metrics = RequestMetrics(models=3, named=lambda _: True, clock=lambda: now)
+    uses = [(0.0, "ab"), (1.0, "ba"), (2.0, "ac"), (IDLE - 1, "ab"), (IDLE, "bc"), (IDLE + 1, "ca"), (IDLE + 1, "cb")]
+    for at, pair in uses:
+        now = at
+        routed(metrics, *pair, rewrite="r")
+    assert set(metrics.series) == {("a", "b"), ("a", "c"), ("c", "a"), (OTHER, OTHER)}
+    assert metrics.series[OTHER, OTHER].requests == {0: 2}
+
+
+def test_a_model_that_is_called_like_all_others_is_one_of_them() -> None:
+    metrics = RequestMetrics(models=2, named=lambda model: model in ("named", OTHER))
+    for number in range(10):
+        routed(metrics, f"invented-{number}", status=404)
+    for model in (OTHER, "a", "b", "named"):
+        routed(metrics, model)
+    assert models_of(metrics) == {OTHER: 11, "b": 1, "named": 1}
+
+
+@pytest.mark.parametrize("newcomer", ["served", "named"])
+def test_a_model_keeps_the_highest_rank_that_it_had(newcomer: str) -> None:
+    named = set[str]()
+    metrics = RequestMetrics(models=2, named=named.__contains__)
+    routed(metrics, "real", "target")
+    if newcomer == "named":
+        named |= {"real", "named"}
+    routed(metrics, "real")
+    routed(metrics, "target")
+    routed(metrics, newcomer)
+    assert "real" in models_of(metrics)
+    assert (newcomer in models_of(metrics)) == (newcomer == "named"), "it takes the target's place"
 
 
 def test_a_long_model_name_is_cut() -> None:

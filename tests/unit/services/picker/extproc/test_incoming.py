@@ -1,5 +1,7 @@
 """What a proxy says, read from bytes: the same whichever way it is read, and in whatever order its fields come."""
 
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -132,14 +134,29 @@ def test_any_bytes_are_a_message_to_us_exactly_where_they_are_one_to_the_library
             assert read.shown == getattr(expected, phase)
 
 
-def test_what_is_remembered_of_proxies_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incoming, "_CONTEXTS", {})
-    monkeypatch.setattr(incoming, "_REMEMBERED", 3)
-    for number in range(10):
-        incoming.read(response_headers(served=f"10.0.0.{number}:8000").SerializeToString())
-    incoming.read(headers(hint="x" * 2_000).SerializeToString())
-    assert len(incoming._CONTEXTS) <= 3
-    assert max(map(len, incoming._CONTEXTS)) < 1_000
+ENDLESS: dict[str, Callable[[int], Any]] = {
+    "hints of many entries": lambda number: headers(hint=f"{'ab,' * 300}{number}"),
+    "hints with a wide character": lambda number: headers(hint=f"{'x' * 900}\U0001f600{number}"),
+    "long hints": lambda number: headers(hint=f"{'x' * 2_000}{number}"),
+    "addresses": lambda number: response_headers(served=f"{'x' * 900}{number}:8000"),
+}
+
+
+@pytest.mark.parametrize("context", ENDLESS)
+def test_what_is_remembered_of_proxies_is_bounded(context: str) -> None:
+    texts = [ENDLESS[context](number).SerializeToString() for number in range(3_000)]
+    tracemalloc.start()
+    for text in texts:
+        incoming.read(text)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 6 * 2**20
+
+
+def test_a_context_that_comes_again_is_decoded_once() -> None:
+    first, second = (incoming.read(headers({"x-id": id}, hint="10.0.0.1").SerializeToString()) for id in "ab")
+    assert first.context is second.context
+    assert first.shown != second.shown
 
 
 @pytest.mark.parametrize("hint", [["a", "b", "c", "d"], "a, b,c,d", ["a,b", "c,d"]])

@@ -33,7 +33,8 @@ class Lookups:
     """The look-ups under way, of all pools. A name has one at a time.
 
     A look-up can't be interrupted, and may take very long. So it occupies its slot even after its time-out, and a group
-    of names occupies at most as many slots as are free: names that hang leave slots to others.
+    of names occupies at most as many slots as are free, and new and slow names of one origin three quarters: names that
+    hang leave slots to others.
     """
 
     def __init__(self, lookup: Lookup, timeout: float, concurrent: int) -> None:
@@ -41,11 +42,16 @@ class Lookups:
         self._lookup = lookup
         self._concurrent = concurrent
         self._under_way: dict[str, asyncio.Task[list[str]]] = {}
+        self._groups: dict[str, Group] = {}
+        """The group that occupies the slot of a name."""
         self._occupied: Counter[Group] = Counter()
         self._waiting: dict[Callable[[], None], None] = {}
 
     def may_begin(self, group: Group) -> bool:
         """Whether there is a slot for a name of this group."""
+        untested = sum(self._occupied[Group(group.origin, kind)] for kind in ("new", "slow"))
+        if group.kind != "known" and untested >= max(1, self._concurrent * 3 // 4):
+            return False
         return self._occupied[group] < self._concurrent - len(self._under_way)
 
     def begin(self, host: str, group: Group) -> asyncio.Task[list[str]]:
@@ -53,9 +59,18 @@ class Lookups:
         task = self._under_way.get(host)
         if task is None:
             task = self._under_way[host] = asyncio.create_task(self._run(host), name=f"look-up of {host}")
+            self._groups[host] = group
             self._occupied[group] += 1
-            task.add_done_callback(partial(self._ended, host, group))
+            task.add_done_callback(partial(self._ended, host))
         return task
+
+    def hangs(self, host: str) -> None:
+        """From now on, a name counts as slow, so that its slot isn't one of the new names."""
+        group = self._groups[host]
+        self._free(group)
+        self._groups[host] = group._replace(kind="slow")
+        self._occupied[self._groups[host]] += 1
+        self._call_waiting()
 
     def when_free(self, call: Callable[[], None]) -> None:
         """Call this once when a slot is free again."""
@@ -64,14 +79,20 @@ class Lookups:
     async def _run(self, host: str) -> list[str]:
         return await self._lookup(host)
 
-    def _ended(self, host: str, group: Group, task: asyncio.Task[list[str]]) -> None:
-        del self._under_way[host]
+    def _free(self, group: Group) -> None:
         self._occupied[group] -= 1
         if not self._occupied[group]:
             del self._occupied[group]
+
+    def _ended(self, host: str, task: asyncio.Task[list[str]]) -> None:
+        del self._under_way[host]
+        self._free(self._groups.pop(host))
         if task.cancelled():
             return  # the process ends
         task.exception()  # the name may have been forgotten
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
             call()
@@ -231,6 +252,7 @@ class Resolver:
             if hangs:
                 self._report_failure(host, TOO_LATE)
                 self.names.hangs(host, TOO_LATE)
+                self._lookups.hangs(host)
                 await asyncio.wait([answer])
             try:
                 self._answered(host, answer.result())

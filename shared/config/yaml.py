@@ -48,7 +48,7 @@ class _Text:
         self._text = text
         self._position = 0
 
-    def read(self, size: int) -> str:
+    def read(self, size: int = 0, /) -> str:
         begin = self._position
         self._position += size
         return self._text[begin : self._position]

@@ -14,7 +14,7 @@ import structlog
 from services.watcher.eds import EdsWriter
 from services.watcher.file_provider import FileProvider
 from services.watcher.leadership import Leadership
-from services.watcher.lookup import Lookup, SystemLookup
+from services.watcher.lookup import Lookup, Lookups, SystemLookup
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler, Publications
@@ -47,7 +47,9 @@ class WatcherService(Service):
     def __init__(self, settings: WatcherSettings, lookup: Lookup | None = None) -> None:
         super().__init__(settings)
         self._settings = settings
-        self._lookup = lookup or SystemLookup(settings.resolve_timeout, settings.max_lookups)
+        self._lookups = Lookups(
+            lookup or SystemLookup(settings.max_lookups), settings.resolve_timeout, settings.max_lookups
+        )
         self._event_counts = EventCounts(self.plugin_failures)
         self.metrics = WatcherMetrics(self.registry)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
@@ -98,7 +100,7 @@ class WatcherService(Service):
             pool,
             self._provider.sources(pool),
             preferred=self._provider.preferred,
-            lookup=self._lookup,
+            lookups=self._lookups,
             resolve_interval=settings.resolve_interval,
             frames=FramePublisher(self.bus, self._subjects, pool_token(pool.namespace, pool.name), self.id),
             leads=lambda: self.leadership.leads,

@@ -4,28 +4,24 @@ import asyncio
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 import structlog
 
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.resolve import Names
+from services.watcher.resolve import Group, Names
 from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
 
-SLOW_SHARE = 4
-"""One in so many look-ups may be for a name that timed out before."""
-SLOW_REMEMBERED = 10_000
-"""The most names that are remembered to have timed out."""
 GATHER = 0.02
 """Seconds that answers are gathered, so that they are one change and the names are searched once."""
-AT_ONCE = 100
-"""The most look-ups that begin in one turn of the event loop."""
+TOO_LATE = "no answer in time"
 
 
 class Lookup(Protocol):
@@ -33,57 +29,91 @@ class Lookup(Protocol):
         """All addresses of a name. Raises OSError (socket.gaierror), UnicodeError or TimeoutError."""
 
 
-class SystemLookup:
-    """The machine's resolver, with a time-out.
+class Lookups:
+    """The look-ups under way, of all pools. A name has one at a time.
 
-    A look-up can't be interrupted, and may take very long. So daemon threads make them, which don't delay the end of
-    the process, and the event loop's threads stay free. A name has one look-up at a time. Names that timed out share
-    some of the slots, so that they don't block the others.
+    A look-up can't be interrupted, and may take very long. So it occupies its slot even after its time-out, and a group
+    of names occupies at most as many slots as are free, and new and slow names of one origin three quarters: names that
+    hang leave slots to others.
     """
 
-    def __init__(self, timeout: float, concurrent: int = 64) -> None:
-        """`timeout`: seconds from the moment at which a slot is free."""
-        self._timeout = timeout
-        self._threads = _Threads(concurrent)
-        self._slots = asyncio.Semaphore(concurrent)
-        self._slow_slots = asyncio.Semaphore(max(1, concurrent // SLOW_SHARE))
-        self._slow: dict[str, None] = {}
-        self._tasks: dict[str, asyncio.Task[list[Any]]] = {}
-        """By name, including those that have timed out."""
+    def __init__(self, lookup: Lookup, timeout: float, concurrent: int) -> None:
+        self.timeout = timeout
+        self._lookup = lookup
+        self._concurrent = concurrent
+        self._under_way: dict[str, asyncio.Task[list[str]]] = {}
+        self._groups: dict[str, Group] = {}
+        """The group that occupies the slot of a name."""
+        self._occupied: Counter[Group] = Counter()
+        self._waiting: dict[Callable[[], None], None] = {}
 
-    async def __call__(self, host: str) -> list[str]:
-        task = self._tasks.get(host)
+    def may_begin(self, group: Group) -> bool:
+        """Whether there is a slot for a name of this group."""
+        untested = sum(self._occupied[Group(group.origin, kind)] for kind in ("new", "slow"))
+        if group.kind != "known" and untested >= max(1, self._concurrent * 3 // 4):
+            return False
+        return self._occupied[group] < self._concurrent - len(self._under_way)
+
+    def begin(self, host: str, group: Group) -> asyncio.Task[list[str]]:
+        """The look-up of a name, which may be under way already."""
+        task = self._under_way.get(host)
         if task is None:
-            started = asyncio.Event()
-            task = self._tasks[host] = asyncio.create_task(self._look_up(host, started), name=f"look-up of {host}")
-            task.add_done_callback(lambda task: self._ended(host, task))
-            await started.wait()
-        self._slow.pop(host, None)
-        try:
-            async with asyncio.timeout(self._timeout):
-                found = await asyncio.shield(task)
-        except TimeoutError:
-            self._slow[host] = None
-            if len(self._slow) > SLOW_REMEMBERED:
-                del self._slow[next(iter(self._slow))]
-            raise
-        return [str(sockaddr[0]) for *_, sockaddr in found]
+            task = self._under_way[host] = asyncio.create_task(self._run(host), name=f"look-up of {host}")
+            self._groups[host] = group
+            self._occupied[group] += 1
+            task.add_done_callback(partial(self._ended, host))
+        return task
 
-    async def _look_up(self, host: str, started: asyncio.Event) -> list[Any]:
-        async with AsyncExitStack() as stack:
-            if host in self._slow:
-                await stack.enter_async_context(self._slow_slots)
-            await stack.enter_async_context(self._slots)
-            started.set()
-            return await self._threads.run(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+    def hangs(self, host: str) -> None:
+        """From now on, a name counts as slow, so that its slot isn't one of the new names."""
+        group = self._groups[host]
+        self._free(group)
+        self._groups[host] = group._replace(kind="slow")
+        self._occupied[self._groups[host]] += 1
+        self._call_waiting()
 
-    def _ended(self, host: str, task: asyncio.Task[list[Any]]) -> None:
-        del self._tasks[host]
-        if not task.cancelled():
-            task.exception()  # the caller may have timed out
+    def when_free(self, call: Callable[[], None]) -> None:
+        """Call this once when a slot is free again."""
+        self._waiting[call] = None
+
+    async def _run(self, host: str) -> list[str]:
+        return await self._lookup(host)
+
+    def _free(self, group: Group) -> None:
+        self._occupied[group] -= 1
+        if not self._occupied[group]:
+            del self._occupied[group]
+
+    def _ended(self, host: str, task: asyncio.Task[list[str]]) -> None:
+        del self._under_way[host]
+        self._free(self._groups.pop(host))
+        if task.cancelled():
+            return  # the process ends
+        task.exception()  # the name may have been forgotten
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for call in waiting:
+            call()
 
     def __repr__(self) -> str:
-        return f"<SystemLookup timeout={self._timeout:g}, {len(self._tasks)} under way>"
+        return f"<Lookups {len(self._under_way)} of {self._concurrent} under way>"
+
+
+class SystemLookup:
+    """The machine's resolver. Daemon threads call it, which don't delay the end of the process, and the event loop's
+    threads stay free."""
+
+    def __init__(self, concurrent: int = 64) -> None:
+        self._threads = _Threads(concurrent)
+
+    async def __call__(self, host: str) -> list[str]:
+        found = await self._threads.run(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+        return [str(sockaddr[0]) for *_, sockaddr in found]
+
+    def __repr__(self) -> str:
+        return "<SystemLookup>"
 
 
 class _Threads:
@@ -147,36 +177,40 @@ class Resolver:
     def __init__(
         self,
         names: Names,
-        lookup: Lookup,
+        lookups: Lookups,
         on_change: Callable[[], None],
         metrics: WatcherMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.names = names
-        self._lookup = lookup
+        self._lookups = lookups
         self._on_change = on_change
         self._metrics = metrics
         self._clock = clock
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """Look-ups under way, by name."""
+        """By the name whose answer they wait for."""
         self._changed = False
         """Whether an address has changed since the last `on_change`."""
 
-    def follow(self, endpoints: Iterable[Endpoint]) -> None:
-        """Look up the names of these endpoints from now on."""
-        self.names.follow(endpoints)
+    def follow(self, endpoints: Iterable[Endpoint], origin_of: Callable[[Endpoint], str] = lambda endpoint: "") -> None:
+        """Look up the names of these endpoints from now on, and no others."""
+        for host in self.names.follow(endpoints, origin_of):
+            task = self._tasks.pop(host, None)
+            if task is not None:
+                task.cancel()
         self._wake.set()
 
     async def look_up_due(self, within: float | None = None) -> bool:
         """Look up the names that are due, and wait at most `within` seconds. Returns whether an address has changed;
         later answers take effect while `run` runs."""
-        more = True
-        while more:
-            more = self._start_due()
-            await asyncio.sleep(0)
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=within)
+        self._begin()
+        try:
+            async with asyncio.timeout(within):
+                while self._tasks:
+                    await asyncio.wait(self._tasks.values())
+        except TimeoutError:
+            pass
         changed, self._changed = self._changed, False
         return changed
 
@@ -189,8 +223,8 @@ class Resolver:
                 if self._changed:
                     self._changed = False
                     self._on_change()
-                self._start_due()
-                due = self.names.next_due(self._tasks)
+                self._begin()
+                due = self.names.next_due()
                 try:
                     async with asyncio.timeout(None if due is None else max(due - self._clock(), 0.0)):
                         await self._wake.wait()
@@ -201,22 +235,35 @@ class Resolver:
             for task in self._tasks.values():
                 task.cancel()
 
-    def _start_due(self) -> bool:
-        """Begin look-ups that are due. Returns whether more are."""
-        due = self.names.due(self._clock(), self._tasks)
-        for host in due[:AT_ONCE]:
-            self._tasks[host] = asyncio.create_task(self._look_up(host), name=f"name {host}")
-        return len(due) > AT_ONCE
+    def _begin(self) -> None:
+        """Begin the look-ups that are due and have a slot."""
+        while (taken := self.names.take(self._clock(), self._lookups.may_begin)) is not None:
+            host, group = taken
+            answer = self._lookups.begin(host, group)
+            self._tasks[host] = asyncio.create_task(self._take(host, answer), name=f"name {host}")
+        if self.names.waiting:
+            self._lookups.when_free(self._begin)
 
-    async def _look_up(self, host: str) -> None:
+    async def _take(self, host: str, answer: asyncio.Task[list[str]]) -> None:
+        """Wait for an answer. One that comes too late counts, too."""
         try:
-            self._answered(host, await self._lookup(host))
-        except TimeoutError:
-            self._failed(host, "no answer in time")
-        except Exception as error:  # noqa: BLE001 - the top of the task: a name doesn't affect the others
-            self._failed(host, str(error) or type(error).__name__)
+            await asyncio.wait([answer], timeout=self._lookups.timeout)
+            hangs = not answer.done()
+            if hangs:
+                self._report_failure(host, TOO_LATE)
+                self.names.hangs(host, TOO_LATE)
+                self._lookups.hangs(host)
+                await asyncio.wait([answer])
+            try:
+                self._answered(host, answer.result())
+            except Exception as error:  # noqa: BLE001 - the top of the task: a name doesn't affect the others
+                reason = TOO_LATE if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+                if not hangs:
+                    self._report_failure(host, reason)
+                self.names.failed(host, reason, self._clock())
         finally:
-            del self._tasks[host]
+            if self._tasks.get(host) is asyncio.current_task():
+                del self._tasks[host]
             self._wake.set()
 
     def _answered(self, host: str, addresses: Sequence[str]) -> None:
@@ -230,16 +277,14 @@ class Resolver:
             if len(name.addresses) > 1:
                 log.warning("name.ambiguous", host=host, used=name.address, all=list(name.addresses))
 
-    def _failed(self, host: str, reason: str) -> None:
-        known = self.names.names.get(host)
-        self.names.failed(host, reason, self._clock())
-        if known is not None and known.error != reason:
-            self._log_failure(host, reason)
+    def _report_failure(self, host: str, reason: str) -> None:
         self._metrics.lookup_failures.inc()
+        if self.names.names[host].error != reason:
+            self._log_failure(host, reason)
 
     def _log_failure(self, host: str, reason: str) -> None:
         kept = self.names.names[host].address
         log.warning("name.not_resolved", host=host, reason=reason, kept=kept or None)
 
     def __repr__(self) -> str:
-        return f"<Resolver {self.names!r} by {self._lookup!r}>"
+        return f"<Resolver {self.names!r} by {self._lookups!r}>"

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import structlog
 
 from services.watcher.eds import EdsWriter
-from services.watcher.lookup import Lookup, Resolver
+from services.watcher.lookup import Lookups, Resolver
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.notifications.attribute_table import Described
 from services.watcher.notifications.notifications import Notifications
@@ -51,7 +51,7 @@ class PoolReconciler:
         sources: Sequence[Source],
         *,
         preferred: str,
-        lookup: Lookup,
+        lookups: Lookups,
         resolve_interval: float,
         frames: FramePublisher,
         leads: Callable[[], bool],
@@ -72,7 +72,7 @@ class PoolReconciler:
         self.desired = State(preferred=preferred)
         self.notifications = Notifications(event_counts)
         self.names = Names(resolve_interval)
-        self.resolver = Resolver(self.names, lookup, self.refresh, metrics)
+        self.resolver = Resolver(self.names, lookups, self.refresh, metrics)
         self.eds = eds
         self.frames = frames
         self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
@@ -128,7 +128,7 @@ class PoolReconciler:
             revision=self.configured().revision,
         )
         if any(endpoint is not None and endpoint.host for id in former for endpoint in (former[id], endpoints.get(id))):
-            self.resolver.follow(endpoints.values())
+            self.resolver.follow(endpoints.values(), self.desired.origin)
         self._on_accepted(self)
         if changes.configuration:
             self.use_configuration()

@@ -4,10 +4,15 @@ An entry of the endpoints file is one server. Of a name with several addresses, 
 then in numeric order, so that all watchers agree. A name that stops resolving keeps its address while an endpoint uses
 it: an outage of DNS is no reason to drop servers that work. A name that has never resolved has no endpoint, and is
 retried sooner.
+
+Names wait for their look-up in groups, which take turns: names that hang, or those of one file, don't delay others.
 """
 
-from collections.abc import Collection, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,6 +21,15 @@ from shared.model import Endpoint
 
 FIRST_RETRY = 0.5
 """Seconds until a name that has never resolved is retried; doubled up to the interval."""
+
+
+class Group(NamedTuple):
+    """Names that share their part of the look-ups."""
+
+    origin: str
+    """What states the names' endpoints."""
+    kind: Literal["new", "known", "slow"]
+    """New names haven't been looked up yet; the last look-up of slow names hung."""
 
 
 class Name(Struct, frozen=True):
@@ -28,7 +42,9 @@ class Name(Struct, frozen=True):
     """Why the last look-up failed; empty if it didn't."""
     failures: int = 0
     """Consecutive failures."""
-    next_try: float = 0.0
+    looked_up: bool = False
+    slow: bool = False
+    """Whether the last look-up took too long."""
 
     @property
     def address(self) -> str:
@@ -36,16 +52,42 @@ class Name(Struct, frozen=True):
 
 
 class Names:
-    """The host names of the endpoints: which to look up, and what they resolve to."""
+    """The host names of the endpoints: which to look up, and what they resolve to.
+
+    A name waits until it is due, then for its turn (`take`), then for its answer (`answered`, `failed`).
+    """
 
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self.names: dict[str, Name] = {}
+        self._origins: dict[str, str] = {}
+        self._later: list[tuple[float, str]] = []
+        """A heap of the names that aren't due, each with the time at which it is."""
+        self._due: dict[Group, deque[str]] = {}
+        """The group whose turn it is comes first."""
 
-    def follow(self, endpoints: Iterable[Endpoint]) -> None:
-        """Follow the names of these endpoints, and forget the others."""
-        hosts = sorted({endpoint.host for endpoint in endpoints} - {""})
-        self.names = {host: self.names.get(host, Name(host)) for host in hosts}
+    def follow(
+        self, endpoints: Iterable[Endpoint], origin_of: Callable[[Endpoint], str] = lambda endpoint: ""
+    ) -> list[str]:
+        """Follow the names of these endpoints, and forget the others, which are returned. A name of several origins
+        counts for the one with the fewest."""
+        stated = {(endpoint.host, origin_of(endpoint)) for endpoint in endpoints if endpoint.host}
+        self._origins = dict(stated)
+        if len(self._origins) < len(stated):
+            sizes = Counter(origin for _, origin in stated)
+            self._origins = dict(sorted(stated, key=lambda pair: (-sizes[pair[1]], pair)))
+        before, self.names = self.names, {host: self.names.get(host) or Name(host) for host in sorted(self._origins)}
+        self._later = [entry for entry in self._later if entry[1] in self.names]
+        heapify(self._later)
+        due, self._due = self._due, {}
+        moved = [host for host in reversed(self.names) if host not in before]
+        for group, hosts in due.items():
+            moved += [host for host in hosts if host in self.names and self._origins[host] != group.origin]
+            if kept := [host for host in hosts if self._origins.get(host) == group.origin]:
+                self._due[group] = deque(kept)
+        for host in moved:
+            self._queue(host)
+        return [host for host in before if host not in self.names]
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> bool:
         """Use addresses that another watcher has published, for names without one. Returns whether there were any."""
@@ -57,15 +99,34 @@ class Names:
                 adopted = True
         return adopted
 
-    def due(self, now: float, under_way: Collection[str] = ()) -> list[str]:
-        """Names to look up, except those under way; those with the fewest failures first."""
-        due = [name for name in self.names.values() if name.next_try <= now and name.host not in under_way]
-        return [name.host for name in sorted(due, key=lambda name: name.failures)]
+    def take(self, now: float, may: Callable[[Group], bool] = lambda group: True) -> tuple[str, Group] | None:
+        """A name to look up, of a group that may begin a look-up; None if there is none. Of new names, those that were
+        stated last come first."""
+        while self._later and self._later[0][0] <= now:
+            self._queue(heappop(self._later)[1])
+        group = next(filter(may, self._due), None)
+        if group is None:
+            return None
+        hosts = self._due.pop(group)
+        host = hosts.pop() if group.kind == "new" else hosts.popleft()
+        if hosts:
+            self._due[group] = hosts
+        self.names[host] = replace(self.names[host], looked_up=True, slow=False)
+        return host, group
 
-    def next_due(self, under_way: Collection[str] = ()) -> float | None:
-        """When the next name is due, except those under way; None if there is none."""
-        tries = (name.next_try for name in self.names.values() if name.host not in under_way)
-        return min(tries, default=None)
+    @property
+    def waiting(self) -> bool:
+        """Whether names are due that haven't been taken."""
+        return bool(self._due)
+
+    def next_due(self) -> float | None:
+        """When the next name becomes due; None if there is none."""
+        return self._later[0][0] if self._later else None
+
+    def _queue(self, host: str) -> None:
+        name = self.names[host]
+        kind: Literal["new", "known", "slow"] = "slow" if name.slow else "known" if name.looked_up else "new"
+        self._due.setdefault(Group(self._origins[host], kind), deque()).append(host)
 
     def answered(self, host: str, addresses: Iterable[str], now: float) -> bool:
         """Record an answer. Returns whether the name's address has changed."""
@@ -75,7 +136,8 @@ class Names:
         ordered = order(addresses)
         if not ordered:
             return self.failed(host, "no address that a server could have", now)
-        self.names[host] = Name(host, ordered, next_try=now + self._interval)
+        self.names[host] = Name(host, ordered, looked_up=True, slow=name.slow)
+        heappush(self._later, (now + self._interval, host))
         return name.address != ordered[0]
 
     def failed(self, host: str, reason: str, now: float) -> bool:
@@ -83,8 +145,16 @@ class Names:
         name = self.names.get(host)
         if name is not None:
             wait = self._interval if name.addresses else min(FIRST_RETRY * 2**name.failures, self._interval)
-            self.names[host] = replace(name, error=reason, failures=min(name.failures + 1, 30), next_try=now + wait)
+            failures = min(name.failures + 1, 30)
+            self.names[host] = replace(name, error=reason, failures=failures)
+            heappush(self._later, (now + wait, host))
         return False
+
+    def hangs(self, host: str, reason: str) -> None:
+        """Record that a look-up takes too long. Its answer still counts."""
+        name = self.names.get(host)
+        if name is not None:
+            self.names[host] = replace(name, error=reason, slow=True)
 
     def resolve(self, endpoint: Endpoint) -> Endpoint | None:
         """The endpoint with its address; None while its host name has none."""

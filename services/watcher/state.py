@@ -244,6 +244,10 @@ class State:
         rejected = self._rejected.items()
         return frozenset(event.states for origin, event in rejected if event.states[0] and origin not in self._valid)
 
+    def origin(self, item: Item) -> str:
+        """An origin that states this; empty while none does and the last state without a conflict stays in force."""
+        return next(iter(self._statements.get(_key(item), ())), "")
+
     @property
     def origins(self) -> list[str]:
         """The origins that have been valid once."""

@@ -37,6 +37,23 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
+class _Text:
+    """A text in the pieces that libyaml asks for. Between them other threads run: libyaml keeps the interpreter's lock
+    while it reads a string."""
+
+    name = "<unicode string>"
+    """What PyYAML's messages call a string."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+
+    def read(self, size: int = 0, /) -> str:
+        begin = self._position
+        self._position += size
+        return self._text[begin : self._position]
+
+
 class _Refused(Exception):
     """A document that must not be built; what is wrong has been noted."""
 
@@ -51,7 +68,7 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
     documents: list[Any] = []
     try:
         _check_events(text, problems, most)
-        loader = _Loader(text)
+        loader = _Loader(_Text(text))
         try:
             while loader.check_node():
                 node = loader.get_node()
@@ -89,7 +106,7 @@ def _check_events(text: str, problems: Problems, most: int | None) -> None:
     """Raises MarkedYAMLError for a text that is nested too deep, and `_Refused` for one of too many values."""
     depth = values = 0
     try:
-        for event in yaml.parse(text, Loader=_Base):
+        for event in yaml.parse(_Text(text), Loader=_Base):
             values += isinstance(event, yaml.NodeEvent)
             if most is not None and values > most:
                 raise _too_many(problems, most)

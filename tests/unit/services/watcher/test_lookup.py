@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.watcher.lookup import Resolver
+from services.watcher.lookup import Lookups, Resolver
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Names
 from shared.model import Endpoint
@@ -37,7 +37,7 @@ class Dns:
 
 def made(dns: Dns, clock: Clock) -> tuple[Resolver, CollectorRegistry, asyncio.Event]:
     registry, changed = CollectorRegistry(), asyncio.Event()
-    resolver = Resolver(Names(30.0), dns, changed.set, WatcherMetrics(registry), clock)
+    resolver = Resolver(Names(30.0), Lookups(dns, 30.0, 64), changed.set, WatcherMetrics(registry), clock)
     resolver.follow(Endpoint(id=f"default/{host}", name=host, address="", host=host, port=80) for host in dns.answers)
     return resolver, registry, changed
 

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.watcher.documents import Documents
-from services.watcher.lookup import Lookup
+from services.watcher.lookup import Lookups
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.reconciler import PoolReconciler, Publications, few
 from services.watcher.resources import PoolId
@@ -50,7 +50,7 @@ class Bus:
             POOL,
             (),
             preferred="",
-            lookup=cast(Lookup, None),
+            lookups=cast(Lookups, None),
             resolve_interval=30.0,
             frames=cast(Any, None),
             leads=lambda: True,

@@ -19,11 +19,16 @@ def names_for(*hosts: str, interval: float = 30.0) -> tuple[Names, list[Endpoint
     return names, endpoints
 
 
+def due(names: Names, now: float) -> list[str]:
+    """The names that are looked up now, in their order."""
+    return [host for host, _ in iter(lambda: names.take(now), None)]
+
+
 def test_an_endpoint_with_an_address_needs_no_name() -> None:
     names = Names(30.0)
     fixed = endpoint("a", address="10.0.0.1")
     names.follow([fixed])
-    assert (names.due(0.0), names.next_due(), names.resolve(fixed)) == ([], None, fixed)
+    assert (due(names, 0.0), names.next_due(), names.resolve(fixed)) == ([], None, fixed)
 
 
 def test_a_name_that_never_resolved_has_no_endpoint_and_the_others_do() -> None:
@@ -46,20 +51,21 @@ def test_a_name_that_stops_resolving_to_a_usable_address_keeps_the_one_it_has_an
 
 def test_a_name_is_looked_up_again_after_the_interval() -> None:
     names, _ = names_for("a.example", interval=30.0)
-    assert names.due(0.0) == ["a.example"]
+    assert due(names, 0.0) == ["a.example"]
     names.answered("a.example", ["10.0.0.1"], 1.0)
-    assert (names.due(30.9), names.next_due(), names.due(31.0)) == ([], 31.0, ["a.example"])
+    assert (due(names, 30.9), names.next_due(), due(names, 31.0)) == ([], 31.0, ["a.example"])
 
 
 def test_a_name_that_never_resolved_is_tried_again_sooner_and_ever_later() -> None:
     names, _ = names_for("a.example", interval=3.0)
     now, waits = 0.0, []
     for _ in range(6):
+        assert due(names, now) == ["a.example"]
         names.failed("a.example", "not found", now)
-        due = names.next_due()
-        assert due is not None
-        waits.append(due - now)
-        now = due
+        again = names.next_due()
+        assert again is not None
+        waits.append(again - now)
+        now = again
     assert waits == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
 
 
@@ -68,6 +74,34 @@ def test_another_address_is_a_change_and_the_same_is_none() -> None:
     assert names.answered("a.example", ["10.0.0.1"], 1.0) is True
     assert names.answered("a.example", ["10.0.0.1", "10.0.0.9"], 31.0) is False
     assert names.answered("a.example", ["10.0.0.9"], 61.0) is True
+
+
+def test_groups_of_names_take_turns_and_new_names_that_were_stated_last_come_first() -> None:
+    names, origins = Names(30.0), {"a": "x", "b": "x", "c": "x", "d": "y", "e": "x"}
+
+    def follow(*hosts: str) -> list[str]:
+        return names.follow([endpoint(host, host) for host in hosts], lambda endpoint: origins[endpoint.name])
+
+    follow("a", "b", "c", "d")
+    assert follow("a", "b", "d", "e") == ["c"]
+    assert due(names, 0.0) == ["d", "e", "a", "b"]
+    for host in ("a", "b", "d", "e"):
+        if host in ("a", "d"):
+            names.hangs(host, "no answer in time")
+        names.answered(host, ["10.0.0.1"], 1.0)
+    allowed = [names.take(31.0, lambda group: group.kind == "known") for _ in range(3)]
+    assert allowed == [("b", ("x", "known")), ("e", ("x", "known")), None]
+    assert names.waiting
+    assert [names.take(31.0) for _ in range(3)] == [("a", ("x", "slow")), ("d", ("y", "slow")), None]
+    assert not names.waiting
+
+
+def test_a_name_of_two_files_counts_for_the_one_with_fewer_names() -> None:
+    names = Names(30.0)
+    stated = [("a", "big"), ("b", "big"), ("a", "small"), ("c", "big")]
+    names.follow([endpoint(origin, host) for host, origin in stated], lambda endpoint: endpoint.name)
+    groups = dict(iter(lambda: names.take(0.0), None))
+    assert {host: group.origin for host, group in groups.items()} == {"a": "small", "b": "big", "c": "big"}
 
 
 @settings(max_examples=24)
@@ -93,4 +127,4 @@ def test_a_name_that_no_endpoint_has_is_forgotten() -> None:
 
 
 async def test_the_system_resolves_localhost() -> None:
-    assert "127.0.0.1" in await SystemLookup(60.0)("localhost")
+    assert "127.0.0.1" in await SystemLookup()("localhost")

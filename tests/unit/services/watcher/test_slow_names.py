@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.watcher.lookup import Resolver, SystemLookup
+from services.watcher.lookup import Lookups, Resolver, SystemLookup
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Names
 from shared.model import Endpoint
@@ -64,10 +64,12 @@ def endpoints(*hosts: str) -> list[Endpoint]:
 class Running:
     """A resolver at work."""
 
-    def __init__(self, lookup: SystemLookup) -> None:
-        self.names = Names(30.0)
+    def __init__(self, timeout: float = TIMEOUT, concurrent: int = 100, interval: float = 30.0) -> None:
+        self.names = Names(interval)
         self.changes = 0
-        self.resolver = Resolver(self.names, lookup, self._changed, WatcherMetrics(CollectorRegistry()))
+        self.registry = CollectorRegistry()
+        lookups = Lookups(SystemLookup(concurrent), timeout, concurrent)
+        self.resolver = Resolver(self.names, lookups, self._changed, WatcherMetrics(self.registry))
 
     def _changed(self) -> None:
         self.changes += 1
@@ -80,12 +82,12 @@ class Running:
         self._task.cancel()
         await asyncio.wait([self._task])
 
-    def knows(self, host: str) -> bool:
-        return host not in self.names.unresolved
+    def knows(self, *hosts: str) -> bool:
+        return not set(hosts).intersection(self.names.unresolved)
 
 
 async def test_names_that_hang_leave_the_loops_own_threads_to_others(dns: Dns) -> None:
-    async with Running(SystemLookup(30.0)) as running:
+    async with Running() as running:
         running.resolver.follow(endpoints(*slow(40)))
         await eventually(lambda: len(dns.asked) == 40)
         assert await asyncio.get_running_loop().getaddrinfo("nats", 4222)
@@ -93,7 +95,7 @@ async def test_names_that_hang_leave_the_loops_own_threads_to_others(dns: Dns) -
 
 
 async def test_a_name_that_hangs_delays_no_other(dns: Dns) -> None:
-    async with Running(SystemLookup(30.0)) as running:
+    async with Running() as running:
         running.resolver.follow(endpoints(*slow(40)))
         await eventually(lambda: len(dns.asked) == 40)
         running.resolver.follow(endpoints(*slow(40), "new"))
@@ -101,75 +103,94 @@ async def test_a_name_that_hangs_delays_no_other(dns: Dns) -> None:
         assert running.names.unresolved == sorted(slow(40))
 
 
-async def test_a_name_that_still_hangs_is_not_asked_for_again_beside_it(dns: Dns) -> None:
-    lookup = SystemLookup(0.01)
-    for _ in range(3):
-        with pytest.raises(TimeoutError):
-            await lookup("slow")
-    assert dns.asked == ["slow"]
-    dns.release()
-    await eventually(lambda: not dns.hanging["slow"])
-    assert await SystemLookup(30.0)("slow") == ["10.0.0.1"]
+async def test_a_name_that_hangs_is_asked_for_once_and_a_late_answer_counts(dns: Dns) -> None:
+    async with Running(timeout=0.01, interval=0.02) as running:
+        running.resolver.follow(endpoints("slow"))
+        await eventually(lambda: running.names.names["slow"].error == "no answer in time")
+        await asyncio.sleep(0.1)
+        assert dns.asked == ["slow"]
+        assert running.registry.get_sample_value("pointsman_watcher_lookup_failures_total") == 1.0
+        dns.release()
+        await eventually(lambda: running.knows("slow") and running.changes == 1)
+        await eventually(lambda: len(dns.asked) > 1, "the next look-up")
 
 
-async def test_names_that_took_too_long_leave_places_to_others(dns: Dns) -> None:
-    lookup = SystemLookup(0.01, concurrent=2)
-    for host in slow(2):
-        with pytest.raises(TimeoutError):
-            await lookup(host)
-    dns.release()
-    await eventually(lambda: not sum(dns.hanging.values()))
-    dns.hang_again()
-    again = [asyncio.create_task(lookup(host)) for host in slow(2)]
-    await eventually(lambda: len(dns.asked) == 3)
-
-    async def answered() -> list[str]:
-        try:
-            return await lookup("good")
-        except TimeoutError:
-            return []  # the machine is busy
-
-    assert await eventually(answered) == ["10.0.0.1"]
-    assert set(dns.asked[2:]) == {"slow-0", "good"}
-    dns.release()
-    await asyncio.wait(again)
+async def test_names_that_hang_leave_slots_to_new_and_to_known_names_of_the_same_file(dns: Dns) -> None:
+    async with Running(timeout=0.01, concurrent=8, interval=0.02) as running:
+        running.resolver.follow(endpoints("known"))
+        await eventually(lambda: running.knows("known"))
+        running.resolver.follow(endpoints("known", *slow(8)))
+        await eventually(lambda: len(dns.hanging) > 4)
+        asked = dns.asked.count("known")
+        await eventually(lambda: dns.asked.count("known") > asked)
+        running.resolver.follow(endpoints("known"))
+        dns.release()
+        await eventually(lambda: not sum(dns.hanging.values()))
+        dns.hang_again()
+        running.resolver.follow(endpoints("known", "new"))
+        await eventually(lambda: running.knows("new"))
 
 
-async def test_no_more_names_are_looked_up_at_a_time_than_there_are_places(dns: Dns) -> None:
-    lookup = SystemLookup(30.0, concurrent=2)
-    asking = [asyncio.create_task(lookup(host)) for host in slow(5)]
-    await eventually(lambda: sum(dns.hanging.values()) == 2)
-    await asyncio.sleep(0.05)
-    assert len(dns.asked) == 2
-    dns.release()
-    assert await asyncio.gather(*asking) == [["10.0.0.1"]] * 5
+async def test_names_of_one_file_that_hang_leave_slots_to_other_files(dns: Dns) -> None:
+    def origin(endpoint: Endpoint) -> str:
+        return "bad.yaml" if endpoint.host in hanging else "good.yaml"
+
+    hanging = slow(500)
+    async with Running() as running:
+        running.resolver.follow(endpoints(*hanging), origin)
+        await eventually(lambda: sum(dns.hanging.values()) == 50)
+        good = [f"good-{number}" for number in range(100)]
+        running.resolver.follow(endpoints(*hanging, *good), origin)
+        await eventually(lambda: running.knows(*good))
+        assert sum(dns.hanging.values()) == 50
+
+
+async def test_look_ups_of_names_that_are_forgotten_do_not_pile_up(dns: Dns) -> None:
+    async with Running(concurrent=8) as running:
+        before = len(asyncio.all_tasks())
+        for number in range(10):
+            running.resolver.follow(endpoints(*(f"slow-{number}-{index}" for index in range(100))))
+            await asyncio.sleep(0.05)
+        await eventually(lambda: sum(dns.hanging.values()) == 4)
+        assert len(asyncio.all_tasks()) - before <= 2 * 8
+        running.resolver.follow(endpoints("good"))
+        dns.release()
+        await eventually(lambda: running.knows("good"))
+        assert len(dns.asked) == 5, "no forgotten name is looked up"
+
+
+async def test_a_name_that_comes_back_during_its_look_up_gets_the_answer(dns: Dns) -> None:
+    async with Running() as running:
+        running.resolver.follow(endpoints("slow"))
+        await eventually(lambda: dns.hanging["slow"])
+        running.resolver.follow([])
+        running.resolver.follow(endpoints("slow"))
+        await asyncio.sleep(0.05)
+        dns.release()
+        await eventually(lambda: running.knows("slow"))
+        assert dns.asked == ["slow"]
+
+
+async def test_no_more_names_are_looked_up_at_a_time_than_there_are_slots(dns: Dns) -> None:
+    async with Running(concurrent=3) as running:
+        running.resolver.follow(endpoints(*slow(5)), lambda endpoint: endpoint.host)
+        await eventually(lambda: sum(dns.hanging.values()) == 3)
+        await asyncio.sleep(0.05)
+        assert len(dns.asked) == 3
+        dns.release()
+        await eventually(lambda: running.knows(*slow(5)))
 
 
 async def test_a_name_that_does_not_exist_says_so(dns: Dns) -> None:
     with pytest.raises(socket.gaierror, match="Name or service not known"):
-        await SystemLookup(30.0)("nowhere")
+        await SystemLookup()("nowhere")
 
 
 async def test_a_start_waits_for_names_as_long_as_it_was_told(dns: Dns) -> None:
-    resolver = Running(SystemLookup(TIMEOUT)).resolver
+    resolver = Running().resolver
     resolver.follow(endpoints(*slow(100), "good"))
     await eventually(lambda: resolver.look_up_due(within=0.2))
     assert sorted(resolver.names.unresolved) == sorted(slow(100))
-
-
-def test_names_that_failed_least_are_asked_for_first() -> None:
-    names = Names(30.0)
-    names.follow(endpoints("a", "b", "c"))
-    for host, failures in (("a", 3), ("b", 1)):
-        for _ in range(failures):
-            names.failed(host, "", 0.0)
-    assert names.due(1000.0) == ["c", "b", "a"]
-    assert [names.next_due(under_way) for under_way in ((), {"c"}, {"b", "c"}, {"a", "b", "c"})] == [
-        0.0,
-        0.5,
-        2.0,
-        None,
-    ]
 
 
 async def test_the_event_loop_starts_no_thread_but_the_first(dns: Dns, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +202,7 @@ async def test_the_event_loop_starts_no_thread_but_the_first(dns: Dns, monkeypat
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", recording)
-    lookup = SystemLookup(30.0, concurrent=8)
+    lookup = SystemLookup(concurrent=8)
     asking = [asyncio.create_task(lookup(host)) for host in slow(20)]
     await eventually(lambda: sum(dns.hanging.values()) == 8)
     assert starters.total() == 8
@@ -195,7 +216,7 @@ async def test_a_thread_that_cannot_be_started_fails_the_look_up(monkeypatch: py
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    lookup = SystemLookup(30.0)
+    lookup = SystemLookup()
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         with pytest.raises(OSError, match="no thread can be started"):

@@ -1,3 +1,6 @@
+import sys
+from types import FrameType
+
 import pytest
 
 from shared.config.problems import Problems
@@ -48,6 +51,41 @@ def test_empty_documents_are_left_out(text: str) -> None:
 )
 def test_documents_are_read_with_their_problems(text: str, documents: list[object], problems: list[str]) -> None:
     assert read(text) == (documents, problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "documents", "problems"),
+    [
+        ("a: " + "é😀" * 50_000 + "\nb: *c\n", [], ["document: not valid YAML: found undefined alias (line 2)"]),
+        ("é: 1\n" + "# 😀\n" * 50_000 + "b: 2\n", [{"é": 1, "b": 2}], []),
+        ("# é\n" * 50_000 + "b: 1\nb: 2\n", [{"b": 2}], ["b: duplicate key (line 50002)"]),
+        ("\ufeffa: 1\n", [{"a": 1}], []),
+    ],
+    ids=["an error", "characters of several bytes", "a duplicate key", "a byte order mark"],
+)
+def test_a_long_text_is_read_in_pieces_with_the_same_lines(
+    text: str, documents: list[object], problems: list[str]
+) -> None:
+    assert read(text) == (documents, problems)
+
+
+def test_python_code_and_so_other_threads_run_while_one_long_value_is_read() -> None:
+    def calls(text: str) -> int:
+        made = 0
+
+        def count(_: FrameType, event: str, __: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(count)
+        try:
+            read(text)
+        finally:
+            sys.setprofile(before)
+        return made
+
+    assert calls('a: "' + "x " * 500_000 + '"') > calls('a: "x"') + 50
 
 
 @pytest.mark.parametrize(

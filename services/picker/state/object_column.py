@@ -9,6 +9,8 @@ from services.picker.state.layout import Floats, Mask, Rows
 
 OBJECT = 64
 """Bytes that an object of Python takes, about."""
+ROW = 40
+"""Bytes that a column takes for each endpoint besides its value: five arrays and lists."""
 NEVER = -np.inf
 """When what is absent was sampled."""
 
@@ -28,8 +30,8 @@ class ObjectColumn:
         self._holders: dict[str, set[int]] | None = None
         """By item: the endpoints that have it. None until somebody asks."""
         self._weights = [0] * size
-        self.weight = 0
-        """Bytes that the values take, about."""
+        self.weight = ROW * size
+        """Bytes that the column takes, about."""
         self._kind: type[Any] = tuple
 
     def read_as(self, kind: type[Any]) -> None:

@@ -90,6 +90,7 @@ def test_a_fact_of_an_unknown_kind_and_deeply_nested_bytes_are_malformed() -> No
 
 
 FRAME = Frame(sender="c", sent=0.0, sequence=1, ids=("a",), columns={"x/p": bytes(8)}, ages={"x/p": bytes(4)})
+LONG = "x" * 257
 LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), tokens=bytes(4))
 
 
@@ -103,6 +104,9 @@ LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), t
         (FRAME, {"absent": {"y/p": [0, 1]}}, "absent 'y/p' has position 1, there are 1 endpoints"),
         (FRAME, {"absent": {"y/p": [-1]}}, "absent 'y/p' has position -1"),
         (FRAME, {"ids": tuple(map(str, range(MAX_FRAME_ENDPOINTS + 1)))}, "1001 endpoints in a frame, at most 1000"),
+        (FRAME, {"columns": {LONG: bytes(8)}, "ages": {LONG: bytes(4)}}, "an attribute's name of 257 characters"),
+        (FRAME, {"objects": {LONG: [1]}}, "an attribute's name of 257 characters"),
+        (FRAME, {"absent": {LONG: []}}, "an attribute's name of 257 characters"),
         (LOAD, {"ids": bytes(7)}, "no multiple of 8"),
         (LOAD, {"tokens": bytes(8)}, "tokens has 8 bytes, 4 are needed"),
     ],

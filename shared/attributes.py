@@ -172,6 +172,17 @@ def oversized(encoded: bytes) -> str:
     return ""
 
 
+def extent(encoded: bytes) -> int:
+    """How much a value, as it is in a message, is to read: the names of a list, 1 at least, or the bytes of anything
+    else; nothing where there is none."""
+    if encoded == b"\xc0":
+        return 0
+    try:
+        return max(1, len(_texts.decode(encoded)))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return len(encoded)
+
+
 def entries(encoded: bytes) -> int:
     """How many values an array, or keys a map, has in MessagePack, by its first bytes; 0 for anything else."""
     match encoded[0]:

@@ -17,6 +17,9 @@ MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
 MAX_FRAME_ATTRIBUTES = 1024
 """Attributes that one frame names. A configuration has 256 plugins, most of which make none."""
+MAX_FRAME_VALUES = 20_000
+"""Names in the lists of one frame, and bytes of its other values that aren't numbers: how long a frame takes to read
+follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
 MAX_ID = 4096
 """Characters of a process's id; it is a part of subjects, and these aren't longer."""
 MAX_FITNESS = 16

@@ -11,6 +11,7 @@ OBJECT = 64
 """Bytes that an object of Python takes, about."""
 ROW = 40
 """Bytes that a column takes for each endpoint besides its value: five arrays and lists."""
+_TEXTS = frozenset({str})
 NEVER = -np.inf
 """When what is absent was sampled."""
 
@@ -122,6 +123,8 @@ class ObjectColumn:
 
 def _weight(raw: Any) -> int:
     """Bytes of memory that a value takes, about."""
+    if isinstance(raw, list | tuple) and _TEXTS.issuperset(map(type, raw)):
+        return OBJECT * (1 + len(raw)) + sum(map(len, raw))
     weight, rest = 0, [raw]
     while rest:
         item = rest.pop()

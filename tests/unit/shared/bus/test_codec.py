@@ -222,6 +222,25 @@ def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: ob
         decode(Frame, packed_frame(objects={"o/p": [value]}, ages={"o/p": bytes(4)}))
 
 
+@pytest.mark.parametrize("value", [["x"] * 500, [[[]] * 500], {"a": [1] * 500}], ids=["names", "lists", "a map"])
+def test_many_values_of_a_frame_are_together_as_many_as_one_message_is_to_take(value: object) -> None:
+    def sent(endpoints: int) -> Frame:
+        ids = [f"e{number}" for number in range(endpoints)]
+        ages = {"o/p": bytes(4 * endpoints)}
+        return decode(Frame, packed_frame(ids=ids, objects={"o/p": [value] * endpoints}, ages=ages))
+
+    assert len(sent(35).objects["o/p"]) == 35
+    with pytest.raises(Malformed, match="objects of more than 20000 names, or bytes of other values"):
+        sent(41)
+
+
+def test_empty_lists_of_a_frame_count_too() -> None:
+    objects = {f"o{number}/p": [[]] * 1000 for number in range(21)}
+    packed = packed_frame(ids=[""] * 1000, objects=objects, ages={name: bytes(4000) for name in objects})
+    with pytest.raises(Malformed, match="objects of more than 20000 names"):
+        decode(Frame, packed)
+
+
 def test_a_long_list_of_names_is_a_value_like_others() -> None:
     names = [f"a model of a name that is rather long {number}" for number in range(9000)]
     assert decode(Frame, packed_frame(objects={"o/p": [names]}, ages={"o/p": bytes(4)})).objects == {"o/p": [names]}

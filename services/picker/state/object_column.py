@@ -56,8 +56,13 @@ class ObjectColumn:
 
     def _hold(self, row: int, names: set[str]) -> None:
         assert self._holders is not None
+        holders = self._holders
         for item in names:
-            self._holders.setdefault(item, set()).add(row)
+            rows = holders.get(item)
+            if rows is None:
+                holders[item] = {row}
+            else:
+                rows.add(row)
 
     def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
         """Take in what is newer and not None. No row may come twice."""
@@ -115,10 +120,12 @@ class ObjectColumn:
             return
         former, names = _names(before), _names(value)
         self._hold(row, names - former)
+        holders = self._holders
         for item in former - names:
-            self._holders[item].discard(row)
-            if not self._holders[item]:
-                del self._holders[item]
+            rows = holders[item]
+            rows.discard(row)
+            if not rows:
+                del holders[item]
 
 
 def _weight(raw: Any) -> int:

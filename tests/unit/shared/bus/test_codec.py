@@ -235,7 +235,7 @@ def test_many_values_of_a_frame_are_together_as_many_as_one_message_is_to_take(v
 
 
 def test_empty_lists_of_a_frame_count_too() -> None:
-    objects = {f"o{number}/p": [[]] * 1000 for number in range(21)}
+    objects: dict[str, list[list[str]]] = {f"o{number}/p": [[]] * 1000 for number in range(21)}
     packed = packed_frame(ids=[""] * 1000, objects=objects, ages={name: bytes(4000) for name in objects})
     with pytest.raises(Malformed, match="objects of more than 20000 names"):
         decode(Frame, packed)

@@ -40,10 +40,15 @@ ANY = Bounds(-(2.0**64), 2.0**64)
 """The default: numbers of 64-bit counters, including nanoseconds. Squares and sums of thousands of them are finite."""
 
 
+MAX_WIRE_NAME = 256
+"""Characters of an attribute's wire name: a metric's name has some fifty, a plugin's fewer."""
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class AttributeKey(Generic[T]):
-    """Names an attribute. `kind` is `float` (a column of numbers) or the type of the value. Raises ValueError for other
-    `bounds` than the attribute has; without bounds, the key is the attribute as it is.
+    """Names an attribute. `kind` is `float` (a column of numbers) or the type of the value. Raises ValueError for a
+    wire name of more than `MAX_WIRE_NAME` characters, and for other `bounds` than the attribute has; without bounds,
+    the key is the attribute as it is.
 
     Equal keys are one object while anybody holds it, so look-ups, which happen for every attribute of every page,
     compare no strings.
@@ -62,6 +67,10 @@ class AttributeKey(Generic[T]):
     def __new__(cls, name: str, producer: str, kind: type[T], bounds: Bounds | None = None) -> "AttributeKey[T]":
         key: AttributeKey[T] | None = cls._known.get((name, producer, kind))
         if key is None:
+            if (length := len(name) + len(producer) + 1) > MAX_WIRE_NAME:
+                raise ValueError(
+                    f"an attribute's name of {length} characters, with that of its plugin; {MAX_WIRE_NAME} are allowed"
+                )
             key = super().__new__(cls)
             for field, value in (("name", name), ("producer", producer), ("kind", kind), ("bounds", bounds or ANY)):
                 object.__setattr__(key, field, value)
@@ -161,6 +170,17 @@ def oversized(encoded: bytes) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return f"{len(encoded)} bytes; {MAX_VALUE} are allowed for what is no list of texts"
     return ""
+
+
+def extent(encoded: bytes) -> int:
+    """How much a value, as it is in a message, is to read: the names of a list, 1 at least, or the bytes of anything
+    else; nothing where there is none."""
+    if encoded == b"\xc0":
+        return 0
+    try:
+        return max(1, len(_texts.decode(encoded)))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return len(encoded)
 
 
 def entries(encoded: bytes) -> int:

@@ -115,7 +115,11 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="maximum attributes that no plugin reads; of those that aren't numbers, an eighth")
     ] = LIMITS_OF_VIEW.attributes
     max_attribute_bytes: Annotated[
-        PositiveSize, Meta(description="maximum memory of attributes that no plugin reads and that aren't numbers")
+        PositiveSize,
+        Meta(
+            description="maximum memory of attributes that no plugin reads and that aren't numbers; "
+            "a quarter of it for numbers"
+        ),
     ] = LIMITS_OF_VIEW.attribute_bytes
     observe_responses: Annotated[
         float,

@@ -11,11 +11,12 @@ import msgspec
 import structlog
 from xxhash import xxh3_64_intdigest
 
-from shared.attributes import entries, oversized
+from shared.attributes import entries, extent, oversized
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
     MAX_FRAME_ATTRIBUTES,
     MAX_FRAME_ENDPOINTS,
+    MAX_FRAME_VALUES,
     Candidate,
     Frame,
     Load,
@@ -65,12 +66,15 @@ class _Shape(msgspec.Struct, tag="frame/1"):
         for name, positions in _lists.decode(self.absent).items():
             if (count := entries(bytes(positions))) > MAX_FRAME_ENDPOINTS:
                 return f"absent {name!r} has {count} positions"
+        large, total = len(bytes(self.objects)) > MAX_FRAME_VALUES, 0
         for name, values in _lists.decode(self.objects).items():
             if (count := entries(bytes(values))) > MAX_FRAME_ENDPOINTS:
                 return f"objects {name!r} has {count} values"
             for value in _values.decode(values):
                 if reason := oversized(bytes(value)):
                     return f"objects {name!r} has a value of {reason}"
+                if large and (total := total + extent(bytes(value))) > MAX_FRAME_VALUES:
+                    return f"objects of more than {MAX_FRAME_VALUES} names, or bytes of other values"
         return None
 
 

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.msgpack import encode
 
-from shared.attributes import AttributeKey, AttributeMap
+from shared.attributes import AttributeKey, AttributeMap, extent
 from shared.bus.columns import pack_ages, pack_floats
-from shared.bus.messages import MAX_FRAME_ENDPOINTS
+from shared.bus.messages import MAX_FRAME_ENDPOINTS, MAX_FRAME_VALUES
 
 Row = tuple[str, AttributeMap]
 """An endpoint's id and its attributes."""
@@ -31,6 +32,17 @@ class FrameContent(Struct, frozen=True, kw_only=True):
     def attributes(self) -> int:
         """How many are named: one that some have and others are known not to have twice."""
         return len(self.columns) + len(self.objects) + len(self.absent)
+
+    @property
+    def values(self) -> int:
+        """How much those that aren't numbers are to read, as `shared.bus.messages.MAX_FRAME_VALUES` counts; 0 if they
+        can't be encoded, which shows when they are sent."""
+        try:
+            if not self.objects or len(encode(self.objects)) <= MAX_FRAME_VALUES:
+                return 0  # few
+            return sum(extent(encode(value)) for values in self.objects.values() for value in values)
+        except Exception:  # noqa: BLE001 - whatever a plugin's object does when it is encoded
+            return 0
 
     @property
     def size(self) -> int:

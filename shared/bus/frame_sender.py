@@ -15,7 +15,7 @@ import structlog
 from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import FrameContent, Row, pack, parts
-from shared.bus.messages import MAX_FRAME_ATTRIBUTES
+from shared.bus.messages import MAX_FRAME_ATTRIBUTES, MAX_FRAME_VALUES
 from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
@@ -155,7 +155,10 @@ class FrameSender:
         """Send rows as one frame, or in halves if a message or a frame can't hold them; only the attributes `keys`, if
         given. The frames' parts are `part`, `part + step` and so on. Returns the number of frames."""
         packed = pack(rows, self._clock(), keys)
-        if packed.attributes > MAX_FRAME_ATTRIBUTES:
+        crowded = packed.values > MAX_FRAME_VALUES
+        if crowded and len(rows) > 1:
+            return await self._send_halves(rows, part, step, keys)
+        if packed.attributes > MAX_FRAME_ATTRIBUTES or (crowded and packed.attributes > 1):
             every = dict.fromkeys(key for _, attributes in rows for key, _ in attributes.items())
             named = [key for key in every if keys is None or key in keys]
             middle = len(named) // 2
@@ -168,9 +171,7 @@ class FrameSender:
                 self.oversized += 1
                 log.warning("frame.oversized", endpoint=packed.ids[0], reason=str(error))
                 return 0
-            half = len(rows) // 2
-            first = await self._send(rows[:half], part, step, keys)
-            return first + await self._send(rows[half:], part + first * step, step, keys)
+            return await self._send_halves(rows, part, step, keys)
         except Exception:  # whatever a plugin's object does when it is encoded
             if not self._deny_unsendable(rows):
                 raise
@@ -181,6 +182,13 @@ class FrameSender:
         else:
             self.dropped += 1
         return 1
+
+    async def _send_halves(
+        self, rows: Sequence[Row], part: int, step: int, keys: Collection[AttributeKey[Any]] | None
+    ) -> int:
+        half = len(rows) // 2
+        first = await self._send(rows[:half], part, step, keys)
+        return first + await self._send(rows[half:], part + first * step, step, keys)
 
     def _deny_unsendable(self, rows: Sequence[Row]) -> bool:
         """Deny values that can't be encoded, which would hold up all others: they have changed since they were put.

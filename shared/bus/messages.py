@@ -11,10 +11,15 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from shared.attributes import MAX_WIRE_NAME
+
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
 MAX_FRAME_ATTRIBUTES = 1024
 """Attributes that one frame names. A configuration has 256 plugins, most of which make none."""
+MAX_FRAME_VALUES = 20_000
+"""Names in the lists of one frame, and bytes of its other values that aren't numbers: how long a frame takes to read
+follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
 MAX_ID = 4096
 """Characters of a process's id; it is a part of subjects, and these aren't longer."""
 MAX_FITNESS = 16
@@ -89,6 +94,9 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
         names = len(self.columns) + len(self.objects) + len(self.absent)
         if names > MAX_FRAME_ATTRIBUTES:
             return f"{names} attributes in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed"
+        for named in (self.columns, self.objects, self.absent):
+            if (length := max(map(len, named), default=0)) > MAX_WIRE_NAME:
+                return f"an attribute's name of {length} characters, at most {MAX_WIRE_NAME} are allowed"
         for name, column in self.columns.items():
             if len(column) != 8 * rows:
                 return f"column {name!r} has {len(column)} bytes, {8 * rows} are needed for {rows} endpoints"

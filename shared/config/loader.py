@@ -218,7 +218,13 @@ class _Loader:
             return None
         for message in kind.deprecations(parameters):
             self._problems.warn(at, message)
-        return PluginSpec(name, kind, parameters, path, fields_given(entry.parameters or {}, kind.Parameters))
+        spec = PluginSpec(name, kind, parameters, path, fields_given(entry.parameters or {}, kind.Parameters))
+        try:
+            _ = spec.produces
+        except ValueError as error:  # an attribute that can't be
+            self._problems.error(path, str(error))
+            return None
+        return spec
 
     def _check_topic(self, spec: PluginSpec) -> None:
         """What a source brings is brought once, however many extractors read it."""

@@ -3,7 +3,8 @@
 The sum is what scorers read. Our own part is a table of charges, each released exactly once; a peer's part is its last
 table, dropped when the peer says that it leaves or has been silent for longer than the expiry; the time that a table
 spent waiting on its way counts as silence. Counts belong to an endpoint's id and outlive its absence, so an endpoint
-that comes back can't get a negative count.
+that comes back can't get a negative count. An endpoint that is new gets its peers' load with their next tables, at the
+latest with the next heartbeat: changed endpoints cost nothing for each row that peers say.
 """
 
 from collections.abc import Iterable
@@ -90,27 +91,34 @@ class Charges(Charge):
         super().release()
 
 
+class _Placement:
+    """Where the endpoints of a layout are by now; -1 for those that were gone since."""
+
+    __slots__ = ("now",)
+
+    def __init__(self, layout: Layout) -> None:
+        self.now = layout.all_rows
+
+
 class _Peer:
-    """A peer's last table, and where its endpoints are in the layout."""
+    """What a peer's last table says of the endpoints of the layout that it met."""
 
-    __slots__ = ("_hashes", "_requests", "_run", "_sent", "_tokens", "requests", "rows", "seen", "tokens", "weight")
+    __slots__ = ("_run", "_sent", "placement", "requests", "rows", "seen", "tokens", "weight")
 
-    def __init__(self, load: Load, layout: Layout, seen: float) -> None:
-        self._hashes = unpack_hashes(load.ids)
-        self._requests = unpack_counts(load.requests).astype(np.float64)
-        self._tokens = unpack_counts(load.tokens).astype(np.float64)
+    def __init__(self, load: Load, layout: Layout, placement: _Placement, seen: float) -> None:
+        hashes = unpack_hashes(load.ids)
+        self.rows, known = layout.rows_of(hashes)
+        self.placement = placement
+        """Of that layout."""
+        self.requests = unpack_counts(load.requests)[known].astype(np.float64)
+        self.tokens = unpack_counts(load.tokens)[known].astype(np.float64)
         self._run, self._sent = load.run, load.sent
-        self.weight = max(len(self._hashes), LEAST_ROWS)
+        self.weight = max(len(hashes), LEAST_ROWS)
         self.seen = seen
-        self.place(layout)
 
     def outdates(self, load: Load, seen: float) -> bool:
         """Whether this is a later table than one that was said at `seen`: it came before it all the same."""
         return load.sent < self._sent if load.run == self._run else seen < self.seen
-
-    def place(self, layout: Layout) -> None:
-        self.rows, known = layout.rows_of(self._hashes)
-        self.requests, self.tokens = self._requests[known], self._tokens[known]
 
 
 class InFlight:
@@ -120,6 +128,7 @@ class InFlight:
     def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
         self._most_rows = limits.peer_rows
         self._layout = Layout()
+        self._placement = _Placement(self._layout)
         self._own: dict[str, list[int]] = {}
         self._peers: dict[str, _Peer] = {}
         self._weight = 0
@@ -160,17 +169,23 @@ class InFlight:
         self.changed = True
 
     def relayout(self, layout: Layout) -> None:
-        """Count everything again by the positions of a new layout."""
-        self._layout = layout
-        self.requests, self.tokens = np.zeros(len(layout)), np.zeros(len(layout))
-        for name, (requests, tokens) in self._own.items():
+        """Take the counts over to the positions of a new layout. An endpoint that the last one didn't have counts our
+        own part."""
+        size, index = len(layout), self._layout.index
+        there = np.fromiter((index.get(endpoint.id, -1) for endpoint in layout.endpoints), np.intp, size)
+        stayed = there >= 0
+        there = there[stayed]
+        requests, tokens = np.zeros(size), np.zeros(size)
+        requests[stayed], tokens[stayed] = self.requests[there], self.tokens[there]
+        for name, own in self._own.items():
             row = layout.index.get(name)
-            if row is not None:
-                self.requests[row] += requests
-                self.tokens[row] += tokens
-        for peer in self._peers.values():
-            peer.place(layout)
-            self._count(peer, 1)
+            if row is not None and not stayed[row]:
+                requests[row], tokens[row] = own
+        here = np.full(len(self._layout) + 1, -1, np.intp)  # -1 stays -1
+        here[there] = np.flatnonzero(stayed)
+        for placement in {peer.placement for peer in self._peers.values()}:
+            placement.now = here[placement.now]
+        self._layout, self._placement, self.requests, self.tokens = layout, _Placement(layout), requests, tokens
 
     def apply(self, load: Load, now: float) -> bool:
         """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
@@ -182,12 +197,14 @@ class InFlight:
         known = self._peers.get(load.sender)
         if known is not None and known.outdates(load, seen):
             return True
-        peer = None if load.leaving else _Peer(load, self._layout, seen)
+        peer = None if load.leaving else _Peer(load, self._layout, self._placement, seen)
         self._forget(load.sender)
         if peer is not None and self._weight + peer.weight <= self._most_rows:
             self._peers[load.sender] = peer
             self._weight += peer.weight
-            self._count(peer, 1)
+            # rows are unique in a table, so indexed addition counts each
+            self.requests[peer.rows] += peer.requests
+            self.tokens[peer.rows] += peer.tokens
         return True
 
     def expire(self, now: float) -> list[str]:
@@ -218,12 +235,13 @@ class InFlight:
         peer = self._peers.pop(sender, None)
         if peer is not None:
             self._weight -= peer.weight
-            self._count(peer, -1)
-
-    def _count(self, peer: _Peer, sign: int) -> None:
-        # rows are unique in a table, so indexed addition counts each
-        self.requests[peer.rows] += sign * peer.requests
-        self.tokens[peer.rows] += sign * peer.tokens
+            rows, requests, tokens = peer.rows, peer.requests, peer.tokens
+            if peer.placement is not self._placement:
+                rows = peer.placement.now[rows]
+                counted = rows >= 0
+                rows, requests, tokens = rows[counted], requests[counted], tokens[counted]
+            self.requests[rows] -= requests
+            self.tokens[rows] -= tokens
 
     def __repr__(self) -> str:
         requests = sum(own[0] for own in self._own.values())

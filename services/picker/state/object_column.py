@@ -9,6 +9,9 @@ from services.picker.state.layout import Floats, Mask, Rows
 
 OBJECT = 64
 """Bytes that an object of Python takes, about."""
+ROW = 40
+"""Bytes that a column takes for each endpoint besides its value: five arrays and lists."""
+_TEXTS = frozenset({str})
 NEVER = -np.inf
 """When what is absent was sampled."""
 
@@ -28,8 +31,8 @@ class ObjectColumn:
         self._holders: dict[str, set[int]] | None = None
         """By item: the endpoints that have it. None until somebody asks."""
         self._weights = [0] * size
-        self.weight = 0
-        """Bytes that the values take, about."""
+        self.weight = ROW * size
+        """Bytes that the column takes, about."""
         self._kind: type[Any] = tuple
 
     def read_as(self, kind: type[Any]) -> None:
@@ -53,8 +56,13 @@ class ObjectColumn:
 
     def _hold(self, row: int, names: set[str]) -> None:
         assert self._holders is not None
+        holders = self._holders
         for item in names:
-            self._holders.setdefault(item, set()).add(row)
+            rows = holders.get(item)
+            if rows is None:
+                holders[item] = {row}
+            else:
+                rows.add(row)
 
     def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
         """Take in what is newer and not None. No row may come twice."""
@@ -112,14 +120,18 @@ class ObjectColumn:
             return
         former, names = _names(before), _names(value)
         self._hold(row, names - former)
+        holders = self._holders
         for item in former - names:
-            self._holders[item].discard(row)
-            if not self._holders[item]:
-                del self._holders[item]
+            rows = holders[item]
+            rows.discard(row)
+            if not rows:
+                del holders[item]
 
 
 def _weight(raw: Any) -> int:
     """Bytes of memory that a value takes, about."""
+    if isinstance(raw, list | tuple) and _TEXTS.issuperset(map(type, raw)):
+        return OBJECT * (1 + len(raw)) + sum(map(len, raw))
     weight, rest = 0, [raw]
     while rest:
         item = rest.pop()

@@ -90,6 +90,7 @@ def test_a_fact_of_an_unknown_kind_and_deeply_nested_bytes_are_malformed() -> No
 
 
 FRAME = Frame(sender="c", sent=0.0, sequence=1, ids=("a",), columns={"x/p": bytes(8)}, ages={"x/p": bytes(4)})
+LONG = "x" * 257
 LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), tokens=bytes(4))
 
 
@@ -103,6 +104,9 @@ LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), t
         (FRAME, {"absent": {"y/p": [0, 1]}}, "absent 'y/p' has position 1, there are 1 endpoints"),
         (FRAME, {"absent": {"y/p": [-1]}}, "absent 'y/p' has position -1"),
         (FRAME, {"ids": tuple(map(str, range(MAX_FRAME_ENDPOINTS + 1)))}, "1001 endpoints in a frame, at most 1000"),
+        (FRAME, {"columns": {LONG: bytes(8)}, "ages": {LONG: bytes(4)}}, "an attribute's name of 257 characters"),
+        (FRAME, {"objects": {LONG: [1]}}, "an attribute's name of 257 characters"),
+        (FRAME, {"absent": {LONG: []}}, "an attribute's name of 257 characters"),
         (LOAD, {"ids": bytes(7)}, "no multiple of 8"),
         (LOAD, {"tokens": bytes(8)}, "tokens has 8 bytes, 4 are needed"),
     ],
@@ -216,6 +220,25 @@ def packed_frame(**fields: object) -> bytes:
 def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: object) -> None:
     with pytest.raises(Malformed, match="objects 'o/p' has a value of"):
         decode(Frame, packed_frame(objects={"o/p": [value]}, ages={"o/p": bytes(4)}))
+
+
+@pytest.mark.parametrize("value", [["x"] * 500, [[[]] * 500], {"a": [1] * 500}], ids=["names", "lists", "a map"])
+def test_many_values_of_a_frame_are_together_as_many_as_one_message_is_to_take(value: object) -> None:
+    def sent(endpoints: int) -> Frame:
+        ids = [f"e{number}" for number in range(endpoints)]
+        ages = {"o/p": bytes(4 * endpoints)}
+        return decode(Frame, packed_frame(ids=ids, objects={"o/p": [value] * endpoints}, ages=ages))
+
+    assert len(sent(35).objects["o/p"]) == 35
+    with pytest.raises(Malformed, match="objects of more than 20000 names, or bytes of other values"):
+        sent(41)
+
+
+def test_empty_lists_of_a_frame_count_too() -> None:
+    objects: dict[str, list[list[str]]] = {f"o{number}/p": [[]] * 1000 for number in range(21)}
+    packed = packed_frame(ids=[""] * 1000, objects=objects, ages={name: bytes(4000) for name in objects})
+    with pytest.raises(Malformed, match="objects of more than 20000 names"):
+        decode(Frame, packed)
 
 
 def test_a_long_list_of_names_is_a_value_like_others() -> None:

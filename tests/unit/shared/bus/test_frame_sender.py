@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from msgspec.msgpack import encode
+from msgspec import msgpack
 from structlog.testing import capture_logs
 
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey, AttributeMap
+from shared.bus.codec import decode, encode
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_sender import CHANGES_PART, FrameSender, Outbox
+from shared.bus.messages import Frame
 from tests.waiting import eventually
 
 
@@ -70,7 +72,7 @@ class Encoding(Recorder):
     absent: Mapping[str, list[int]]
 
     async def publish(self, part: int, content: FrameContent) -> bool:
-        encode(content)
+        msgpack.encode(content)
         self.objects, self.absent = content.objects, content.absent
         return await super().publish(part, content)
 
@@ -262,3 +264,28 @@ async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
     assert [part for part, _ in sent] == list(range(len(sent)))
     assert sum(count for _, count in sent) == len(keys)
     assert max(count for _, count in sent) <= 1024
+
+
+@pytest.mark.parametrize(("endpoints", "attributes", "names"), [(1000, 1, 60), (1, 5, 9000), (3, 3, 9000)])
+async def test_more_names_than_a_frame_takes_go_in_several_that_can_be_read(
+    endpoints: int, attributes: int, names: int
+) -> None:
+    keys: list[AttributeKey[Any]] = [AttributeKey(f"Names{number}", "test", tuple) for number in range(attributes)]
+    known: dict[str, Known] = {}
+    for number in range(endpoints):
+        known[f"e{number}"] = Known(AttributeMap())
+        for key in keys:
+            known[f"e{number}"].attributes.put(key, tuple(f"m{name}" for name in range(names)), 1.0)
+    read: list[Frame] = []
+
+    class Reading(Recorder):
+        async def publish(self, part: int, content: FrameContent) -> bool:
+            fields = {name: getattr(content, name) for name in content.__struct_fields__}
+            read.append(decode(Frame, encode(Frame(sender="c", sent=1.0, sequence=part, **fields))))
+            return True
+
+    sending = FrameSender(Reading(), lambda: known, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
+    await sending.send()
+    assert [frame.sequence for frame in read] == list(range(len(read))), "each is a part of its own"
+    lists = [values for frame in read for values in frame.objects.values()]
+    assert sum(map(len, lists)) == endpoints * attributes

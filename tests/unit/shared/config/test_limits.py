@@ -135,3 +135,10 @@ def test_json_that_yaml_cannot_read_is_as_deep_at_most() -> None:
 
     assert nested(MAX_DEPTH)
     assert not nested(MAX_DEPTH + 1)
+
+
+def test_an_attribute_has_so_long_a_name_at_most() -> None:
+    body = "plugins: [{type: prometheus-metric, name: %s, parameters: {metricName: m}}]"
+    load(HEADER + body % ("p" * 254), Registry.installed())
+    with pytest.raises(Invalid, match=r"plugins\[0\]: an attribute's name of 257 characters"):
+        load(HEADER + body % ("p" * 255), Registry.installed())

@@ -1,14 +1,18 @@
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
+from services.picker.limits import ViewLimits
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
+from services.picker.state.number_table import NumberColumn
 from services.picker.state.object_column import NEVER
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -262,6 +266,71 @@ def test_of_attributes_that_nobody_reads_only_some_are_kept_and_what_is_read_sta
     assert made.numbers(QUEUE.wire).values.tolist() == [3]
     made.apply(frame(["a1"], {QUEUE: [4]}), NOW + 2, 0.0)
     assert made.numbers(QUEUE.wire).values.tolist() == [4]
+
+
+def test_a_frame_that_denies_many_attributes_moves_each_column_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    invented: list[AttributeKey[Any]] = [AttributeKey(f"Invented{number}", "x", float) for number in range(50)]
+    made = columns("a1", "a2")
+    made.apply(frame(["a1", "a2"], {key: [1, 2] for key in invented}), NOW, 0.0)
+    moved: list[NumberColumn] = []
+    replace_arrays = NumberColumn.replace
+
+    def counted(self: NumberColumn, *arrays: Any) -> None:
+        moved.append(self)
+        replace_arrays(self, *arrays)
+
+    monkeypatch.setattr(NumberColumn, "replace", counted)
+    made.apply(replace(frame(["a1", "a2"], {}), absent={key.wire: [1] for key in invented}), NOW + 1, 0.0)
+    assert len(moved) <= len(invented)
+    assert (len(made.of(0, NOW)), len(made.of(1, NOW))) == (50, 0)
+
+
+@pytest.mark.parametrize(("kind", "value", "most"), [(float, 1.0, 64), (tuple, ["x"], 8)])
+def test_a_frame_of_more_attributes_than_are_kept_takes_no_more_memory(kind: Any, value: Any, most: int) -> None:
+    names = [f"a{number}" for number in range(1000)]
+    read = AttributeKey[Any]("Read", "x", kind)
+
+    def apply(invented: int) -> tuple[int, Columns]:
+        made = Columns(limits=ViewLimits(attributes=64))
+        made.relayout(Layout([endpoint(name) for name in names]))
+        known = made.numbers(read.wire) if kind is float else made.objects(read)
+        keys = [AttributeKey[Any](f"Invented{number}", "x", kind) for number in range(invented)]
+        sent = frame(["a1"], {key: [value] for key in [*keys, read]})
+        tracemalloc.start()
+        made.apply(sent, NOW, 0.0)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert np.count_nonzero(known.at > NEVER) == 1, "what is read always passes"
+        return peak, made
+
+    few, _ = apply(most)
+    many, made = apply(900)
+    row = [endpoint.id for endpoint in Layout([endpoint(name) for name in names]).endpoints].index("a1")
+    assert len(made.of(row, NOW)) == most + 1
+    assert many < 2 * few
+
+
+def test_the_more_endpoints_the_fewer_numbers_that_nobody_reads_are_kept() -> None:
+    made = Columns(limits=ViewLimits(attribute_bytes=100_000))
+    keys = [AttributeKey[Any](f"Invented{number}", "x", float) for number in range(100)]
+    kept = []
+    for size in (1, 50, 100, 10_000):
+        made.relayout(Layout([endpoint("a0"), *(endpoint(f"b{number}") for number in range(1, size))]))
+        kept.append([len(made.of(0, NOW))])
+        made.apply(frame(["a0"], {key: [1] for key in keys}), NOW, 0.0)
+        kept[-1].append(len(made.of(0, NOW)))
+    assert kept == [[0, 100], [31, 31], [15, 15], [0, 0]], "16 bytes each, a quarter of the memory"
+
+
+def test_an_attribute_that_was_too_much_is_taken_in_when_a_plugin_reads_it() -> None:
+    made = Columns(limits=ViewLimits(attributes=1))
+    made.relayout(Layout([endpoint("a1")]))
+    sent = frame(["a1"], {USAGE: [0.5], QUEUE: [3]})
+    made.apply(sent, NOW, 0.0)
+    assert made.numbers(QUEUE.wire).at.tolist() == [NEVER]
+    made.apply(sent, NOW + 1, 0.0)
+    assert made.numbers(QUEUE.wire).values.tolist() == [3]
+    assert set(made.of(0, NOW)) == {USAGE.wire, QUEUE.wire}
 
 
 def test_of_values_that_are_no_numbers_and_nobody_reads_only_some_are_kept_and_what_is_read_stays() -> None:

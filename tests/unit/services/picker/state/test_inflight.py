@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from services.picker.state.inflight import EXPIRY, InFlight
-from services.picker.state.layout import Layout
+from services.picker.state.layout import Hashes, Layout, Mask, Rows
 from tests.unit.services.picker.world import endpoint, load
 
 
@@ -77,3 +77,36 @@ def test_a_table_that_names_an_endpoint_twice_leaves_nothing_behind(again: dict[
     made.apply(load("one", again, sent=1.0), 1.0)
     assert counts(made) == [again.get("a1", (0, 0))]
     assert np.isfinite(made.requests).all()
+
+
+def test_an_endpoint_that_comes_gets_our_own_load_at_once_and_a_peers_with_its_next_table() -> None:
+    made = table("a1")
+    both = {"a1": (1, 10), "a2": (2, 20)}
+    made.charge("a2", 5)
+    made.apply(load("one", both), 0.0)
+    made.relayout(Layout([endpoint("a1"), endpoint("a2")]))
+    assert counts(made) == [(1, 10), (1, 5)]
+    made.apply(load("one", both, sent=0.5), 0.5)
+    assert counts(made) == [(1, 10), (3, 25)]
+    made.apply(load("one", {}, sent=0.6), 0.6)
+    assert counts(made) == [(0, 0), (1, 5)]
+
+
+def test_a_new_layout_goes_through_no_rows_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = table("a1", "a2")
+    for peer in range(20):
+        made.apply(load(f"p{peer}", {"a1": (1, 1), **{f"unknown{row}": (1, 1) for row in range(100)}}), 0.0)
+    searched: list[int] = []
+    rows_of = Layout.rows_of
+
+    def counted(self: Layout, hashes: Hashes) -> tuple[Rows, Mask]:
+        searched.append(len(hashes))
+        return rows_of(self, hashes)
+
+    monkeypatch.setattr(Layout, "rows_of", counted)
+    made.relayout(Layout([endpoint("a1"), endpoint("a3")]))
+    assert searched == []
+    assert counts(made) == [(20, 20), (0, 0)]
+    made.expire(EXPIRY + 1)
+    assert searched == []
+    assert counts(made) == [(0, 0), (0, 0)]

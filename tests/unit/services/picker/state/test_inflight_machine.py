@@ -1,4 +1,5 @@
-"""The table against a model that keeps every charge and every peer's table in a list and adds them up anew."""
+"""The table against a model that keeps every charge and every peer's table in a list and adds them up anew. What a peer
+says counts for endpoints that have been there since."""
 
 from collections import Counter
 
@@ -31,6 +32,8 @@ class InFlightMachine(RuleBasedStateMachine):
     def endpoints_change(self, present: set[str], address: str) -> None:
         self.layout = Layout([endpoint(name, address, 8000 + at) for at, name in enumerate(sorted(present))])
         self.table.relayout(self.layout)
+        for peer, (seen, rows) in self.peers.items():
+            self.peers[peer] = seen, {name: row for name, row in rows.items() if name in present}
 
     @rule(target=charges, name=st.sampled_from(NAMES), tokens=TOKENS | st.sampled_from([2**32, 2**62]))
     def request_is_routed(self, name: str, tokens: int) -> Charge:
@@ -69,7 +72,7 @@ class InFlightMachine(RuleBasedStateMachine):
         if leaving:
             self.peers.pop(peer, None)
         else:
-            self.peers[peer] = (self.now, rows)
+            self.peers[peer] = self.now, {name: row for name, row in rows.items() if name in self.layout.index}
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 2.0]))
     def time_passes(self, seconds: float) -> None:

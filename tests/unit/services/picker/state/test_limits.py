@@ -53,6 +53,14 @@ def _attributes(made: View, kind: type[Any], value: object) -> int:
     return most
 
 
+def named_objects(limits: ViewLimits) -> int:
+    made = view(limits)
+    for number in range(100):
+        key: AttributeKey[Any] = AttributeKey(f"{number}".zfill(200), "x", tuple)
+        made.apply_frame(frame(["a1"], {key: [[]]}), NOW, 0.0)
+    return len(made.columns.of(0, NOW))
+
+
 def models(limits: ViewLimits) -> int:
     made = view(limits)
     rules = tuple(RewriteRule(models=(f"m{number}",), targets=(Target(model="t"),)) for number in range(20))
@@ -75,6 +83,7 @@ def named_models(limits: ViewLimits) -> int:
         (objects, ViewLimits(attributes=80), 10, 10),
         (large_objects, ViewLimits(attribute_bytes=100_000), 1, 5),
         (large_objects, ViewLimits(), 50, 64),
+        (named_objects, ViewLimits(attributes=800, attribute_bytes=20_000), 1, 80),
         (models, ViewLimits(model_names=10), 5, 5),
         (named_models, ViewLimits(model_names=7), 7, 7),
     ],

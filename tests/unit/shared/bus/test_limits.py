@@ -92,6 +92,24 @@ def test_a_reader_takes_facts_of_so_many_entries() -> None:
     assert [isinstance(entry, Put) and entry.fact for entry in entries] == [None, fact]
 
 
+@pytest.mark.parametrize(
+    ("name", "fact"), [("a", {"type": "x" * 10**5}), ("x" * 10**5, {"type": "x"})], ids=["text of a fault", "key"]
+)
+def test_facts_that_cant_be_read_take_bounded_memory(name: str, fact: dict[str, str]) -> None:
+    """What is wrong with a fact is said in words of its sender."""
+    data = encode(FactEnvelope(epoch=1, sequence=1, fact=msgspec.Raw(msgspec.msgpack.encode(fact))))
+    memory = 50 * FACT_BYTES
+    state = ReplicaState(lambda _: None, limits=BusLimits(max_fact_memory=memory))
+    state.snapshot_started(0.0)
+    taken = 0
+    for number in range(MANY):
+        entry = parse_entry(f"default_p.endpoint.{name}{number}", data, {})
+        assert isinstance(entry, Put)
+        if state.snapshot_entry(entry, 0.0):
+            taken += len(entry.key) + len(entry.fault)
+    assert taken <= memory
+
+
 async def test_settings_are_the_limits_of_the_bus_and_of_its_subscriptions() -> None:
     argv = ["--max-fact-entries", "7", "--max-fact-memory", "1Mi", "--max-senders", "50", "--max-pending-bytes", "64Ki"]
     bus, _, _ = make_bus(parse(CommonSettings, argv, {}, "test"), "picker", "p1")

@@ -35,6 +35,8 @@ class BucketReading:
         self._plausible = plausible
         self.found: list[tuple[str, bytes | None]] = []
         """For `BucketReconciler.observe`."""
+        self.foreign: list[str] = []
+        """Keys that the owner doesn't know."""
         self.strays: list[Stray] = []
         """Messages under keys that can't be named."""
         self.fenced = False
@@ -69,6 +71,9 @@ class BucketReading:
             self._room_others -= FACT_BYTES + len(key)
             if self.partial:
                 return
+            if not self._reconciler.knows(key):
+                self.foreign.append(key)
+                return
         self.found.append((key, raw))
 
     def _content(self, key: str, data: bytes) -> bytes | None:
@@ -82,4 +87,5 @@ class BucketReading:
         return bytes(envelope.fact) if self._plausible(envelope.epoch) else None
 
     def __repr__(self) -> str:
-        return f"<BucketReading {len(self.found)} keys{', partial' if self.partial else ''}>"
+        partial = ", partial" if self.partial else ""
+        return f"<BucketReading {len(self.found)} known and {len(self.foreign)} foreign keys{partial}>"

@@ -191,9 +191,9 @@ class FactPublisher:
         self.failures += 1
         reason = str(error)
         if isinstance(error, NoRoom):
-            missing = [change.key for change in self._reconciler.changes()]
-            few = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
-            reason = f"JetStream has no room: {reason}; {len(missing)} facts wait to be written{few and ': '}{few}"
+            missing, due = [change.key for change in self._reconciler.changes(_NAMED)], self._reconciler.due
+            few = ", ".join(missing) + (", …" if due > len(missing) else "")
+            reason = f"JetStream has no room: {reason}; {due} facts wait to be written{few and ': '}{few}"
         if reason != self._failure:
             self._log.warning("facts.publish.failed", bucket=self._bucket.name, reason=reason)
         self._failure = reason
@@ -218,7 +218,7 @@ class FactPublisher:
             "facts.established",
             bucket=self._bucket.name,
             epoch=self._reconciler.epoch,
-            changes=len(self._reconciler.changes()),
+            changes=self._reconciler.due,
         )
 
     async def _take_epoch(self) -> bool | None:
@@ -276,7 +276,7 @@ class FactPublisher:
         except BusError as error:
             self._log.warning("facts.room.failed", bucket=self._bucket.name, reason=str(error))
 
-    async def _read(self, *, fenced: bool = True) -> list[tuple[str, bytes | None]]:
+    async def _read(self, *, fenced: bool = True) -> BucketReading:
         """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
         reading = BucketReading(
             self._reconciler,
@@ -293,7 +293,7 @@ class FactPublisher:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         self._partly_read = reading.partial
         self._strays.found(reading.strays, more=reading.more_strays)
-        return reading.found
+        return reading
 
     def _believed(self, epoch: int) -> int:
         return believed(epoch, time.time())
@@ -314,9 +314,9 @@ class FactPublisher:
             self._published = False
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
 
-    def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool = False) -> int:
+    def _adopt(self, reading: BucketReading, *, trust: bool = False) -> int:
         self._found_at = time.monotonic()
-        return self._reconciler.observe(found, trust=trust)
+        return self._reconciler.observe(reading.found, reading.foreign, trust=trust)
 
     def _age_of(self, pool: str) -> float:
         """Seconds since a pool's facts were confirmed, at least."""
@@ -335,7 +335,7 @@ class FactPublisher:
             return
         for pool in self._reconciler.complete:
             await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
-        if not self._reconciler.changes():
+        if not self._reconciler.changes(1):
             self._failure = ""
             self._published = True
 

@@ -73,7 +73,8 @@ SYNCED = encode(Synced(epoch=1, sequence=1, count=1, digest=1))
     ],
 )
 def test_content_is_taken_where_it_is_as_it_should_be_or_kept(stored: Stored, content: bytes | None) -> None:
-    assert [raw for _, raw in reading(stored).found] == [content]
+    made = reading(stored)
+    assert [raw for _, raw in made.found] + [None for _ in made.foreign] == [content]
 
 
 DELETED = {OPERATION: "PURGE", EPOCH_HEADER: "1"}
@@ -109,7 +110,7 @@ def test_what_others_wrote_takes_bounded_memory_and_what_is_known_is_taken_all_t
     assert made.partial
     assert made.found[-1] == (key("a"), encode_fact(endpoint("a")))
     held = [raw for _, raw in made.found[:-1] if raw is not None]
-    assert 10 <= len(made.found) < 20
+    assert 10 <= len(made.found) + len(made.foreign) < 20
     assert bool(held) is kept
     assert sum(map(len, held)) < memory
 
@@ -118,5 +119,5 @@ def test_a_key_of_a_kept_pool_that_no_pool_can_have_is_deleted() -> None:
     made = reading(message(f"{KEPT}.junk", endpoint("x")), message(key("x", KEPT), endpoint("x")))
     reconciler = BucketReconciler()
     reconciler.set_desired({key("a"): endpoint("a")}, [POOL], [KEPT])
-    reconciler.observe(made.found, trust=True)
+    reconciler.observe(made.found, made.foreign, trust=True)
     assert reconciler.orphans() == [f"{KEPT}.junk"]

@@ -15,7 +15,7 @@ import structlog
 from shared.bus import jetstream
 from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
-from shared.bus.codec import decode, encode
+from shared.bus.codec import SHOWN, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed, next_epoch
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
@@ -238,7 +238,7 @@ class FactPublisher:
                 seen = Epoch(epoch=0, owner=seen.owner)
         ours = self._leads and seen == Epoch(epoch=self._reconciler.epoch, owner=self.owner)
         if self._leads and not ours and seen.epoch > self._reconciler.epoch:
-            raise LostLeadership(f"{seen.owner!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
+            raise LostLeadership(f"{seen.owner[:SHOWN]!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
         first = not self._leads
         if not ours:
             self._reconciler.start_epoch(

@@ -6,6 +6,9 @@ from msgspec import Meta, Struct
 
 from shared.quantities import PositiveSize
 
+LEAST_PENDING_BYTES = 2 * 2**20
+"""nats-py drops each message of so many bytes as it may hold; nats-server's have at most 1 MiB by default."""
+
 
 class BusLimits(Struct, frozen=True, kw_only=True):
     """The limits of one process."""
@@ -21,7 +24,11 @@ class BusLimits(Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers")
     ] = 1000
     max_pending_bytes: Annotated[
-        PositiveSize, Meta(description="maximum bytes of waiting messages of a subscription; one message for each 512")
+        PositiveSize,
+        Meta(
+            description="maximum bytes of waiting messages of a subscription, at least 2Mi: more than one message has; "
+            "one message for each 512",
+        ),
     ] = 32 * 2**20
 
     @property

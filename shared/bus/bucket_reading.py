@@ -8,10 +8,8 @@ from shared.bus.codec import decode
 from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, FACT_BYTES
 from shared.bus.messages import FactEnvelope
+from shared.bus.stray_messages import Stray, is_nameable
 from shared.bus.subjects import EPOCH, SYNCED, Subjects
-
-_NO_TEXT = "\ufffd"
-"""In a key: what isn't UTF-8."""
 
 
 class BucketReading:
@@ -33,10 +31,14 @@ class BucketReading:
         self._reconciler = reconciler
         self._start = len(subjects.fact(""))
         self._fence = fence
-        self._room_kept = self._room_others = memory
+        self._room_kept = self._room_others = self._room_strays = memory
         self._plausible = plausible
         self.found: list[tuple[str, bytes | None]] = []
         """For `BucketReconciler.observe`."""
+        self.foreign: list[str] = []
+        """Keys that the owner doesn't know."""
+        self.strays: list[Stray] = []
+        """Messages under keys that can't be named."""
         self.fenced = False
         """The owner's `epoch` is among what was read: the replica that was read isn't behind it."""
 
@@ -45,13 +47,21 @@ class BucketReading:
         """There are more keys than were taken."""
         return self._room_others < 0
 
+    @property
+    def more_strays(self) -> bool:
+        """There are more of them than were taken."""
+        return self._room_strays < 0
+
     def read(self, message: jetstream.Stored) -> None:
         key = message.subject[self._start :]
         self.fenced = self.fenced or (key == EPOCH and message.sequence == self._fence)
+        if not is_nameable(message.subject, key):
+            self._room_strays -= FACT_BYTES + len(key)
+            if not self.more_strays:
+                self.strays.append(Stray(message.sequence, message.subject))
+            return
         if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
             return  # deleted
-        if _NO_TEXT in key:
-            return  # it can't be named, so not be deleted; no reader takes it
         content = self._content(key, message.data)
         raw = None if content is None else self._reconciler.recognize(key, content)
         if raw is not None and raw is content:  # not held before
@@ -60,6 +70,9 @@ class BucketReading:
         if raw is None:
             self._room_others -= FACT_BYTES + len(key)
             if self.partial:
+                return
+            if not self._reconciler.knows(key):
+                self.foreign.append(key)
                 return
         self.found.append((key, raw))
 
@@ -74,4 +87,5 @@ class BucketReading:
         return bytes(envelope.fact) if self._plausible(envelope.epoch) else None
 
     def __repr__(self) -> str:
-        return f"<BucketReading {len(self.found)} keys{', partial' if self.partial else ''}>"
+        partial = ", partial" if self.partial else ""
+        return f"<BucketReading {len(self.found)} known and {len(self.foreign)} foreign keys{partial}>"

@@ -3,6 +3,7 @@
 Pure: the publisher reports which changes were acknowledged and which may have been written.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain, islice
 
@@ -15,6 +16,9 @@ from shared.bus.facts import Delete, Upsert
 from shared.bus.messages import FactEnvelope, Synced
 from shared.bus.subjects import EPOCH, SYNCED, parse_key, split_pool, synced_key
 from shared.model import Fact
+
+_STEP = 500
+"""Foreign keys that are looked at in one go, so that any number of them takes no long turn."""
 
 
 class Change(Struct, frozen=True):
@@ -34,6 +38,8 @@ class BucketReconciler:
         self._stored: dict[str, bytes] = {}
         self._unknown: set[str] = set()
         """Keys that may or may not be in the bucket, with whatever content."""
+        self._foreign: deque[str] = deque()
+        """Further keys in the bucket that nobody wanted when it was read."""
         self._repeated: dict[str, bytes] = {}
         """Content that was found to be right and will be written again all the same."""
         self._totals: dict[str, tuple[int, int]] = {}
@@ -140,11 +146,33 @@ class BucketReconciler:
         """What to write, or its first `most` changes: news, then deletes (so that a pool never gets emptier than it
         is), those of facts before other keys, then repetitions. The cost depends only on `most`. Ask again after each
         batch, so that news comes first."""
+        due = self._prepare()
+        while self._foreign and (most is None or sum(map(len, due)) < most):
+            for _ in range(min(_STEP, len(self._foreign))):
+                key = self._foreign.popleft()
+                if self._is_orphan(key):
+                    self._unknown.add(key)
+                    self._review(key)
+        return list(islice(chain.from_iterable(changes.values() for changes in due), most))
+
+    @property
+    def due(self) -> int:
+        """How many changes there are, about: foreign keys may be wanted by now."""
+        return sum(map(len, self._prepare())) + len(self._foreign)
+
+    def _prepare(self) -> tuple[dict[str, Change], ...]:
         if self._due is None:
             self._due = ({}, {}, {}, {})
-            for key in [*self._desired, *self.orphans()]:
+            for key in [*self._desired, *sorted((self._stored.keys() | self._unknown) - self._desired.keys())]:
                 self._review(key)
-        return list(islice(chain.from_iterable(changes.values() for changes in self._due), most))
+        return self._due
+
+    def knows(self, key: str) -> bool:
+        """Whether a key is wanted, or one that this owner writes or has written."""
+        return not self._is_orphan(key) or key == EPOCH or (key.endswith(f".{SYNCED}") and _pool(key) in self._pools)
+
+    def _is_orphan(self, key: str) -> bool:
+        return key not in self._desired and key not in self._stored
 
     def _review(self, key: str) -> None:
         """Find out whether the key has to be written."""
@@ -164,7 +192,8 @@ class BucketReconciler:
 
     def orphans(self) -> list[str]:
         """Keys that are, or may be, in the bucket, and are to be deleted."""
-        return sorted((self._stored.keys() | self._unknown) - self._desired.keys())
+        known = sorted((self._stored.keys() | self._unknown) - self._desired.keys())
+        return known + [key for key in self._foreign if self._is_orphan(key)]
 
     def acknowledge(self, change: Change) -> None:
         """A change was acknowledged."""
@@ -189,8 +218,10 @@ class BucketReconciler:
                 return known
         return raw if self._is_kept(key) and _is_key(key) else None
 
-    def observe(self, found: Iterable[tuple[str, bytes | None]], *, trust: bool = False) -> int:
-        """Compare with the bucket: (key, content according to `recognize`).
+    def observe(
+        self, found: Iterable[tuple[str, bytes | None]], foreign: Collection[str] = (), *, trust: bool = False
+    ) -> int:
+        """Compare with the bucket: (key, content according to `recognize`), and keys that this owner doesn't know.
 
         With `trust`, correct keys needn't be written; without it, everything must be. Undesired keys will be deleted,
         also the `synced` of a pool that no longer exists. Returns how many keys that were believed to be correct
@@ -199,6 +230,7 @@ class BucketReconciler:
         believed, self._stored, self._due = self._stored, {}, None
         self._totals.clear()
         self._unknown.clear()
+        self._foreign = deque(foreign)
         self._repeated.clear()
         for key in self._found.keys() - self._facts.keys():
             del self._desired[key]
@@ -226,7 +258,7 @@ class BucketReconciler:
         # What isn't wanted any more, a fact or a pool's `synced`, is there as it was left: nothing is odd about it.
         odd = {key for key, raw in believed.items() if seen.get(key) != raw}
         odd |= {key for key in self._unknown - believed.keys() if not key.endswith(f".{SYNCED}")}
-        return len(odd)
+        return len(odd) + sum(not key.endswith(f".{SYNCED}") for key in self._foreign)
 
     def found_age(self, pool: str) -> float | None:
         """How old a pool that is kept was said to be when it was found; None for the others."""
@@ -259,7 +291,7 @@ class BucketReconciler:
     def __repr__(self) -> str:
         return (
             f"<BucketReconciler epoch={self.epoch} sequence={self.sequence} desired={len(self._desired)} "
-            f"stored={len(self._stored)} unknown={len(self._unknown)} pools={len(self._pools)}>"
+            f"stored={len(self._stored)} unknown={len(self._unknown) + len(self._foreign)} pools={len(self._pools)}>"
         )
 
 

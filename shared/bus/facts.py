@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from shared.bus.codec import decode, decode_fact, fact_digest
+from shared.bus.codec import SHOWN, decode, decode_fact, fact_digest
 from shared.bus.epochs import EPOCHS
 from shared.bus.errors import Malformed
 from shared.bus.messages import FactEnvelope, Synced
@@ -22,7 +22,7 @@ Version: TypeAlias = tuple[int, int]
 NEVER: Version = (-2 * EPOCHS, -1)
 
 FACT_BYTES, ENTRY_BYTES = 1000, 200
-"""Bytes that a fact takes beside its encoded form, and each entry of its lists and maps."""
+"""Bytes that a fact takes beside its key and its encoded form, and each entry of its lists and maps."""
 
 
 class Reset(Struct, frozen=True):
@@ -105,7 +105,10 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str], max_entries: 
     try:
         fact = decode_fact(envelope.fact, max_entries)
     except Malformed as error:
-        return Put(key, version, digest, None, str(error))
+        fault = str(error)[:SHOWN]  # it quotes what was sent
+        return Put(key, version, digest, None, fault, weight=FACT_BYTES + len(key) + len(fault))
     if fact_key(pool, fact) != key:
-        return Put(key, version, digest, None, f"a fact of another key: {type(fact).__name__}")
-    return Put(key, version, digest, fact, weight=len(envelope.fact) + FACT_BYTES + ENTRY_BYTES * entries_of(fact))
+        fault = f"a fact of another key: {type(fact).__name__}"
+        return Put(key, version, digest, None, fault, weight=FACT_BYTES + len(key) + len(fault))
+    weight = FACT_BYTES + len(key) + len(envelope.fact) + ENTRY_BYTES * entries_of(fact)
+    return Put(key, version, digest, fact, weight=weight)

@@ -27,6 +27,8 @@ STREAM_NOT_FOUND: Final = 10059
 STREAM_DIFFERS: Final = 10058
 NO_MESSAGE: Final = 10037
 SEQUENCE_NOT_FOUND: Final = 10043
+DELETE_FAILED: Final = 10057
+"""Such as: the stream doesn't permit it."""
 NO_ROOM: Final = frozenset({10002, 10023, 10047, 10077})
 """The account, the server, or the store is full; the stream has as many bytes as its administrator allows."""
 
@@ -54,8 +56,9 @@ class Bucket(Struct, frozen=True, kw_only=True):
     """Subject under which what was stored is published again; `>` stands for the key."""
     message_ttl: bool = False
     """Allow a write to bring its own time to live."""
-    deletable: bool = False
-    """Allow single messages to be deleted."""
+    deletable: bool | None = False
+    """Allow single messages to be deleted. None: allow it in a new bucket; in an existing one it can't be allowed any
+    more."""
 
     @property
     def stream(self) -> str:
@@ -73,9 +76,10 @@ class Bucket(Struct, frozen=True, kw_only=True):
             "discard": "new",
             "allow_direct": True,
             "allow_rollup_hdrs": True,
-            "deny_delete": not self.deletable,
             "max_age": round(self.ttl * 1e9),
         }
+        if self.deletable is not None:
+            config["deny_delete"] = not self.deletable
         if self.republish:
             config["republish"] = {"src": subject, "dest": self.republish}
         if self.message_ttl:
@@ -266,7 +270,8 @@ def _number(text: str | None) -> int:
 
 
 async def remove(bus: Bus, bucket: str, sequence: int, *, timeout: float = API_TIMEOUT) -> bool:
-    """Delete one message of a bucket whose messages are deletable; returns whether it was still there."""
+    """Delete one message of a bucket whose messages are deletable; returns whether it was still there. Needs no room.
+    Raises as `api`."""
     try:
         await api(bus, f"STREAM.MSG.DELETE.KV_{bucket}", {"seq": sequence, "no_erase": True}, timeout=timeout)
     except JetStreamError as error:

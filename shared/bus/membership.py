@@ -14,7 +14,7 @@ from functools import partial
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import decode, encode
+from shared.bus.codec import SHOWN, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
@@ -165,7 +165,9 @@ class Membership:
         ids = self.ids
         if ids != self._told:
             self._told = ids
-            self._log.info("members.changed", tier=self.tier, count=len(ids), members=ids[:NAMED])
+            self._log.info(
+                "members.changed", tier=self.tier, count=len(ids), members=[id[:SHOWN] for id in ids[:NAMED]]
+            )
             self._on_change(ids)
 
     async def _expire(self) -> None:

@@ -15,12 +15,13 @@ import structlog
 from shared.bus import jetstream
 from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
-from shared.bus.codec import decode, encode
+from shared.bus.codec import SHOWN, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed, next_epoch
 from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.messages import Epoch
+from shared.bus.stray_messages import StrayMessages
 from shared.bus.subjects import EPOCH, Subjects, synced_key
 from shared.model import Fact
 from shared.tasks import set_within
@@ -28,9 +29,6 @@ from shared.tasks import set_within
 _EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
-LONGEST_SUBJECT = 3000
-"""Bytes of a subject to which a delete is published. Facts have shorter ones. For a longer one, the delete with its
-reply subject would exceed the server's line, and the server would disconnect."""
 _NAMED = 3
 """Keys that a message names at most."""
 
@@ -69,7 +67,9 @@ class FactPublisher:
             replicas=replicas,
             republish=subjects.republished(">"),
             message_ttl=True,
+            deletable=None,
         )
+        self._strays = StrayMessages(bus, self._bucket.name, window)
         self._ack_timeout = ack_timeout
         self._synced_interval = synced_interval
         self._check_interval = check_interval
@@ -167,11 +167,19 @@ class FactPublisher:
                     if isinstance(error, NoRoom):
                         await self._make_room()
                     self._fail(error)
-                await set_within(self._wake, self._synced_interval)
+                await self._pause()
         finally:
             unhook()
             self._leads = False
             self._published = False
+
+    async def _pause(self) -> None:
+        """Wait for something to do, and meanwhile remove what can't be named: nobody waits for that."""
+        until = time.monotonic() + self._synced_interval
+        self.deleted += await self._strays.remove(self._wake, until)
+        if self._strays.more:
+            self._check_at = 0.0
+        await set_within(self._wake, until - time.monotonic())
 
     def _connected(self) -> None:
         self._established = False
@@ -183,9 +191,9 @@ class FactPublisher:
         self.failures += 1
         reason = str(error)
         if isinstance(error, NoRoom):
-            missing = [change.key for change in self._reconciler.changes()]
-            few = ", ".join(missing[:_NAMED]) + (", …" if len(missing) > _NAMED else "")
-            reason = f"JetStream has no room: {reason}; {len(missing)} facts wait to be written{few and ': '}{few}"
+            missing, due = [change.key for change in self._reconciler.changes(_NAMED)], self._reconciler.due
+            few = ", ".join(missing) + (", …" if due > len(missing) else "")
+            reason = f"JetStream has no room: {reason}; {due} facts wait to be written{few and ': '}{few}"
         if reason != self._failure:
             self._log.warning("facts.publish.failed", bucket=self._bucket.name, reason=reason)
         self._failure = reason
@@ -210,7 +218,7 @@ class FactPublisher:
             "facts.established",
             bucket=self._bucket.name,
             epoch=self._reconciler.epoch,
-            changes=len(self._reconciler.changes()),
+            changes=self._reconciler.due,
         )
 
     async def _take_epoch(self) -> bool | None:
@@ -230,7 +238,7 @@ class FactPublisher:
                 seen = Epoch(epoch=0, owner=seen.owner)
         ours = self._leads and seen == Epoch(epoch=self._reconciler.epoch, owner=self.owner)
         if self._leads and not ours and seen.epoch > self._reconciler.epoch:
-            raise LostLeadership(f"{seen.owner!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
+            raise LostLeadership(f"{seen.owner[:SHOWN]!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
         first = not self._leads
         if not ours:
             self._reconciler.start_epoch(
@@ -268,7 +276,7 @@ class FactPublisher:
         except BusError as error:
             self._log.warning("facts.room.failed", bucket=self._bucket.name, reason=str(error))
 
-    async def _read(self, *, fenced: bool = True) -> list[tuple[str, bytes | None]]:
+    async def _read(self, *, fenced: bool = True) -> BucketReading:
         """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
         reading = BucketReading(
             self._reconciler,
@@ -284,7 +292,8 @@ class FactPublisher:
         if fenced and not reading.fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         self._partly_read = reading.partial
-        return reading.found
+        self._strays.found(reading.strays, more=reading.more_strays)
+        return reading
 
     def _believed(self, epoch: int) -> int:
         return believed(epoch, time.time())
@@ -296,7 +305,8 @@ class FactPublisher:
         self._check_at = now + self._check_interval
         found = await jetstream.extent(self._bus, self._bucket.name)
         ours, self._last_sequence = found.last_sequence == self._last_sequence, found.last_sequence
-        if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not self._partly_read:
+        more = self._partly_read or self._strays.more
+        if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not more:
             return
         repaired = self._adopt(await self._read(), trust=True)
         if repaired:
@@ -304,9 +314,9 @@ class FactPublisher:
             self._published = False
             self._log.warning("facts.repaired", bucket=self._bucket.name, keys=repaired)
 
-    def _adopt(self, found: list[tuple[str, bytes | None]], *, trust: bool = False) -> int:
+    def _adopt(self, reading: BucketReading, *, trust: bool = False) -> int:
         self._found_at = time.monotonic()
-        return self._reconciler.observe(found, trust=trust)
+        return self._reconciler.observe(reading.found, reading.foreign, trust=trust)
 
     def _age_of(self, pool: str) -> float:
         """Seconds since a pool's facts were confirmed, at least."""
@@ -325,7 +335,7 @@ class FactPublisher:
             return
         for pool in self._reconciler.complete:
             await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
-        if not self._reconciler.changes():
+        if not self._reconciler.changes(1):
             self._failure = ""
             self._published = True
 
@@ -350,10 +360,6 @@ class FactPublisher:
     async def _write_one(self, change: Change) -> None:
         if change.raw is not None:
             await self._fenced_put(change.key, self._reconciler.envelope(change.raw), {})
-            return
-        if len(subject := self._subjects.fact(change.key)) > LONGEST_SUBJECT:
-            last = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence
-            await jetstream.purge(self._bus, self._bucket.name, subject, before=last + 1)
             return
         self._marked_until = time.monotonic() + float(self._marker_ttl)
         await self._fenced_put(

@@ -67,7 +67,7 @@ class _Copy:
 
     def keep(self, entry: Put, before: Put) -> None:
         """The entry can't be read: the last known value stays in its place."""
-        self.entries[entry.key] = structs.replace(entry, fact=before.fact, weight=before.weight)
+        self.entries[entry.key] = structs.replace(entry, fact=before.fact, fault="", weight=before.weight)
         self._weight += before.weight - entry.weight
 
     def agrees(self, synced: Synced) -> bool:

@@ -78,6 +78,33 @@ async def leading(publisher: FactPublisher) -> AsyncIterator["asyncio.Task[None]
         await asyncio.wait([task])
 
 
+class Stranger:
+    """Writes NATS' protocol by hand."""
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+
+    async def publish(self, subject: bytes, data: bytes = b"", headers: bytes = b"") -> None:
+        if headers:
+            self._writer.write(b"HPUB %b %d %d\r\n" % (subject, len(headers), len(headers) + len(data)))
+        else:
+            self._writer.write(b"PUB %b %d\r\n" % (subject, len(data)))
+        self._writer.write(headers + data + b"\r\n")
+        await self._writer.drain()
+
+
+@asynccontextmanager
+async def stranger(server: NatsServer) -> AsyncIterator[Stranger]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+    reading = asyncio.create_task(reader.read())  # what the server sends, up to the end
+    try:
+        yield Stranger(writer)
+    finally:
+        writer.close()
+        await asyncio.wait([reading])
+
+
 Connect: TypeAlias = Callable[..., Awaitable[Bus]]
 
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from shared.bus import jetstream as js
 from shared.bus.connection import Bus
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer, nats_server
-from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading, stranger
 from tests.waiting import eventually
 
 
@@ -59,3 +60,24 @@ async def test_an_owner_that_finds_the_store_full_recovers(connect: Connect) -> 
         second.update(facts(10), [POOL])
         await eventually(lambda: view.facts == facts(10), lambda: second)
         assert second.readiness() is None
+
+
+@pytest.mark.parametrize("end", [b"", b"\r", b"\xff"], ids=["text", "refused by the client", "no text"])
+async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
+    server: NatsServer, connect: Connect, end: bytes
+) -> None:
+    publisher = made(bus := await connect("watcher"))
+    async with leading(publisher):
+        publisher.update(facts(1), [POOL])
+        await eventually(lambda: publisher.published, lambda: publisher)
+        async with stranger(server) as sender:
+
+            async def full() -> bool:
+                for number in range(100):
+                    await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
+                return "JetStream has no room" in (publisher.readiness() or "")
+
+            await eventually(full, lambda: publisher)
+        publisher.update(facts(20), [POOL])
+        await eventually(lambda: publisher.published, lambda: publisher)
+        assert (await js.extent(bus, "endpoints")).messages == 22

@@ -1,44 +1,15 @@
 """Messages that nats-py can't read, that look like a server's own words, or that can't be written again: each costs
 itself, whoever sent or stored it."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 
+from shared.bus import jetstream as js
 from shared.bus.connection import Bus
+from shared.bus.facts import Delete
 from shared.bus.publisher import FactPublisher
 from tests.nats import NatsServer
-from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading
+from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, endpoints, leading, reading, stranger
 from tests.waiting import eventually
-
-
-class Stranger:
-    """Writes NATS' protocol by hand."""
-
-    def __init__(self, writer: asyncio.StreamWriter) -> None:
-        self._writer = writer
-
-    async def publish(self, subject: bytes, data: bytes = b"", headers: bytes = b"") -> None:
-        if headers:
-            self._writer.write(b"HPUB %b %d %d\r\n" % (subject, len(headers), len(headers) + len(data)))
-        else:
-            self._writer.write(b"PUB %b %d\r\n" % (subject, len(data)))
-        self._writer.write(headers + data + b"\r\n")
-        await self._writer.drain()
-
-
-@asynccontextmanager
-async def stranger(server: NatsServer) -> AsyncIterator[Stranger]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
-    reading = asyncio.create_task(reader.read())  # what the server sends, up to the end
-    try:
-        yield Stranger(writer)
-    finally:
-        writer.close()
-        await asyncio.wait([reading])
 
 
 @pytest.mark.parametrize(
@@ -92,17 +63,58 @@ async def test_what_somebody_stored_isnt_taken_for_the_servers_word(
                 await eventually(lambda: view.facts == endpoints("a", "b", "c"), lambda: second)
 
 
-async def test_a_key_whose_delete_is_too_long_a_line_is_removed_all_the_same(
-    server: NatsServer, connect: Connect
+FACTS = f"{POOL}.endpoint.".encode()
+CANT_BE_NAMED = {
+    "too long": FACTS.ljust(4000, b"x"),
+    "refused by the client": b"a\rb",
+    "no text": FACTS + b"\xff",
+    "matches facts": FACTS + b"*",
+    "matches all of a pool": f"{POOL}.>".encode(),
+    "matches everything": b">",
+}
+
+
+async def messages(bus: Bus) -> int:
+    return (await js.extent(bus, "endpoints")).messages
+
+
+@pytest.mark.parametrize("key", CANT_BE_NAMED.values(), ids=CANT_BE_NAMED)
+async def test_a_key_that_no_delete_can_name_is_removed_and_nothing_else(
+    server: NatsServer, connect: Connect, key: bytes
 ) -> None:
     owner = FactPublisher(bus := await connect(), SUBJECTS, "w1", check_interval=0.1)
     async with reading(await connect()) as (_, view), leading(owner), stranger(server) as sender:
-        owner.update(endpoints("a"), [POOL])
-        await eventually(lambda: view.facts == endpoints("a"), lambda: owner)
-        subject = f"$KV.endpoints.{POOL}.endpoint.".encode()
-        await sender.publish(subject.ljust(4060, b"x"), b"junk")
-        await eventually(lambda: owner.repaired, lambda: owner)
         owner.update(endpoints("a", "b"), [POOL])
         await eventually(lambda: view.facts == endpoints("a", "b"), lambda: owner)
+        before = await messages(bus)
+        await sender.publish(b"$KV.endpoints." + key, b"junk")
         await eventually(lambda: owner.deleted, lambda: owner)
+        assert await messages(bus) == before
+        owner.update(endpoints("a", "b", "c"), [POOL])
+        await eventually(lambda: view.facts == endpoints("a", "b", "c"), lambda: owner)
+        assert not any(isinstance(event, Delete) for event in view.events)
+        assert owner.failures == 0
         assert bus.connections == 1
+
+
+@pytest.mark.parametrize("key", CANT_BE_NAMED.values(), ids=CANT_BE_NAMED)
+async def test_in_a_bucket_that_denies_deletes_such_a_key_hinders_nobody(
+    server: NatsServer, connect: Connect, key: bytes
+) -> None:
+    """As `nats kv add` makes it. What stands for nothing else is purged by its name."""
+    bucket = js.Bucket(name="endpoints", storage="file", republish=SUBJECTS.republished(">"), message_ttl=True)
+    await js.ensure_bucket(bus := await connect(), bucket)
+    async with stranger(server) as sender:
+        await sender.publish(b"$KV.endpoints." + key, b"junk")
+
+        async def stored() -> bool:
+            return await messages(bus) == 1
+
+        await eventually(stored)
+    async with leading(owner := FactPublisher(bus, SUBJECTS, "w1")), reading(await connect()) as (_, view):
+        owner.update(endpoints("a"), [POOL])
+        await eventually(lambda: view.facts == endpoints("a"), lambda: owner)
+        await eventually(lambda: owner.published, lambda: owner)
+        if key in (CANT_BE_NAMED["too long"], CANT_BE_NAMED["refused by the client"]):
+            await eventually(lambda: owner.deleted == 1, lambda: owner)
+        assert owner.failures == 0

@@ -73,14 +73,30 @@ SYNCED = encode(Synced(epoch=1, sequence=1, count=1, digest=1))
     ],
 )
 def test_content_is_taken_where_it_is_as_it_should_be_or_kept(stored: Stored, content: bytes | None) -> None:
-    assert [raw for _, raw in reading(stored).found] == [content]
+    made = reading(stored)
+    assert [raw for _, raw in made.found] + [None for _ in made.foreign] == [content]
 
 
-@pytest.mark.parametrize(
-    "stored", [message("a\ufffdb", b""), message(key("a"), b"", headers={OPERATION: "PURGE", EPOCH_HEADER: "1"})]
-)
-def test_what_cannot_be_named_or_is_deleted_already_is_passed_over(stored: Stored) -> None:
-    assert reading(stored).found == []
+DELETED = {OPERATION: "PURGE", EPOCH_HEADER: "1"}
+
+
+def test_what_is_deleted_already_is_passed_over() -> None:
+    made = reading(message(key("a"), b"", headers=DELETED))
+    assert (made.found, made.strays) == ([], [])
+
+
+@pytest.mark.parametrize("name", ["a\ufffdb", "a\rb", "a\u2003", "*", f"{POOL}.>", f"{POOL}.endpoint.*", "x" * 3000])
+@pytest.mark.parametrize("headers", [{}, DELETED])
+def test_a_key_that_no_delete_can_name_is_told_apart_with_its_sequence(name: str, headers: dict[str, str]) -> None:
+    made = reading(message(name, endpoint("a"), headers=headers))
+    assert made.found == []
+    assert [stray.sequence for stray in made.strays] == [7]
+    assert not made.more_strays
+
+
+def test_such_keys_take_bounded_memory_of_their_own() -> None:
+    made = reading(*(message(f"{number}*", b"") for number in range(30)), memory=10 * (FACT_BYTES + 3))
+    assert (len(made.strays), made.more_strays, made.partial) == (10, True, False)
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -94,7 +110,7 @@ def test_what_others_wrote_takes_bounded_memory_and_what_is_known_is_taken_all_t
     assert made.partial
     assert made.found[-1] == (key("a"), encode_fact(endpoint("a")))
     held = [raw for _, raw in made.found[:-1] if raw is not None]
-    assert 10 <= len(made.found) < 20
+    assert 10 <= len(made.found) + len(made.foreign) < 20
     assert bool(held) is kept
     assert sum(map(len, held)) < memory
 
@@ -103,5 +119,5 @@ def test_a_key_of_a_kept_pool_that_no_pool_can_have_is_deleted() -> None:
     made = reading(message(f"{KEPT}.junk", endpoint("x")), message(key("x", KEPT), endpoint("x")))
     reconciler = BucketReconciler()
     reconciler.set_desired({key("a"): endpoint("a")}, [POOL], [KEPT])
-    reconciler.observe(made.found, trust=True)
+    reconciler.observe(made.found, made.foreign, trust=True)
     assert reconciler.orphans() == [f"{KEPT}.junk"]

@@ -286,3 +286,44 @@ def test_a_fact_that_becomes_what_it_was_before_a_reconnect_is_news() -> None:
         reconciler.mark_unknown(Change(fact_key(POOL, endpoint("b")), None))
         assert reconciler.changes(1) == [Change(fact_key(POOL, fact), encode_fact(fact))]
         settle(reconciler)
+
+
+class Junk(str):
+    """A key that counts how often any of its kind was looked for."""
+
+    looks = 0
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        Junk.looks += 1
+        return super().__hash__()
+
+
+def test_a_bucket_full_of_foreign_keys_is_looked_at_in_pieces_and_news_comes_first() -> None:
+    reconciler = BucketReconciler()
+    reconciler.set_desired(facts(endpoint("a")), [POOL])
+    junk = [Junk(f"default_p.endpoint.{number}") for number in range(20_000)]
+    assert reconciler.observe([], junk, trust=True) == len(junk)
+    assert reconciler.due == len(junk) + 1
+    deleted: set[str] = set()
+    before = Junk.looks
+    first = reconciler.changes(128)
+    assert Junk.looks - before < len(junk) / 2
+    assert first[0].key == fact_key(POOL, endpoint("a"))
+    while changes := reconciler.changes(128):
+        for change in changes:
+            deleted |= {change.key} if change.raw is None else set()
+            reconciler.acknowledge(change)
+    assert deleted == set(junk)
+
+
+def test_a_foreign_key_that_is_wanted_by_the_time_it_comes_up_stays() -> None:
+    reconciler = BucketReconciler()
+    reconciler.set_desired({}, [POOL])
+    (key,) = facts(endpoint("a"))
+    reconciler.observe([], [key], trust=True)
+    reconciler.set_desired(facts(endpoint("a")), [POOL])
+    for change in reconciler.changes():
+        assert change.raw is not None
+        reconciler.acknowledge(change)
+    assert reconciler.changes() == []

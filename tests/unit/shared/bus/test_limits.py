@@ -17,6 +17,7 @@ from shared.bus.messages import Candidate, FactEnvelope, Frame, Member, Synced
 from shared.bus.queueing_delay import QueueingDelays
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import fact_key
+from shared.config.problems import Invalid
 from shared.limits import BusLimits
 from shared.model import Pool
 from shared.service.bus import make_bus
@@ -92,10 +93,28 @@ def test_a_reader_takes_facts_of_so_many_entries() -> None:
     assert [isinstance(entry, Put) and entry.fact for entry in entries] == [None, fact]
 
 
+@pytest.mark.parametrize(
+    ("name", "fact"), [("a", {"type": "x" * 10**5}), ("x" * 10**5, {"type": "x"})], ids=["text of a fault", "key"]
+)
+def test_facts_that_cant_be_read_take_bounded_memory(name: str, fact: dict[str, str]) -> None:
+    """What is wrong with a fact is said in words of its sender."""
+    data = encode(FactEnvelope(epoch=1, sequence=1, fact=msgspec.Raw(msgspec.msgpack.encode(fact))))
+    memory = 50 * FACT_BYTES
+    state = ReplicaState(lambda _: None, limits=BusLimits(max_fact_memory=memory))
+    state.snapshot_started(0.0)
+    taken = 0
+    for number in range(MANY):
+        entry = parse_entry(f"default_p.endpoint.{name}{number}", data, {})
+        assert isinstance(entry, Put)
+        if state.snapshot_entry(entry, 0.0):
+            taken += len(entry.key) + len(entry.fault)
+    assert taken <= memory
+
+
 async def test_settings_are_the_limits_of_the_bus_and_of_its_subscriptions() -> None:
-    argv = ["--max-fact-entries", "7", "--max-fact-memory", "1Mi", "--max-senders", "50", "--max-pending-bytes", "64Ki"]
+    argv = ["--max-fact-entries", "7", "--max-fact-memory", "1Mi", "--max-senders", "50", "--max-pending-bytes", "2Mi"]
     bus, _, _ = make_bus(parse(CommonSettings, argv, {}, "test"), "picker", "p1")
-    limits = BusLimits(max_fact_entries=7, max_fact_memory=2**20, max_senders=50, max_pending_bytes=2**16)
+    limits = BusLimits(max_fact_entries=7, max_fact_memory=2**20, max_senders=50, max_pending_bytes=2**21)
     assert {name: getattr(bus.limits, name) for name in BusLimits.__struct_fields__} == structs.asdict(limits)
     assert Bus("nats://127.0.0.1:1", name="test").limits == BusLimits()
     asked: dict[str, Any] = {}
@@ -106,4 +125,9 @@ async def test_settings_are_the_limits_of_the_bus_and_of_its_subscriptions() -> 
 
     subscription = await bus.subscribe("a.b", lambda _: None)
     await subscription.attach(Client())  # type: ignore[arg-type]
-    assert (asked["a.b"]["pending_bytes_limit"], asked["a.b"]["pending_msgs_limit"]) == (2**16, 2**7)
+    assert (asked["a.b"]["pending_bytes_limit"], asked["a.b"]["pending_msgs_limit"]) == (2**21, 2**12)
+
+
+def test_a_subscription_that_could_hold_no_large_message_is_refused() -> None:
+    with pytest.raises(Invalid, match="--max-pending-bytes: 1Mi is below 2Mi"):
+        parse(CommonSettings, ["--max-pending-bytes", "1Mi"], {}, "test")

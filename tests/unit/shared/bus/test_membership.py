@@ -1,7 +1,12 @@
 """The table of live members, with the time passed in."""
 
-from shared.bus.membership import Members
+from structlog.testing import capture_logs
+
+from shared.bus.codec import SHOWN
+from shared.bus.connection import Bus
+from shared.bus.membership import Members, Membership
 from shared.bus.messages import Member
+from shared.bus.subjects import Subjects
 
 
 def beat(id: str, *, leaving: bool = False) -> Member:
@@ -52,3 +57,12 @@ def test_of_members_that_somebody_invents_only_some_are_kept_in_mind_until_they_
     assert "a" in members
     members.expire(2.0)
     assert members.heard(beat("b"), 2.0)
+
+
+async def test_names_of_members_are_cut_in_the_log() -> None:
+    bus, ids = Bus("nats://127.0.0.1:1", name="test"), ("x" * 4096,)
+    membership = Membership(bus, Subjects(), "default_p", "collector", *ids, lambda _: None)
+    with capture_logs() as logs:
+        await membership.start()
+    await membership.close()
+    assert [line["members"] for line in logs if line["event"] == "members.changed"] == [["x" * SHOWN]]

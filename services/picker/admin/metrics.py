@@ -180,8 +180,8 @@ class PickerMetrics(Collector):
 
     def _endpoints(self) -> Iterator[Metric]:
         view, now, picks = self._view, self._clock(), self.requests.picks
+        ids = [endpoint.id for endpoint in view.layout.endpoints]  # first: it brings the columns up to date
         in_flight, newest, unhealthy = view.in_flight, view.columns.newest(), view.health.unhealthy
-        ids = [endpoint.id for endpoint in view.layout.endpoints]
         for kind, name, text, values in (
             (GaugeMetricFamily, "inflight_requests", "Requests in flight, of all pickers", in_flight.requests.tolist()),
             (GaugeMetricFamily, "inflight_tokens", "Tokens in flight, of all pickers", in_flight.tokens.tolist()),

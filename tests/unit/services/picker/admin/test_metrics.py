@@ -20,7 +20,7 @@ from shared.config import load as load_config
 from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service.pages import SLICE
-from tests.unit.services.picker.world import NOW, load, pool, report, request
+from tests.unit.services.picker.world import NOW, endpoint, facts, load, pool, report, request
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
@@ -187,6 +187,21 @@ def test_large_families_are_made_in_slices_while_what_they_show_changes() -> Non
     assert names["pointsman_picker_plugin_seconds"] > 5
     assert names["llm_d_epp_plugin_duration_seconds"] > 5
     assert names["llm_d_epp_request_size_bytes"] > 2
+
+
+def test_a_page_right_after_a_change_of_the_endpoints_has_all_of_them() -> None:
+    """The layout is made anew when somebody looks."""
+    view = pool("a1")
+    _, registry = metrics(view)
+    scrape(registry)
+    for id, added in facts(endpoint("a2"), endpoint("a3")).items():
+        view.upsert(id, added)
+    found = scrape(registry)
+    assert {labels for name, labels in found if name == "pointsman_picker_endpoint_healthy"} == {
+        ("a1",),
+        ("a2",),
+        ("a3",),
+    }
 
 
 def test_endpoints_that_have_gone_are_forgotten() -> None:

@@ -146,7 +146,7 @@ class Band:
         """Peers have dispatched so many of the flow with this hash."""
         flow = self.by_hash.get(hash)
         if flow is not None and flow.requests:
-            self._tell(lambda one: self._order.dispatched_elsewhere(one, requests), flow)
+            self._tell(lambda known: self._order.dispatched_elsewhere(known, requests), flow)
 
     def recent(self, now: float) -> int:
         """Requests dispatched within the window."""

@@ -208,11 +208,11 @@ class FlowController:
         """The flow that it queues in: its own, unless there are too many."""
         if not band.by_flow:
             return ""
-        if item.flow in band.flows or sum(len(one.flows) for one in self._bands.values()) < self.settings.max_flows:
+        if item.flow in band.flows or sum(len(other.flows) for other in self._bands.values()) < self.settings.max_flows:
             return item.flow
-        for one in self._bands.values():
-            if one.idle:
-                one.forget_idle(inf, 1)
+        for other in self._bands.values():
+            if other.idle:
+                other.forget_idle(inf, 1)
                 return item.flow
         return OTHER_FLOWS
 

@@ -51,7 +51,7 @@ class Deadlines:
         queued = self._queued
         self._dead += 1
         if self._dead * 2 > len(queued) > _SMALL or self._dead == len(queued):
-            self._queued = deque([one for one in queued if one.queued])
+            self._queued = deque([item for item in queued if item.queued])
             self._dead = 0
 
     def due(self, now: float) -> Waiting | None:

@@ -51,7 +51,7 @@ class _Peer:
         if len(priorities) and (priorities == priorities[0]).all():
             self.bands = {int(priorities[0]): _band(columns, slice(None))}
         else:
-            self.bands = {int(one): _band(columns, priorities == one) for one in np.unique(priorities)}
+            self.bands = {int(priority): _band(columns, priorities == priority) for priority in np.unique(priorities)}
         self.counters = columns
 
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from services.picker.flow_control.band import Band
 from services.picker.flow_control.flow_columns import FlowColumns, Integers
+from shared.bus.columns import pack_hashes, unpack_counts, unpack_hashes
 
 MOST_ROWS = 10_000
 """Of a table that is taken in."""
@@ -74,8 +75,8 @@ def unpack(table: QueueTable) -> Columns:
     """The columns of a sound table."""
     return Columns(
         np.frombuffer(table.priorities, "<i4"),
-        np.frombuffer(table.flows, "<u8"),
-        *(np.frombuffer(getattr(table, name), "<u4") for name in COUNTS),
+        unpack_hashes(table.flows),
+        *(unpack_counts(getattr(table, name)) for name in COUNTS),
     )
 
 
@@ -89,7 +90,7 @@ def pack(bands: Iterable[Band], now: float, most: int) -> QueueTable:
     priorities, flows, *counts = (np.concatenate(column) for column in zip(*parts, strict=True))
     return QueueTable(
         priorities=priorities.tobytes(),
-        flows=flows.astype("<u8").tobytes(),
+        flows=pack_hashes(flows),
         **{name: (column & _U32).astype("<u4").tobytes() for name, column in zip(COUNTS, counts, strict=True)},
     )
 
@@ -121,5 +122,5 @@ def summarize(columns: FlowColumns, now: float, most: int) -> Summary:
     sums[1], sums[2] = min(sums[1], _U32), ages[rest].max()
     return Summary(
         np.append(flows[named], np.uint64(REST)),
-        *(np.append(column[named], one) for column, one in zip(all_rows, sums, strict=True)),
+        *(np.append(column[named], total) for column, total in zip(all_rows, sums, strict=True)),
     )

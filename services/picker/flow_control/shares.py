@@ -65,7 +65,7 @@ def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]
     the oldest first; so nobody's part is always too small. Of equal ones, the lower number comes first.
     """
     if float(demands.sum()) <= capacity:
-        return [int(one) for one in np.bincount(flows.pickers, demands, len(ages))]
+        return [int(demand) for demand in np.bincount(flows.pickers, demands, len(ages))]
     wanted: Floats = np.bincount(flows.which, demands, len(flows.weights)).astype(np.float64)
     share = water_fill(capacity, wanted, flows.weights) / np.maximum(wanted, _LEAST)
     parts = np.bincount(flows.pickers, demands * share[flows.which], len(ages))
@@ -91,4 +91,4 @@ def allowances(room: float, owed: Sequence[int], ages: Sequence[float]) -> list[
     most = floor(room + _LEAST) if room < inf else debts
     if debts <= most:
         return list(owed)
-    return apportion(most, [most * one / debts for one in owed], ages)
+    return apportion(most, [most * debt / debts for debt in owed], ages)

@@ -30,13 +30,13 @@ class Reclamation:
         for request, (_, until) in list(self._outstanding.items()):
             if now >= until:
                 self.ended(request, now)
-        self._cooling = {request: one for request, one in self._cooling.items() if now < one[1]}
+        self._cooling = {request: entry for request, entry in self._cooling.items() if now < entry[1]}
         return not (self._outstanding or self._cooling)
 
     @property
     def pending(self) -> float:
         """The saturation that evictions under way will still release."""
-        return sum(one[0] for part in (self._outstanding, self._cooling) for one in part.values())
+        return sum(saturation for part in (self._outstanding, self._cooling) for saturation, _ in part.values())
 
     def evicted(self, request: str, saturation: float, now: float) -> None:
         """A request that makes up so much of the saturation is being evicted."""
@@ -52,7 +52,7 @@ class Reclamation:
         """When another eviction may be possible though nothing has happened; infinite for never."""
         if not (self._outstanding or self._cooling):
             return inf
-        return max(one[1] for part in (self._outstanding, self._cooling) for one in part.values())
+        return max(until for part in (self._outstanding, self._cooling) for _, until in part.values())
 
     def __repr__(self) -> str:
         return f"<Reclamation {len(self._outstanding)} outstanding, {len(self._cooling)} cooling>"

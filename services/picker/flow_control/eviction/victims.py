@@ -28,9 +28,9 @@ def victims(
 ) -> list[Running]:
     """Up to `most` of the running requests, in the order in which they go: those that the filter accepts and whose
     priority is below that of the band which needs room. The first that isn't below ends the list."""
-    chosen = nsmallest(most, (one for one in running if accepts.accepts(one)), key=order.key)
-    for at, one in enumerate(chosen):
-        if one.priority >= below:
+    chosen = nsmallest(most, (request for request in running if accepts.accepts(request)), key=order.key)
+    for at, request in enumerate(chosen):
+        if request.priority >= below:
             return chosen[:at]
     return chosen
 

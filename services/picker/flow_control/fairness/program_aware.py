@@ -64,8 +64,8 @@ class _Service:
             exponent = max(now - self._since, 0.0) / self._half_life
             if exponent >= log2(_GREATEST):  # so much that what was before counts for nothing, or next to it
                 scale, self._since = 2.0 ** -min(exponent, 1000.0), now
-                for one, (service, at) in self._of.items():
-                    self._of[one] = service * scale, at
+                for known, (service, at) in self._of.items():
+                    self._of[known] = service * scale, at
             else:
                 growth = 2.0**exponent
         total = self.of(program) + tokens * growth

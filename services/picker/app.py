@@ -20,6 +20,7 @@ from services.picker.admin.metrics import PickerMetrics
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import Pipeline, build
 from services.picker.request_handler import RequestHandler
+from services.picker.request_stream import RequestStream
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
@@ -146,7 +147,7 @@ class PickerService(Service):
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self.grpc = ExtProcServer(
-            self.handler.open_stream,
+            lambda: RequestStream(self.handler),
             host=settings.grpc_host,
             port=settings.grpc_port,
             certificate=_certificate(settings) if settings.secure_serving else None,

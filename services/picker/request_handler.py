@@ -1,44 +1,28 @@
-"""Handles requests: the conversation with the proxy, the decision, and the charge to the load in flight.
+"""Reads requests, schedules them and keeps the decisions: what all streams of a picker share."""
 
-Only this module knows all three. However a stream ends, its charge is released exactly once.
-"""
-
-import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.admin.request_metrics import OpenRequest
-from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.decision import Decision, Progress
+from services.picker.body_buffer import MemoryBudget
+from services.picker.decision import Decision
 from services.picker.director import Prepared
-from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
-    Completed,
-    Event,
     Limits,
-    Refused,
     RequestHead,
     RequestReady,
-    ResponseBodyStarted,
-    ResponseStarted,
 )
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
-from services.picker.preparation import prepare
-from services.picker.request import Content, Headers, Refusal, Request, Route, Unparsable
-from services.picker.responses.reader import ResponseReader
-from services.picker.state.inflight import Charge
+from services.picker.request import Content, Headers, Refusal, Request, Unparsable
 from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
 
-HEAVY = 2**20
-"""Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -73,9 +57,6 @@ class RequestHandler:
         """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a
         request, so the number of observed responses is limited."""
         return self.observing < self.most_observed and self.observe()
-
-    def open_stream(self) -> "RequestStream":
-        return RequestStream(self)
 
     def prepare(self, ready: RequestReady, now: float) -> Prepared:
         """Reads the request. One whose body can't be read will be refused."""
@@ -137,264 +118,3 @@ def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
         if 4 * len(name) > most and (size := len(name.encode())) > most:
             return Refusal(status=400, message=f"{where}: the model name has {size} bytes; the limit is {most}")
     return None
-
-
-def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
-    """The reader of the response. It counts tokens, and puts the client's model name back if it was rewritten. None for
-    an unknown API without a rewrite."""
-    renames = route.target_model is not None and route.client_model != ""
-    if not renames and not api:
-        return None
-    return ResponseReader(route.target_model or "", route.client_model, limit, api=api, budget=budget)
-
-
-def _withdraw(progress: Progress) -> None:
-    """No endpoint served the request: producers forget where they placed it."""
-    placements, progress.placements = progress.placements, ()
-    for placement in placements:
-        placement(None)
-
-
-def _no_wake() -> None:
-    """Nobody waits for the answers yet."""
-
-
-class RequestStream:
-    """One ext_proc stream, which is one HTTP request: received, prepared, scheduled, routed or refused, completed.
-
-    `end`, and `receive` of a message, never raise.
-    """
-
-    def __init__(self, handler: RequestHandler) -> None:
-        self._handler = handler
-        self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
-        self._waiting = BodyBuffer(handler.budget)
-        """A large message that waits for its turn."""
-        self._prepared: Prepared | None = None
-        """The request while it waits to be scheduled."""
-        self._preparing: asyncio.Task[None] | None = None
-        self.wake: Callable[[], None] = _no_wake
-        """Called when the request has waited enough, and `outbox` schedules it."""
-        self._charge: Charge | None = None
-        self._decision: Decision | None = None
-        self._reader: ResponseReader | None = None
-        self._counted: OpenRequest | None = None
-        self._started = handler.clock()
-        handler.open += 1
-
-    @property
-    def closed(self) -> bool:
-        """Whether the stream has been answered for good and is to be ended."""
-        return self._conversation.closed
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there will be answers that no message brings: see `wake`."""
-        return self._prepared is not None
-
-    def outbox(self) -> Iterator[bytes]:
-        """Schedules a request that has waited enough, in steps, as `receive` does; nothing while it waits."""
-        if self._preparing is not None:
-            return
-        yield b""
-        prepared = self._prepared
-        if prepared is None:
-            return
-        self._stop_waiting()
-        yield from self._schedule_in_steps(prepared, self._handler.clock())
-        yield from self._conversation.responses()
-        self._conversation.sent()
-
-    def receive(self, data: bytes) -> Iterable[bytes]:
-        """Takes a message of the proxy and returns the answers, in order. Raises DecodeError for invalid bytes.
-
-        An empty answer isn't sent. It lets other streams have a turn before the next answer is made.
-        """
-        if len(data) <= HEAVY:
-            return self._take(data)
-        if not self._waiting.has_room(len(data)) and (events := self._conversation.no_room()):
-            self._handle(events, self._handler.clock())
-            return self._conversation.responses()
-        self._waiting.add(data)
-        return self._in_turn()
-
-    def _in_turn(self) -> Iterator[bytes]:
-        """The answers to a large message: even reading it takes a turn."""
-        yield b""
-        yield from self._take(self._waiting.take())
-
-    def _take(self, data: bytes) -> Iterable[bytes]:
-        conversation = self._conversation
-        relayed = conversation.response.relay(data)
-        if relayed is not None:
-            return relayed
-        now = self._handler.clock()
-        if events := conversation.receive(data, now):
-            if conversation.body_size > HEAVY:
-                return self._in_steps(events, now)
-            self._handle(events, now)
-            conversation.sent()
-        return conversation.responses()
-
-    def _in_steps(self, events: Sequence[Event], now: float) -> Iterator[bytes]:
-        for event in events:
-            yield b""
-            if isinstance(event, RequestReady):
-                prepared = self._handler.prepare(event, now)
-                yield b""
-                if not self._waits(prepared):
-                    yield from self._schedule_in_steps(prepared, now)
-            else:
-                self._handle((event,), now)
-                yield b""
-        yield from self._conversation.responses()
-        self._conversation.sent()
-
-    def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
-        decision = self._handler.schedule(prepared, now)
-        if isinstance(decision.outcome, Route):
-            self._decision = decision  # producers know of it: should the stream end here, they are told
-        yield b""
-        self._decided(decision, now)
-        yield b""
-
-    def end(self) -> None:
-        """The stream has ended, for whatever reason."""
-        self._waiting.clear()
-        now = self._handler.clock()
-        self._handle(self._conversation.end(now), now)
-
-    def _handle(self, events: Sequence[Event], now: float) -> None:
-        for event in events:
-            if isinstance(event, RequestReady):
-                prepared = self._handler.prepare(event, now)
-                if not self._waits(prepared):
-                    self._decided(self._handler.schedule(prepared, now), now)
-            elif isinstance(event, ResponseStarted):
-                self._handler.observing += self._conversation.response.requested_to_observe
-                self._on_response(event)
-            elif isinstance(event, Completed):
-                self._complete(event, now)
-            elif isinstance(event, ResponseBodyStarted):
-                self._on_response_body(now)
-            elif isinstance(event, Refused):
-                self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
-
-    def _waits(self, prepared: Prepared) -> bool:
-        """Whether the request has to wait before it is scheduled. Its prompt counts as its body does."""
-        if not prepared.producers or prepared.refusal is not None:
-            return False
-        self._prepared = prepared
-        self._handler.budget.used += len(prepared.request.content.prompt)
-        self._preparing = asyncio.ensure_future(prepare(prepared))
-        self._preparing.add_done_callback(self._resume)
-        return True
-
-    def _resume(self, _: object) -> None:
-        """The request has waited enough. The transport schedules it when it is its turn."""
-        self._preparing = None
-        if self._prepared is not None:
-            self.wake()
-
-    def _stop_waiting(self) -> None:
-        """The request is scheduled, or over before that."""
-        if self._prepared is not None:
-            self._handler.budget.used -= len(self._prepared.request.content.prompt)
-            self._prepared = None
-        if self._preparing is not None:
-            self._preparing.cancel()
-            self._preparing = None
-
-    def _decided(self, decision: Decision, now: float) -> None:
-        handler = self._handler
-        if isinstance(decision.outcome, Route):
-            endpoint = decision.layout.endpoints[decision.picked[0]]
-            self._charge = self._charged(endpoint.id, decision)
-            self._decision = decision
-            self._reader = _reader(
-                decision.outcome, decision.request.api, handler.limits.response_object, handler.budget
-            )
-            self._conversation.route(decision.outcome, self._reader, handler.observes)
-        else:
-            self._conversation.refuse(decision.outcome)
-            handler.ended(decision, handler.clock() - self._started)
-        self._counted = handler.metrics.decided(decision, handler.clock() - now)
-
-    def _charged(self, endpoint_id: str, decision: Decision) -> Charge:
-        in_flight, endpoints = self._handler.view.in_flight, decision.layout.endpoints
-        if not decision.roles:
-            return in_flight.charge(endpoint_id, decision.tokens)
-        others = [(endpoints[role.row].id, role.tokens, role.until_response) for role in decision.roles.values()]
-        return in_flight.charge_all(endpoint_id, decision.tokens, others)
-
-    def _on_response(self, event: ResponseStarted) -> None:
-        """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
-        endpoint has computed the prompt, so its prefix is withdrawn."""
-        self._stop_waiting()  # the proxy has answered by itself
-        if self._charge is None or self._decision is None:
-            return
-        if self._counted is not None:
-            self._counted.answered(event.status)
-        self._charge.response_began()
-        decision, view = self._decision, self._handler.view
-        assert isinstance(decision.outcome, Route)
-        destinations, progress = decision.outcome.destinations, decision.progress
-        served, first = event.served, decision.layout.endpoints[decision.picked[0]]
-        progress.status = event.status
-        if (event.status or 0) >= 400:
-            _withdraw(progress)
-        placements, progress.placements = progress.placements, ()
-        if served is None:
-            progress.served_by = "unknown"
-        elif served == destinations[0]:
-            progress.served_by, progress.endpoint = "first choice", first.id
-        else:
-            progress.served_by, progress.endpoint = "fallback" if served in destinations else "other", served
-            # the endpoint may have left since the pick; an address in neither layout belongs to another proxy
-            for layout in (view.layout, decision.layout):
-                row = layout.row_of_authority(served)
-                if row is not None:
-                    progress.endpoint = layout.endpoints[row].id
-                    self._charge.move(progress.endpoint)
-                    for placement in placements:
-                        placement(progress.endpoint)
-                    break
-        if progress.served_by == "fallback":
-            now = self._handler.clock()
-            for row in decision.picked[: destinations.index(served)]:
-                view.health.replace(decision.layout.endpoints[row], now)
-        self._handler.metrics.served(progress.served_by)
-
-    def _on_response_body(self, now: float) -> None:
-        """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count
-        until the end: observing a response mustn't change where requests go."""
-        decision, counted = self._decision, self._counted
-        if decision is None:
-            return
-        if counted is not None and decision.request.stream and (counted.status or 0) < 400:  # an error has no tokens
-            counted.first_token(now - self._started)
-        if self._charge is not None and not (decision.tokens_until_end or self._conversation.response.requested):
-            self._charge.release_tokens()
-
-    def _complete(self, event: Completed, now: float) -> None:
-        handler, response = self._handler, self._conversation.response
-        self._stop_waiting()
-        handler.open -= 1
-        handler.observing -= response.requested_to_observe
-        seconds = now - self._started
-        if self._charge is not None:
-            self._charge.release()
-            if not event.aborted:
-                handler.metrics.completed(seconds)
-        if self._decision is not None:
-            if event.aborted and not response.received:  # no response came; its headers empty the placements
-                _withdraw(self._decision.progress)
-            handler.ended(self._decision, seconds, aborted=event.aborted)
-        if self._counted is not None:
-            if self._counted.status is not None:
-                handler.metrics.response(readable=response.readable, observed=response.observed)
-            usage = None if self._reader is None else self._reader.usage
-            self._counted.completed(seconds, usage, response.received, aborted=event.aborted)
-
-    def __repr__(self) -> str:
-        return f"<RequestStream {self._conversation!r}, {self._charge!r}>"

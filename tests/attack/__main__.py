@@ -7,8 +7,11 @@ Prints the acts, and the figures beside their bounds. Exits with 1 if something 
 
 import argparse
 import asyncio
+import contextlib
+import ctypes
 import logging
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -23,6 +26,16 @@ QUIET = 0.1
 """The time without an attack, for comparison, as a share of the attack's; some seconds at least."""
 
 
+PR_SET_PDEATHSIG = 1
+
+
+def lead_session() -> None:
+    """Leaves the terminal's session, whose priority couldn't be raised again, and ends with the parent all the same."""
+    with contextlib.suppress(PermissionError, AttributeError, OSError):  # it leads one, or this isn't Linux
+        os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGINT)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1, help="decides the acts and their order (default 1)")
@@ -30,6 +43,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="one front, or one act of it: bus, bus.epochs")
     parser.add_argument("--directory", type=Path, help="where the processes' files and logs stay")
     options = parser.parse_args()
+    lead_session()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)

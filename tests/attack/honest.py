@@ -113,7 +113,9 @@ async def honest_process(url: str, seed: int) -> AsyncIterator[tuple[int, Callab
     """The process id, and a function that ends the process and returns its record."""
     pipe = asyncio.subprocess.PIPE
     command = (sys.executable, "-m", "tests.attack.honest", url, str(seed))
-    child = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd=ROOT, limit=2**26)
+    child = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, cwd=ROOT, limit=2**26, start_new_session=True
+    )
 
     async def finish() -> Record:
         output, _ = await child.communicate(b"")

@@ -21,6 +21,7 @@ from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.parser import ParserChain
 from services.picker.request import Request, Route
 from services.picker.request_handler import RequestHandler
+from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import ResponseReader
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (
@@ -198,7 +199,7 @@ def whole(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
         turn += 1
         if turn % FRAME_EVERY == 0:
             frame_comes()
-        stream = handler.open_stream()
+        stream = RequestStream(handler)
         stream.receive(first)
         stream.receive(ready)
         (decision,) = handler.ring.newest(1)

@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.request import Headers, Unparsable
 from services.picker.request_handler import RequestHandler
+from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
 from services.picker.transport.grpc_server import ServerOptions, message_limit
@@ -327,7 +329,7 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
     handler, messages = _handler(), _messages(mode, rewrite)
 
     def run() -> Iterator[Any]:
-        stream = handler.open_stream()
+        stream = RequestStream(handler)
         for message in messages:
             yield from stream.receive(message)
             yield None
@@ -340,7 +342,7 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
 def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
     """A body that comes as one message over gRPC."""
     options = ServerOptions(max_message_size=message_limit(LARGEST))
-    return streamed(_handler().open_stream, _messages(LEAN, rewrite, size), options)
+    return streamed(partial(RequestStream, _handler()), _messages(LEAN, rewrite, size), options)
 
 
 def cases() -> Iterator[Case]:

@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import grpc.aio
@@ -26,6 +27,7 @@ from services.picker.admin.metrics import PickerMetrics
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import build
 from services.picker.request_handler import RequestHandler
+from services.picker.request_stream import RequestStream
 from services.picker.state.view import View
 from services.picker.transport.grpc_server import SERVICE, ExtProcServer
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -80,7 +82,7 @@ def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) 
     for _ in range(5):
         started = time.process_time()
         for _ in range(count):
-            stream = own.open_stream()
+            stream = RequestStream(own)
             for message in messages:
                 stream.receive(message)
             stream.end()
@@ -90,7 +92,9 @@ def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) 
 
 async def serve(endpoints: int) -> None:
     """The child: serve until standard input closes."""
-    server = ExtProcServer(handler(endpoints).open_stream, host="127.0.0.1", port=0, registry=CollectorRegistry())
+    server = ExtProcServer(
+        partial(RequestStream, handler(endpoints)), host="127.0.0.1", port=0, registry=CollectorRegistry()
+    )
     await server.start()
     print(server.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from services.picker.extproc import incoming
+from services.picker.request_stream import RequestStream
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.model import Model, ModelRewrite, RewriteRule, Target
 from tests.fuzz import sequences
@@ -54,7 +55,7 @@ def _converse(messages: list[bytes]) -> None:
     view.upsert("r", ModelRewrite(name="r", rules=(RewriteRule(models=("m",), targets=(Target(model="tuned"),)),)))
     view.upsert("o", Model(name="o", model_name="old", targets=(Target(model="older", weight=1),)))
     picker = PickerUnderTest(view, DOCUMENT, limit=LIMIT)
-    stream = picker.handler.open_stream()
+    stream = RequestStream(picker.handler)
     shown: list[str | None] = []
     try:
         for message in messages:

@@ -3,6 +3,7 @@
 import httpx
 from structlog.testing import capture_logs
 
+from services.picker.request_stream import RequestStream
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.state.layout import Floats, Rows
@@ -37,7 +38,7 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 0
         with capture_logs() as logs:
             for number in range(3):
-                stream = service.handler.open_stream()
+                stream = RequestStream(service.handler)
                 path = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", f"r{number}")]
                 for message in (headers(path, modes=LEAN), body(BODY, end=True)):
                     stream.receive(message.SerializeToString())

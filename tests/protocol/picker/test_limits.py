@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from services.picker.app import PickerService
+from services.picker.request_stream import RequestStream
 from services.picker.transport.grpc_server import SERVICE
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
@@ -36,7 +37,7 @@ async def layouts(service: PickerService, owner: Owner) -> None:
     for count in (1, 2, 3):
         await owner.publish([endpoint(f"e{number}", 8000 + number) for number in range(count)])
         await eventually(lambda count=count: len(service.view.layout) == count)  # type: ignore[misc]
-        stream = service.handler.open_stream()
+        stream = RequestStream(service.handler)
         for message in (headers(CHAT, modes=LEAN), body(BODY, end=True)):
             stream.receive(message.SerializeToString())
         stream.end()

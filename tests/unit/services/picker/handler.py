@@ -10,7 +10,8 @@ from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.extproc.events import Limits
 from services.picker.pipeline import build
-from services.picker.request_handler import RequestHandler, RequestStream
+from services.picker.request_handler import RequestHandler
+from services.picker.request_stream import RequestStream
 from services.picker.state.view import View
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry
@@ -54,7 +55,7 @@ class PickerUnderTest:
         )
 
     def begin(self, *messages: Any) -> tuple[RequestStream, list[Answer]]:
-        stream = self.handler.open_stream()
+        stream = RequestStream(self.handler)
         return stream, self.say(stream, *messages)
 
     def say(self, stream: RequestStream, *messages: Any) -> list[Answer]:

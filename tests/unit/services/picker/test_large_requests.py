@@ -8,7 +8,7 @@ import pytest
 
 from services.picker.extproc.messages import BodyMode
 from services.picker.request import Headers
-from services.picker.request_handler import HEAVY, RequestStream
+from services.picker.request_stream import HEAVY, RequestStream
 from services.picker.responses.reader import GROWTH, LIMIT, MOST_LINES, ResponseReader
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, read
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
@@ -36,7 +36,7 @@ class World(PickerUnderTest):
         self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
     ) -> tuple[RequestStream, Iterator[bytes]]:
         """A stream to which the whole body has been shown, and the answers to come."""
-        stream = self.handler.open_stream()
+        stream = RequestStream(self.handler)
         rewriting = [(REWRITES[0], rewrite)] if rewrite else []
         self.say(stream, headers([*CHAT, *rewriting], modes=modes))
         return stream, iter(stream.receive(body(data, end=True).SerializeToString()))

@@ -13,7 +13,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.metadata import DESTINATION
 from services.picker.pipeline import build
 from services.picker.request import Refusal, Request
-from services.picker.request_handler import RequestStream
+from services.picker.request_stream import RequestStream
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Admitter, PreRequest, Producer, ProfileHandler
 from services.picker.scheduling.record import Plan, ProfileRun, RolePlan
@@ -94,7 +94,7 @@ class World(PickerUnderTest):
     def ask(self, modes: tuple[BodyMode, BodyMode] = LEAN, size: int = 100) -> tuple[RequestStream, list[Answer]]:
         """A request up to the end of its body, and what is answered by then."""
         text = b'{"model": "m", "prompt": "%s"}' % (b"x" * size)
-        stream = self.handler.open_stream()
+        stream = RequestStream(self.handler)
         stream.wake = self._wake
         return stream, self.say(stream, headers(PATH, modes=modes), body(text, end=True))
 
@@ -154,7 +154,7 @@ async def test_endpoints_and_metrics_are_those_of_the_moment_when_it_is_schedule
 async def test_a_request_that_will_be_refused_waits_for_nobody() -> None:
     world = World("tokenizer")
     Tokenizer.prepares = lambda _: never()
-    stream = world.handler.open_stream()
+    stream = RequestStream(world.handler)
     answers = world.say(stream, headers(PATH, modes=LEAN), body(b'{"prompt": "no model"}', end=True))
     assert refused(answers).status == 400
     assert not stream.waiting

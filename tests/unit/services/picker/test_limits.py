@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from services.picker.app import PickerService
 from services.picker.extproc.events import Limits
+from services.picker.request_stream import RequestStream
 from services.picker.settings import PickerSettings
 from shared.model import Endpoint
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, body, headers, response_body
@@ -56,7 +57,7 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
     service.view.reset({"pool.endpoint.a": endpoint})
     shown = {":method": "POST", ":path": "/v1/chat/completions"}
     for model in ("first", "second", "third"):
-        stream = service.handler.open_stream()
+        stream = RequestStream(service.handler)
         asked = b'{"model":"%s","messages":[{"role":"user","content":"h"}]}' % model.encode()
         for message in (headers(shown, modes=FULL_DUPLEX), body(asked, end=True)):
             list(stream.receive(message.SerializeToString()))

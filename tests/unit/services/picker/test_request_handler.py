@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
-from services.picker.request_handler import RequestStream
+from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT
 from services.picker.state.health import REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
@@ -102,7 +102,7 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
 ) -> None:
     """Three streams at once, over endpoints that flap."""
     world = World()
-    streams = [world.handler.open_stream() for _ in range(3)]
+    streams = [RequestStream(world.handler) for _ in range(3)]
     for number, message in script:
         match message:
             case "a1 goes":

@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 
 from services.picker.extproc.messages import BodyMode
-from services.picker.request_handler import RequestStream
+from services.picker.request_stream import RequestStream
 from services.picker.state.view import View
 from shared.attributes import ACTIVE_MODELS, KV_CACHE_USAGE, MAX_ACTIVE_MODELS, WAITING_QUEUE_SIZE
 from shared.model import ModelRewrite, Objective, RewriteRule, Target
@@ -217,7 +217,7 @@ def test_response(modes: tuple[BodyMode, BodyMode], streams: bool, kind: str, en
     """Whatever was asked for and whatever comes: tokens are counted, the client's model is back, and the request is
     over once, with the last piece or the trailers and not with the stream."""
     picker = PickerUnderTest(view(BY_LOAD), SCORERS)
-    stream = picker.handler.open_stream()
+    stream = RequestStream(picker.handler)
     sent = {":method": "POST", ":path": "/v1/completions", "x-gateway-model-name-rewrite": "m-v2"}
     asked = completion("m").replace(b"{", b'{"stream":true,' if streams else b"{", 1)
     picker.say(stream, headers(sent, modes=modes), body(asked, end=True))

@@ -181,9 +181,10 @@ def test_a_peer_that_keeps_a_higher_band_to_itself_is_overdue_some_time() -> Non
 
 
 QUEUES = st.lists(st.text("abcdef", max_size=12), min_size=2, max_size=4)
+ROOMS = st.integers(0, 300).map(lambda tenths: tenths / 10)
 
 
-@given(QUEUES, st.integers(0, 12), st.floats(0, 30), st.sampled_from([ROUND_ROBIN, STRICT, "program-aware-fairness"]))
+@given(QUEUES, st.integers(0, 12), ROOMS, st.sampled_from([ROUND_ROBIN, STRICT, "program-aware-fairness"]))
 def test_pickers_in_agreement_use_all_room_and_no_more(
     queues: list[str], running: int, room: float, fairness: str
 ) -> None:

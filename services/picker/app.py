@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import secrets
 import socket
 import time
 import uuid
@@ -16,8 +15,12 @@ from fastapi import APIRouter
 from prometheus_client import Gauge
 
 from services.picker.admin.decisions import DecisionRing, decision_routes
+from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
+from services.picker.alarm import Alarm
 from services.picker.extproc.events import Limits
+from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
+from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
@@ -30,12 +33,12 @@ from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, 
 from services.picker.transport.health import HealthServer
 from shared.attributes import bounds_of
 from shared.bus import Msg
-from shared.bus.codec import decode, encode
+from shared.bus.codec import decode
 from shared.bus.duplicate_id import DuplicateId
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
-from shared.bus.messages import Load
+from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
 from shared.bus.subjects import parse_key
@@ -57,6 +60,8 @@ OUTDATED = 30.0
 
 NAMED = 20
 """Peers that a line of the log names."""
+HANDING_BACK = 2.0
+"""Seconds before the end of a drain at which requests that still wait are handed back, or refused."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
@@ -90,6 +95,17 @@ class PickerService(Service):
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
         self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
+        flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.former_metric_names)
+        self.flow = flow_metrics.flow = FlowAdmission(
+            self.view,
+            id=self.id,
+            clock=time.monotonic,
+            random=self._random,
+            wake=lambda at: self._alarm.set(at),
+            failed=self._plugin_failed,
+            on_outcome=flow_metrics.ended,
+        )
+        self._alarm = Alarm(self.flow.run, time.monotonic)
         self.handler = RequestHandler(
             self.view,
             self._build(self._read(first, path)),
@@ -109,7 +125,9 @@ class PickerService(Service):
             observe=lambda: chance() < settings.observe_responses,
             most_observed=settings.max_observed_responses,
             log_decisions=settings.log_decisions,
+            flow=self.flow,
         )
+        self._configure_flow()
         held = Gauge(
             "pointsman_picker_held_body_bytes",
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
@@ -125,14 +143,19 @@ class PickerService(Service):
             self.bus,
             self._subjects,
             self._pool,
-            lambda frame, extra: self.view.apply_frame(frame, time.monotonic(), extra),
+            self._on_frame,
         )
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
-        self._load_run = secrets.randbits(63)
-        self._load_sequence = 0
-        self._load_published = 0.0
-        self._load_problem = ""
+        self._load = LoadPublisher(
+            self.bus,
+            self._subjects.load(self._pool, self.id),
+            self.id,
+            self.view.in_flight,
+            self.flow,
+            interval=settings.load_interval,
+            heartbeat=settings.load_heartbeat,
+        )
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
@@ -142,7 +165,7 @@ class PickerService(Service):
         self.readiness.mention("metrics", self._vanished.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
-        self.readiness.mention("load", lambda: self._load_problem or None)
+        self.readiness.mention("load", lambda: self._load.problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
@@ -170,7 +193,7 @@ class PickerService(Service):
         await self.replica.start()
         await self.frames.start()
         await self.bus.start()
-        self.spawn(self._publish_load(), "load")
+        self.spawn(self._load.run(), "load")
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
         self.spawn(self.config.run(), "configuration")
@@ -183,11 +206,19 @@ class PickerService(Service):
         await self.health.drain()
         await asyncio.sleep(self._settings.drain_delay)
         rest = max(end - time.monotonic(), 0.0)
-        await self.grpc.stop(rest - min(ENDING, rest / 2))
+        grace = rest - min(ENDING, rest / 2)
+        stopping = asyncio.ensure_future(self.grpc.stop(grace))
+        await asyncio.wait((stopping,), timeout=grace - min(HANDING_BACK, grace / 2))
+        waiting = True
+        while waiting:
+            waiting = self.flow.stop()
+            await asyncio.sleep(0)
+        await stopping
 
     async def close(self) -> None:
         await self.grpc.stop(0.0)
-        await self._send_load(leaving=True)
+        self._alarm.cancel()
+        await self._load.publish(leaving=True)
         await self.health.stop()
         await self.replica.close()
         await self.frames.close()
@@ -223,6 +254,7 @@ class PickerService(Service):
             },
             "peers": sorted(self.view.in_flight.peers()),
             "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
+            "flow_control": self.flow.state(),
             "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
 
@@ -252,10 +284,17 @@ class PickerService(Service):
                 self.metrics.plugin,
                 honour_subset=not self._settings.disable_endpoint_subset_filter,
                 named_models_only=self._settings.require_named_models,
-                failed=lambda plugin, error, request: self.plugin_failures.record(plugin, error, request_id=request),
+                failed=self._plugin_failed,
             )
         self.plugin_failures.follow(self.tier, config.names(Tier.PICKER))
         return pipeline
+
+    def _plugin_failed(self, plugin: str, error: Exception, request: str) -> None:
+        self.plugin_failures.record(plugin, error, request_id=request)
+
+    def _configure_flow(self) -> None:
+        pipeline = self.handler.pipeline
+        self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
@@ -265,6 +304,7 @@ class PickerService(Service):
     def _use(self, config: LoadedConfig) -> None:
         """Replace the configuration. Its endpoint extractors begin with all endpoints."""
         self.handler.pipeline = self._build(config)
+        self._configure_flow()
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)
@@ -274,7 +314,12 @@ class PickerService(Service):
 
     # What the bus brings
 
+    def _on_frame(self, frame: Frame, extra_age: float) -> None:
+        self.view.apply_frame(frame, time.monotonic(), extra_age)
+        self.flow.notify(FRAME)
+
     def _on_event(self, event: Event) -> None:
+        self.flow.notify(ENDPOINTS)
         match event:
             case Reset(facts=facts):
                 self.view.reset(facts)
@@ -307,42 +352,10 @@ class PickerService(Service):
             return
         if row.sender == self.id:
             self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
-        elif not self.view.apply_load(row, time.monotonic()):
+        elif self.view.apply_load(row, time.monotonic()):
+            self.flow.apply(row, time.monotonic())
+        else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
-
-    # What the bus gets
-
-    async def _publish_load(self) -> None:
-        """The load row: soon after a change, and as a heartbeat."""
-        while True:
-            await asyncio.sleep(self._settings.load_interval)
-            due = time.monotonic() - self._load_published >= self._settings.load_heartbeat
-            if self.view.in_flight.changed or due:
-                await self._send_load()
-
-    async def _send_load(self, *, leaving: bool = False) -> None:
-        ids, requests, tokens = self.view.in_flight.columns()
-        self.view.in_flight.changed = False
-        self._load_published = time.monotonic()
-        self._load_sequence += 1
-        row = Load(
-            sender=self.id,
-            sent=self._load_published,
-            sequence=self._load_sequence,
-            run=self._load_run,
-            ids=ids,
-            requests=requests,
-            tokens=tokens,
-            leaving=leaving,
-        )
-        problem = ""
-        try:
-            await self.bus.publish(self._subjects.load(self._pool, self.id), encode(row))
-        except BusError as error:  # the row is larger than NATS takes
-            problem = f"other pickers don't receive this picker's load: {error}"
-        if problem and not self._load_problem:
-            log.error("load.unpublished", reason=problem)
-        self._load_problem = problem
 
     async def _maintain(self) -> None:
         while True:

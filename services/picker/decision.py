@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
+from services.picker.flow_control.admission import Wait
 from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.interfaces import Placement
@@ -123,6 +124,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """When the samples were taken."""
     waited: float = 0.0
     """Seconds from when the request was complete to when it was scheduled."""
+    queued: Wait | None = None
+    """Its wait for room in the pool; None without flow control."""
     seconds: float = 0.0
     """What the decision took."""
     progress: Progress = field(default_factory=Progress)
@@ -189,6 +192,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "subset": None
             if request.subset is None
             else {"entries": request.subset_entries, "first": list(request.subset)},
+            "queue": None if self.queued is None else asdict(self.queued),
             "candidates": self._ids(self.candidates),
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,

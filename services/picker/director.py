@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
+from services.picker.flow_control.admission import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
@@ -60,6 +61,8 @@ class Prepared(Struct):
     """What they have prepared."""
     failures: list[tuple[Producer, Exception]] = []
     """Those that couldn't."""
+    ticket: Ticket | None = None
+    """Its place with flow control, where there is any."""
 
 
 class AdmissionResult(Struct, frozen=True):
@@ -155,6 +158,7 @@ class Director:
             at=self.wall_clock(),
             monotonic=now,
             waited=now - prepared.prepared_at,
+            queued=None if prepared.ticket is None else prepared.ticket.wait(),
             seconds=perf_counter() - started,
             progress=Progress(placements=result.placements),
         )
@@ -166,7 +170,7 @@ class Director:
             return AdmissionResult(prepared.refusal)
         if not len(candidates):
             return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
-        saturation = self._saturation(cycle) if cycle.priority < 0 else None
+        saturation = self._saturation(cycle) if cycle.priority < 0 and prepared.ticket is None else None
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
         scheduler = self.scheduler

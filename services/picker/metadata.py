@@ -6,10 +6,16 @@ extensions. Where a header has a newer and an older name, the newer one wins whe
 
 OBJECTIVE_HEADERS = ("x-llm-d-inference-objective", "x-gateway-inference-objective")
 REWRITE_HEADERS = ("x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite")
+FAIRNESS_HEADERS = ("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id")
+SLO_TTFT_HEADERS = ("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 
 REJECTED_SATURATED = "rejected-saturated"
 REJECTED_MEMORY = "rejected-memory"
 REJECTED_NO_ENDPOINTS = "rejected-no-endpoints"
+REJECTED_EXPIRED = "rejected-ttl-expired"
+REJECTED_CANCELLED = "rejected-context-cancelled"
+REJECTED_SHUTTING_DOWN = "rejected-shutting-down"
+EVICTED = "evicted"
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""
@@ -38,8 +44,9 @@ CONTROL_HEADERS = frozenset(
         *OBJECTIVE_HEADERS,
         *REWRITE_HEADERS,
         *HOSTS,
-        *("x-llm-d-inference-fairness-id", "x-gateway-inference-fairness-id"),
-        *("x-llm-d-slo-ttft-ms", "x-slo-ttft-ms", "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"),
+        *FAIRNESS_HEADERS,
+        *SLO_TTFT_HEADERS,
+        *("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"),
         *("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution"),
     }
 )

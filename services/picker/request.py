@@ -93,6 +93,19 @@ class Request(Struct, frozen=True, kw_only=True):
     """Monotonic seconds."""
 
 
+BYTES_PER_TOKEN = 4
+"""The reference's estimate where nobody tokenizes: four bytes of text are a token."""
+
+
+def prompt_tokens(request: Request) -> int:
+    """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
+    content = request.content
+    counted = content.prompt_tokens
+    if counted is None:
+        counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
+    return max(counted, 1)
+
+
 class Route(Struct, frozen=True, kw_only=True):
     """Where a request goes, and what changes on the way."""
 

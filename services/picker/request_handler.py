@@ -15,6 +15,7 @@ from services.picker.extproc.events import (
     RequestHead,
     RequestReady,
 )
+from services.picker.flow_control.admission import FlowAdmission
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
@@ -43,6 +44,8 @@ class RequestHandler:
     most_observed: int = 50
     """How many responses are observed at once."""
     log_decisions: bool = False
+    flow: FlowAdmission | None = None
+    """Where requests wait for room in the pool."""
     budget: MemoryBudget = field(init=False)
     """Bytes of bodies that the streams keep from one message to the next."""
     observing: int = field(default=0, init=False)

@@ -19,12 +19,17 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
+from services.picker.flow_control.admission import EVICTION, Ticket
+from services.picker.flow_control.waiting import Outcome
 from services.picker.preparation import prepare
 from services.picker.request import Route
 from services.picker.request_handler import RequestHandler
 from services.picker.responses.reader import ResponseReader
+from services.picker.responses.usage import Usage
 from services.picker.state.inflight import Charge
 
+HANDED_BACK = "this picker stops; another one takes the request"
+"""The status message of a stream that a proxy is to begin anew elsewhere."""
 HEAVY = 2**20
 """Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
 
@@ -63,8 +68,13 @@ class RequestStream:
         self._prepared: Prepared | None = None
         """The request while it waits to be scheduled."""
         self._preparing: asyncio.Task[None] | None = None
+        self._ticket: Ticket | None = None
+        """The request's place with flow control, from its admission to its end."""
+        self._evictable = self._evicted = False
+        self.handed_back = ""
+        """Why the proxy is to ask another picker; nothing has been answered."""
         self.wake: Callable[[], None] = _no_wake
-        """Called when the request has waited enough, and `outbox` schedules it."""
+        """Called when the request has waited enough, and `outbox` schedules it; and when it is evicted."""
         self._charge: Charge | None = None
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
@@ -79,21 +89,27 @@ class RequestStream:
 
     @property
     def waiting(self) -> bool:
-        """Whether there will be answers that no message brings: see `wake`."""
-        return self._prepared is not None
+        """Whether there will or may be answers that no message brings: see `wake`."""
+        return self._prepared is not None or self._evictable
+
+    @property
+    def ready(self) -> bool:
+        """Whether `outbox` has answers."""
+        if self._prepared is None:
+            return self._evicted
+        return self._preparing is None and (self._ticket is None or self._ticket.outcome is not None)
 
     def outbox(self) -> Iterator[bytes]:
         """Schedules a request that has waited enough, in steps, as `receive` does; nothing while it waits."""
-        if self._preparing is not None:
+        if not self.ready:
             return
         yield b""
+        self._evicted = False
         prepared = self._prepared
-        if prepared is None:
-            return
-        self._stop_waiting()
-        yield from self._schedule_in_steps(prepared, self._handler.clock())
-        yield from self._conversation.responses()
-        self._conversation.sent()
+        if prepared is not None:
+            self._stop_waiting()
+            yield from self._schedule_in_steps(prepared, self._handler.clock())
+        yield from self._responses()
 
     def receive(self, data: bytes) -> Iterable[bytes]:
         """Takes a message of the proxy and returns the answers, in order. Raises DecodeError for invalid bytes.
@@ -132,11 +148,14 @@ class RequestStream:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
                 yield b""
-                if not self._waits(prepared):
+                if not self._waits(prepared, now):
                     yield from self._schedule_in_steps(prepared, now)
             else:
                 self._handle((event,), now)
                 yield b""
+        yield from self._responses()
+
+    def _responses(self) -> Iterator[bytes]:
         yield from self._conversation.responses()
         self._conversation.sent()
 
@@ -158,7 +177,7 @@ class RequestStream:
         for event in events:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
-                if not self._waits(prepared):
+                if not self._waits(prepared, now):
                     self._decided(self._handler.schedule(prepared, now), now)
             elif isinstance(event, ResponseStarted):
                 self._handler.observing += self._conversation.response.requested_to_observe
@@ -170,21 +189,57 @@ class RequestStream:
             elif isinstance(event, Refused):
                 self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
 
-    def _waits(self, prepared: Prepared) -> bool:
+    def _waits(self, prepared: Prepared, now: float) -> bool:
         """Whether the request has to wait before it is scheduled. Its prompt counts as its body does."""
-        if not prepared.producers or prepared.refusal is not None:
+        if prepared.refusal is not None:
+            return False
+        if prepared.producers:
+            self._preparing = asyncio.ensure_future(prepare(prepared))
+            self._preparing.add_done_callback(self._resume)
+        elif not self._queues(prepared, now):
             return False
         self._prepared = prepared
         self._handler.budget.used += len(prepared.request.content.prompt)
-        self._preparing = asyncio.ensure_future(prepare(prepared))
-        self._preparing.add_done_callback(self._resume)
         return True
 
+    def _queues(self, prepared: Prepared, now: float) -> bool:
+        """Whether the request has to wait for room in the pool. One that isn't admitted is refused."""
+        flow = self._handler.flow
+        if flow is None or (ticket := flow.admit(prepared.request, prepared.priority, self, now)) is None:
+            prepared.ticket = self._ticket = None
+            return False
+        prepared.ticket = self._ticket = ticket
+        if ticket.outcome is Outcome.SHUT_DOWN and self._conversation.unanswered:
+            self.handed_back = HANDED_BACK
+        prepared.refusal = ticket.refusal(now)
+        return ticket.outcome is None or self.handed_back != ""
+
     def _resume(self, _: object) -> None:
-        """The request has waited enough. The transport schedules it when it is its turn."""
+        """The request is prepared. When it needn't wait for room, the transport schedules it when it is its turn."""
         self._preparing = None
-        if self._prepared is not None:
+        self.requeue()
+
+    def requeue(self) -> None:
+        """Queue the request, with the configuration of the moment."""
+        prepared = self._prepared
+        if prepared is not None and not self._queues(prepared, self._handler.clock()):
             self.wake()
+
+    def released(self) -> None:
+        """The wait for room is over."""
+        prepared, ticket = self._prepared, self._ticket
+        if prepared is None or ticket is None or ticket.outcome is None:
+            return
+        if ticket.outcome is Outcome.SHUT_DOWN and self._conversation.unanswered:
+            self.handed_back = HANDED_BACK
+        prepared.refusal = ticket.refusal(self._handler.clock())
+        self.wake()
+
+    def evict(self) -> None:
+        """End the running request for one of a higher priority."""
+        self._evicted = True
+        self._handle(self._conversation.evict(EVICTION), self._handler.clock())
+        self.wake()
 
     def _stop_waiting(self) -> None:
         """The request is scheduled, or over before that."""
@@ -208,6 +263,9 @@ class RequestStream:
         else:
             self._conversation.refuse(decision.outcome)
             handler.ended(decision, handler.clock() - self._started)
+        if self._ticket is not None:
+            self._ticket.charged()
+            self._evictable = self._charge is not None and self._ticket.runs(now)
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _charged(self, endpoint_id: str, decision: Decision) -> Charge:
@@ -272,10 +330,13 @@ class RequestStream:
         handler.open -= 1
         handler.observing -= response.requested_to_observe
         seconds = now - self._started
+        usage = None if self._reader is None else self._reader.usage
         if self._charge is not None:
             self._charge.release()
             if not event.aborted:
                 handler.metrics.completed(seconds)
+        if self._ticket is not None:
+            self._leave_flow(self._ticket, usage, now)
         if self._decision is not None:
             if event.aborted and not response.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
@@ -283,8 +344,18 @@ class RequestStream:
         if self._counted is not None:
             if self._counted.status is not None:
                 handler.metrics.response(readable=response.readable, observed=response.observed)
-            usage = None if self._reader is None else self._reader.usage
             self._counted.completed(seconds, usage, response.received, aborted=event.aborted)
+
+    def _leave_flow(self, ticket: Ticket, usage: Usage | None, now: float) -> None:
+        """The request is over for flow control, too, whether it waits, runs or was refused."""
+        self._evictable = False
+        if ticket.outcome is None:
+            ticket.cancel(now)
+        elif usage is None or self._decision is None:
+            ticket.finished(now)
+        else:
+            prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
+            ticket.finished(now, prompt, usage.completion or 0)
 
     def __repr__(self) -> str:
         return f"<RequestStream {self._conversation!r}, {self._charge!r}>"

@@ -5,6 +5,7 @@ per endpoint travel as packed little-endian columns (`shared.bus.columns`): a te
 map per endpoint.
 """
 
+from collections.abc import Mapping
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -22,6 +23,10 @@ MAX_FRAME_VALUES = 20_000
 follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
 MAX_ID = 4096
 """Characters of a process's id; it is a part of subjects, and these aren't longer."""
+MAX_FLOWS = 10_000
+"""Rows of a queue table."""
+QUEUE_COUNTS = ("requests", "tokens", "ages", "running", "dispatched", "served")
+"""Columns of a queue table that are counts."""
 MAX_FITNESS = 16
 """Numbers that say how well a candidate is placed."""
 
@@ -116,10 +121,55 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
         return None
 
 
+def _counts_fault(ids: str, hashes: bytes, columns: Mapping[str, bytes]) -> str | None:
+    """What doesn't fit together of a column of 64 bits a row, and others of 32; None if it does."""
+    rows, rest = divmod(len(hashes), 8)
+    if rest:
+        return f"{ids} has {len(hashes)} bytes, which is no multiple of 8"
+    for name, column in columns.items():
+        if len(column) != 4 * rows:
+            return f"{name} has {len(column)} bytes, {4 * rows} are needed for {rows} {ids}"
+    return None
+
+
 def _sender_fault(sender: str, sent: float) -> str | None:
     if not isfinite(sent):
         return f"it was sent at {sent}"
     return None if len(sender) <= MAX_ID else f"a sender of {len(sender)} characters"
+
+
+class QueueTable(Struct, frozen=True, kw_only=True):
+    """What waits and runs at one picker under flow control: a row for each flow of a band.
+
+    A band with more flows than fit has one more row, of flow 0, for the sum of the rest. The counters `dispatched` and
+    `served` only grow, modulo 2^32, so a lost table loses nothing; one that is smaller than before belongs to a flow
+    that its sender had forgotten, and counts from 0. Empty columns say that nothing waits or runs.
+    """
+
+    priorities: bytes = b""
+    """Packed int32."""
+    flows: bytes = b""
+    """Packed uint64: a hash of each flow's id, or 0."""
+    requests: bytes = b""
+    """Packed uint32, as all that follow: requests that wait."""
+    tokens: bytes = b""
+    """Of the requests that wait."""
+    ages: bytes = b""
+    """Milliseconds that the flow's first request has waited."""
+    running: bytes = b""
+    """Requests that were dispatched and aren't finished."""
+    dispatched: bytes = b""
+    """Requests dispatched so far."""
+    served: bytes = b""
+    """Tokens of finished requests so far, completion tokens counted twice."""
+
+    def fault(self) -> str | None:
+        """What is inconsistent about it, or None."""
+        counts = {name: getattr(self, name) for name in ("priorities", *QUEUE_COUNTS)}
+        if problem := _counts_fault("flows", self.flows, counts):
+            return problem
+        rows = len(self.flows) // 8
+        return f"{rows} flows in a queue table, at most {MAX_FLOWS} are allowed" if rows > MAX_FLOWS else None
 
 
 class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
@@ -137,6 +187,8 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
     """Packed uint32: requests in flight."""
     tokens: bytes
     """Packed uint32: their tokens."""
+    queue: QueueTable | None = None
+    """What waits there; None without flow control."""
     leaving: bool = False
     """The picker stops: its row is withdrawn at once."""
 
@@ -144,13 +196,9 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
         """What is inconsistent about it, or None."""
         if problem := _sender_fault(self.sender, self.sent):
             return problem
-        rows, rest = divmod(len(self.ids), 8)
-        if rest:
-            return f"ids has {len(self.ids)} bytes, which is no multiple of 8"
-        for name, column in (("requests", self.requests), ("tokens", self.tokens)):
-            if len(column) != 4 * rows:
-                return f"{name} has {len(column)} bytes, {4 * rows} are needed for {rows} endpoints"
-        return None
+        if problem := _counts_fault("ids", self.ids, {"requests": self.requests, "tokens": self.tokens}):
+            return problem
+        return None if self.queue is None else self.queue.fault()
 
 
 class Member(Struct, frozen=True, kw_only=True, tag="member/1"):

@@ -22,10 +22,10 @@ from services.picker.flow_control.fairness.program_aware import ProgramAwareFair
 from services.picker.flow_control.fairness.round_robin import RoundRobinFairnessPolicy
 from services.picker.flow_control.interfaces import FairnessPolicy
 from services.picker.flow_control.ordering.fcfs import FcfsOrderingPolicy
-from services.picker.flow_control.queue_table import QueueTable
 from services.picker.flow_control.settings import BandSettings, FlowControlSettings
 from services.picker.flow_control.usage_limits.static import StaticUsageLimitPolicy
 from services.picker.flow_control.waiting import Outcome, Waiting
+from shared.bus.messages import QueueTable
 
 REQUESTS, FLOWS, CAPACITY, PEERS = 50_000, 1_000, 400, 3
 DISPATCHES = 10_000

@@ -19,6 +19,7 @@ _SAME_NAMES = {
     "inference_pool_": ("average_kv_cache_utilization", "average_queue_size", "average_running_requests"),
     "inference_extension_": (
         *("model_rewrite_decisions", "scheduler_e2e_duration_seconds", "plugin_duration_seconds", "scheduler_attempts"),
+        *("flow_control_request_queue_duration_seconds", "flow_control_queue_size", "flow_control_queue_bytes"),
         *("prefix_indexer_size", "prefix_indexer_hit_ratio", "prefix_indexer_hit_bytes"),
     ),
     "inference_objective_": ("request", "request_error", "request_duration_seconds", "request_ttft_seconds"),

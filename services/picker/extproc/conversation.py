@@ -158,6 +158,21 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    def evict(self, refusal: Refusal) -> list[Event]:
+        """End a request that was routed, whatever the proxy has sent on of its response. Does nothing when the response
+        is complete."""
+        if self._state is not _ROUTED or self._completed:
+            return []
+        self._answers = [refusals.answer(refusal, refusals.error_format_of(self._headers))]
+        self._echo = None
+        self._state = _REFUSED
+        return self._complete(aborted=True)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the request waits for its decision, and the proxy has no answer at all."""
+        return self._state is _DECIDING and self._headers_owed
+
     def no_room(self) -> list[Event]:
         """Refuse the request because a message has come for which there is no room. Once the request is decided, its
         messages are received all the same, and nothing happens here."""

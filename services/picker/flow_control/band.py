@@ -3,6 +3,8 @@
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.flow_columns import FlowColumns
 from services.picker.flow_control.interfaces import FlowOrder
@@ -74,6 +76,7 @@ class Band:
         within.queue.push(self._key(item), item.received_at if self._by_receipt else 0.0, item)
         within.requests += 1
         within.tokens += item.tokens
+        within.bytes += item.bytes
         self.requests += 1
         self.bytes += item.bytes
         self.tokens += item.tokens
@@ -155,6 +158,10 @@ class Band:
             recent.popleft()
         return len(recent)
 
+    def age(self, now: float) -> float:
+        """Seconds that the oldest request at the head of a flow has waited; 0 when none waits."""
+        return max(now - float(self.columns.since.min(initial=np.inf)), 0.0)
+
     def forget_idle(self, before: float, most: int | None = None) -> None:
         """Forget the flows that are idle since before then, or the first `most` of them."""
         while self.idle and most != 0:
@@ -187,6 +194,7 @@ class Band:
         item.queued = False
         flow.requests -= 1
         flow.tokens -= item.tokens
+        flow.bytes -= item.bytes
         self.requests -= 1
         self.bytes -= item.bytes
         self.tokens -= item.tokens

@@ -16,12 +16,13 @@ from services.picker.flow_control.band import LINGER, Band, OnPolicyFailure
 from services.picker.flow_control.deadlines import Deadlines
 from services.picker.flow_control.division import Division
 from services.picker.flow_control.peers import Peers
-from services.picker.flow_control.queue_table import QueueTable, pack
+from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, State, Waiting, flow_hash
+from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 
-MOST_AT_ONCE = 256
+MOST_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
 OVERDUE = 3.0
 """Seconds after which peers that hold a higher band, with room for it, and dispatch nothing no longer count."""
@@ -71,12 +72,14 @@ class FlowController:
         *,
         id: str = "",
         failed: OnPolicyFailure = _ignore,
+        peers: Peers | None = None,
     ) -> None:
+        """`peers` are known from an earlier controller."""
         self.settings = settings
         self.requests = self.bytes = 0
         self.saturation = 0.0
         """As the last dispatch saw it."""
-        self.peers = Peers()
+        self.peers = Peers() if peers is None else peers
         self._id, self._on_outcome, self._failed = id, on_outcome, failed
         self._bands: dict[int, Band] = {}
         self._divisions: dict[int, Division] = {}
@@ -341,6 +344,24 @@ class FlowController:
             for priority, ceiling in self._gates
             if 0 < ceiling <= self.saturation and priority in self._bands and self._bands[priority].requests
         ]
+
+    def totals(self, now: float) -> dict[int, tuple[int, int, float]]:
+        """What waits at all pickers, by priority: (requests, tokens, seconds that the oldest has waited)."""
+        totals: dict[int, tuple[int, int, float]] = {}
+        for priority in self._priorities():
+            band = self._bands.get(priority)
+            requests, tokens, oldest = (0, 0, 0.0) if band is None else (band.requests, band.tokens, band.age(now))
+            for _, seen, peer in self.peers.of(priority):
+                if peer.requests:
+                    requests, tokens = requests + peer.requests, tokens + peer.tokens
+                    oldest = max(oldest, peer.age + now - seen)
+            totals[priority] = requests, tokens, oldest
+        return totals
+
+    @property
+    def changes(self) -> int:
+        """Differs from before if there is news for peers."""
+        return sum(band.changes for band in self._bands.values())
 
     # ---- peers -----------------------------------------------------------------------------------------------------
 

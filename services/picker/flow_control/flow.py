@@ -8,6 +8,7 @@ class Flow:
     """Counts and queue of a flow."""
 
     __slots__ = (
+        "bytes",
         "dispatched",
         "hash",
         "id",
@@ -28,7 +29,7 @@ class Flow:
         self.queue = LazyHeap()
         self.requests = 0
         """That wait."""
-        self.tokens = 0
+        self.bytes = self.tokens = 0
         """Of those that wait."""
         self.running = 0
         """Dispatched and not finished."""

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from services.picker.flow_control.flow_columns import Integers
-from services.picker.flow_control.queue_table import REST, Columns, QueueTable, unpack
+from services.picker.flow_control.queue_table import REST, Columns, unpack
 from services.picker.state.layout import Floats
+from shared.bus.messages import QueueTable
 
 EXPIRY = 1.5
 """Seconds without a table from which on a peer's no longer counts, as with its load."""
@@ -25,6 +26,8 @@ class PeerBand(NamedTuple):
     flows: Integers
     demands: Floats
     requests: int
+    tokens: int
+    """Of the requests."""
     running: int
     dispatched: int
     """Counts on, modulo whatever: it differs from before if the peer has dispatched anything."""
@@ -135,6 +138,7 @@ def _band(columns: Columns, rows: Any) -> PeerBand:
         flows=columns.flows[rows],
         demands=requests.astype(np.float64) + running,
         requests=int(requests.sum(dtype=np.int64)),
+        tokens=int(columns.tokens[rows].sum(dtype=np.int64)),
         running=int(running.sum(dtype=np.int64)),
         dispatched=int(columns.dispatched[rows].sum(dtype=np.int64)),
         age=float(columns.ages[rows].max()) / 1000,

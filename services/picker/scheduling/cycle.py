@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from services.picker.request import Refusal, Request
+from services.picker.request import Refusal, Request, prompt_tokens
 from services.picker.scheduling.record import PluginFailure
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
@@ -23,8 +23,6 @@ from shared.plugin_failures import reason_of
 T = TypeVar("T")
 
 FLOAT = np.dtype(np.float64)
-BYTES_PER_TOKEN = 4
-"""The reference's estimate where nobody tokenizes: four bytes of text are a token."""
 EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
@@ -111,12 +109,7 @@ class Cycle:
         """The target model: the request's, after rewriting."""
         self.priority = priority
         self.candidates = candidates
-        content = request.content
-        counted = content.prompt_tokens
-        if counted is None:
-            counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
-        self.prompt_tokens = max(counted, 1)
-        """The request's prompt in tokens: those that its parser counted, else the reference's estimate; at least 1."""
+        self.prompt_tokens = prompt_tokens(request)
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
         """The answer to the client if a filter leaves no endpoint, instead of the usual one."""

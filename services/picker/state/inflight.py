@@ -7,7 +7,7 @@ that comes back can't get a negative count. An endpoint that is new gets its pee
 latest with the next heartbeat: changed endpoints cost nothing for each row that peers say.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -136,6 +136,8 @@ class InFlight:
         self._delays = QueueingDelays(most=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
+        self.on_release: Callable[[], None] | None = None
+        """Called when our own part has become less."""
         self.changed = False
         """Whether our own part changed since it was last published."""
 
@@ -167,6 +169,8 @@ class InFlight:
             self.requests[row] += requests
             self.tokens[row] += tokens
         self.changed = True
+        if self.on_release is not None and (requests < 0 or tokens < 0):
+            self.on_release()
 
     def relayout(self, layout: Layout) -> None:
         """Take the counts over to the positions of a new layout. An endpoint that the last one didn't have counts our

@@ -74,6 +74,11 @@ class Rewrites:
         """Whether an InferenceModel or a rewrite is for this very model, and not only one for every model."""
         return model in self._priorities or model in self._exact
 
+    @property
+    def priorities(self) -> set[int]:
+        """Those of all InferenceModels."""
+        return set(self._priorities.values())
+
     def priority(self, model: str) -> int:
         """The priority of the client's model: its InferenceModel's criticality, 0 when there is none."""
         return self._priorities.get(model, 0)

@@ -42,6 +42,7 @@ class View:
         """Attributes from endpoint extractors, by endpoint id."""
         self._made_changed = False
         self._rewrites: Rewrites | None = Rewrites()
+        self._priorities: frozenset[int] | None = None
 
     @property
     def layout(self) -> Layout:
@@ -86,6 +87,16 @@ class View:
             )
         return self._rewrites
 
+    @property
+    def priorities(self) -> frozenset[int]:
+        """Those that requests of the pool may have, by the objectives and models that are there. The same object as
+        long as they are the same."""
+        if self._priorities is None:
+            self._priorities = frozenset(
+                {*(objective.priority for objective in self.objectives.values()), *self.rewrites.priorities}
+            )
+        return self._priorities
+
     def reset(self, facts: dict[str, Fact]) -> None:
         """These facts, by key, and no others."""
         for key in self._facts.keys() - facts.keys():
@@ -120,6 +131,8 @@ class View:
         self._endpoints_changed |= isinstance(fact, Endpoint)
         if isinstance(fact, ModelRewrite | Model):
             self._rewrites = None
+        if isinstance(fact, Objective | Model):
+            self._priorities = None
 
     def apply_frame(self, frame: Frame, now: float, extra_age: float) -> None:
         """Attributes from a collector, which were `extra_age` seconds longer under way than usual."""

@@ -77,7 +77,17 @@ class StreamHandler(Protocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether there are or will be answers that no message brings."""
+        """Whether there are, will or may be answers that no message brings."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are such answers by now."""
+        ...
+
+    @property
+    def handed_back(self) -> str:
+        """Why the proxy is to ask another picker, which ends the stream; empty if it isn't. Nothing was answered."""
         ...
 
     def outbox(self) -> Iterable[bytes]:
@@ -169,6 +179,8 @@ class ExtProcServer:
             stream = self._open_stream()
             try:
                 outcome = await self._converse(stream, context)
+                if stream.handed_back:
+                    outcome, failure = "turned away", (grpc.StatusCode.UNAVAILABLE, stream.handed_back)
             finally:
                 stream.end()
         except DecodeError as error:
@@ -205,15 +217,16 @@ class ExtProcServer:
                 answers = await self._in_turn(answers)
             await _send(answers, context)
             answers = ()
-            if stream.closed:
-                return "refused"
+            if stream.closed or stream.handed_back:
+                break
             data = await (self._wait(stream, context) if stream.waiting else read())
         return "refused" if stream.closed else "finished"
 
     async def _wait(self, stream: StreamHandler, context: Any) -> Any:
         """The next message of a stream whose request waits. Its answers are sent when there are some."""
         reading = asyncio.ensure_future(context.read())
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
             if not woken.done():
@@ -221,14 +234,18 @@ class ExtProcServer:
 
         stream.wake = wake
         try:
-            while True:
-                await _send(await self._in_turn(iter(stream.outbox())), context)
-                if not stream.waiting:
+            while not stream.handed_back:
+                if stream.ready:
+                    await _send(await self._in_turn(iter(stream.outbox())), context)
+                    continue
+                if stream.closed or not stream.waiting:
                     break
+                if woken.done():
+                    woken = loop.create_future()
                 await asyncio.wait((reading, woken), return_when=asyncio.FIRST_COMPLETED)
                 if reading.done():
                     break
-            return _EOF if stream.closed else await reading
+            return _EOF if stream.closed or stream.handed_back else await reading
         finally:
             stream.wake = _nothing
             reading.cancel()

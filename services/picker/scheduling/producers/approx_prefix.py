@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import BYTES_PER_TOKEN, PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.request import BYTES_PER_TOKEN
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Placement, Producer
 from services.picker.state.prefix import block_hashes
 from services.picker.state.view import View

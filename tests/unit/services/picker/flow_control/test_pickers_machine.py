@@ -8,8 +8,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from services.picker.flow_control.queue_table import QueueTable
 from services.picker.flow_control.waiting import Outcome, State, Waiting
+from shared.bus.messages import QueueTable
 from tests.unit.services.picker.flow_control.flows import FAIRNESS, ORDERINGS, Picker, band, settings
 from tests.unit.services.picker.flow_control.simulation import PoolView
 

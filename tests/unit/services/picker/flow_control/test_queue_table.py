@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.picker.flow_control.peers import EXPIRY, News, Peers
-from services.picker.flow_control.queue_table import MOST_ROWS, REST, QueueTable, unpack
+from services.picker.flow_control.queue_table import REST, unpack
 from services.picker.flow_control.waiting import flow_hash
+from shared.bus.messages import MAX_FLOWS, QueueTable
 from tests.unit.services.picker.flow_control.flows import Picker, Room, band, settings
 
 Row = tuple[int, int, int, int, int, int, int, int]
@@ -82,7 +83,7 @@ def test_a_long_table_sums_up_the_smallest_flows() -> None:
         ({"priorities": b""}, "priorities has 0 bytes, 4 are needed"),
         ({"requests": b"x" * 8}, "requests has 8 bytes"),
         ({"served": b"x" * 5}, "served has 5 bytes"),
-        ({"flows": b"x" * 8 * (MOST_ROWS + 1)}, "10001 flows"),
+        ({"flows": b"x" * 8 * (MAX_FLOWS + 1)}, "10001 flows"),
     ],
 )
 def test_an_inconsistent_table_is_refused(change: dict[str, bytes], fault: str | None) -> None:
@@ -162,7 +163,7 @@ def known(peers: Peers, priority: int) -> dict[str, tuple[int, int]]:
             {5: 5},
         ),
         (
-            [Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([(5, 1, 9, 0, 0, 0, 0, 0)] * MOST_ROWS, 2.0)],
+            [Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([(5, 1, 9, 0, 0, 0, 0, 0)] * MAX_FLOWS, 2.0)],
             {"one": (90000, 0)},
             {5: 90000},
         ),
@@ -216,7 +217,7 @@ def test_a_peer_that_leaves_stops_counting() -> None:
 
 
 def test_tables_beyond_the_limit_are_not_taken() -> None:
-    full = [(5, 1, 1, 0, 0, 0, 0, 0)] * MOST_ROWS
+    full = [(5, 1, 1, 0, 0, 0, 0, 0)] * MAX_FLOWS
     peers, _ = hear(*(Heard(full, sender=str(number)) for number in range(30)))
     assert len(peers) == 20
-    assert peers.waiting == {5: 20 * MOST_ROWS}
+    assert peers.waiting == {5: 20 * MAX_FLOWS}

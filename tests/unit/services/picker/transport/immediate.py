@@ -11,7 +11,8 @@ class Immediate:
     """Part of a handler of which every answer is brought by a message."""
 
     closed = False
-    waiting = False
+    waiting = ready = False
+    handed_back = ""
     wake: Callable[[], None] = staticmethod(nothing)
 
     def outbox(self) -> Sequence[bytes]:

@@ -1,0 +1,386 @@
+"""Lets requests wait for room in the pool: between the request path and the controller of the configuration.
+
+The controller has no clock and starts nothing. Here its time comes from: `run` is called as soon as something has
+happened that a waiting request may profit from, and when a deadline is due; `wake` asks for that.
+"""
+
+from collections.abc import Callable
+from math import inf
+from typing import Any, Protocol
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from services.picker.flow_control.controller import FlowController
+from services.picker.flow_control.eviction.evictor import Evictor
+from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE, SCRAPE_GRACE
+from services.picker.flow_control.pool_gauge import PoolGauge
+from services.picker.flow_control.settings import FlowControlSettings
+from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
+from services.picker.metadata import (
+    EVICTED,
+    FAIRNESS_HEADERS,
+    REJECTED_CANCELLED,
+    REJECTED_EXPIRED,
+    REJECTED_NO_ENDPOINTS,
+    REJECTED_SATURATED,
+    REJECTED_SHUTTING_DOWN,
+    SLO_TTFT_HEADERS,
+)
+from services.picker.request import Refusal, Request, prompt_tokens
+from services.picker.scheduling.cycle import OnPluginFailure
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.view import View
+from shared.bus.messages import Load, QueueTable
+from shared.config.schema import StaleMetrics
+from shared.plugin import Plugin
+
+ARRIVAL, RELEASE, FRAME, ENDPOINTS, PEER, DUE = (
+    "its arrival",
+    "the end of another request",
+    "fresh metrics",
+    "a change of endpoints",
+    "a peer's queue table",
+    "a deadline",
+)
+"""What may let a request go, as explanations say it."""
+
+RETRY_AFTER = 1
+"""Seconds, where no drain rate says."""
+
+OnOutcome = Callable[[Waiting, Outcome, float], None]
+"""Hears how each wait ends, and when."""
+
+
+class Owner(Protocol):
+    """Who waits with a request."""
+
+    def released(self) -> None:
+        """The wait is over; the ticket says how. One that was dispatched takes room until the ticket is `charged`."""
+
+    def requeue(self) -> None:
+        """Another configuration: queue anew."""
+
+    def evict(self) -> None:
+        """End the running request."""
+
+
+class Wait(Struct, frozen=True):
+    """What is kept of a request's wait."""
+
+    flow: str
+    band: int
+    ahead: int
+    """Requests that waited in the band when it came."""
+    seconds: float
+    released_by: str
+    """The event on which it left; empty if it didn't wait, or left without a dispatch."""
+
+
+class Ticket:
+    """One request's place with a controller, from its arrival to its end."""
+
+    __slots__ = ("_admission", "_controller", "_evictable", "_pending", "ended_at", "item", "outcome", "owner")
+
+    def __init__(self, admission: "FlowAdmission", controller: FlowController, item: Waiting, owner: Owner) -> None:
+        self.item = item
+        self.owner = owner
+        self.outcome: Outcome | None = None
+        """None while it waits."""
+        self._admission, self._controller = admission, controller
+        self.ended_at = 0.0
+        """When its wait ended."""
+        self._pending: PoolGauge | None = None
+        """That which counts it until its endpoint is charged."""
+        self._evictable = ""
+
+    def pend(self, gauge: PoolGauge) -> None:
+        """It is dispatched, and no endpoint is charged yet: the gauge counts it."""
+        self._pending = gauge
+        gauge.pending += 1
+
+    def charged(self) -> None:
+        """Its endpoint is charged, or it was refused."""
+        if self._pending is not None:
+            self._pending.pending -= 1
+            self._pending = None
+
+    def runs(self, now: float) -> bool:
+        """An endpoint works on it. Whether it may be evicted."""
+        evictor = self._admission.evictor
+        if evictor is None:
+            return False
+        self._evictable = evictor.track(self.item.priority, now, self.owner.evict)
+        return bool(self._evictable)
+
+    def cancel(self, now: float) -> None:
+        """Nobody waits for it any longer. Does nothing once it was let go."""
+        self._controller.cancel(self.item, now)
+
+    def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
+        """It is over, whatever became of it."""
+        self.charged()
+        self._controller.finished(self.item, now, prompt_tokens, completion_tokens)
+        if self._evictable and self._admission.evictor is not None:
+            self._admission.evictor.ended(self._evictable, now)
+        self._admission.notify(RELEASE)
+
+    def refusal(self, now: float) -> Refusal | None:
+        """The answer to a request whose wait has ended without a dispatch; None while it waits, and when it runs."""
+        if self.outcome is None or self.outcome is Outcome.DISPATCHED:
+            return None
+        refusal = _REFUSALS[self.outcome]
+        if self.outcome in _FULL:
+            return replace(refusal, retry_after=self._controller.retry_after(now))
+        return refusal
+
+    def wait(self) -> Wait:
+        """What to keep of it."""
+        item = self.item
+        return Wait(
+            flow=item.flow,
+            band=item.priority,
+            ahead=item.ahead,
+            seconds=max(self.ended_at - item.enqueued_at, 0.0),
+            released_by=item.released_by,
+        )
+
+
+class FlowAdmission:
+    """Flow control of one picker, while its configuration has any."""
+
+    def __init__(
+        self,
+        view: View,
+        *,
+        id: str,
+        clock: Callable[[], float],
+        random: np.random.Generator,
+        wake: Callable[[float], None] = lambda _: None,
+        failed: OnPluginFailure = lambda *_: None,
+        on_outcome: OnOutcome = lambda *_: None,
+    ) -> None:
+        """`id` is the picker's, by which its peers know it. `wake` has `run` called at that monotonic time."""
+        self.controller: FlowController | None = None
+        self.evictor: Evictor | None = None
+        self.gauge: PoolGauge
+        self._view, self._id, self._clock, self._random = view, id, clock, random
+        self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
+        self._former: list[FlowController] = []
+        """Controllers of former configurations that still have requests."""
+        self._priorities: frozenset[int] | None = None
+        self._cause = DUE
+        self._stopping = False
+
+    def configure(
+        self, settings: FlowControlSettings | None, detector: SaturationDetector, stale: StaleMetrics
+    ) -> None:
+        """Use another configuration. Requests that wait are queued anew; without settings they wait no longer."""
+        former = self.controller
+        if former is not None and former.requests:
+            self._former.append(former)
+        self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
+        self.controller = self.evictor = self._priorities = None
+        self._view.in_flight.on_release = None
+        if settings is not None:
+            peers = None if former is None else former.peers
+            self.controller = FlowController(
+                settings, self._ended, id=self._id, failed=self._policy_failed, peers=peers
+            )
+            self._view.in_flight.on_release = self._released
+            if settings.eviction is not None:
+                grace = PROMPT_GRACE if detector.PROMPT else stale.after + SCRAPE_GRACE
+                self.evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
+        if self._former:
+            self.wake(0.0)
+
+    # ---- requests --------------------------------------------------------------------------------------------------
+
+    def admit(self, request: Request, priority: int, owner: Owner, now: float) -> Ticket | None:
+        """The request's ticket, which says whether it waits; None without flow control."""
+        controller = self.controller
+        if controller is None:
+            return None
+        priorities = self._view.priorities
+        if priorities is not self._priorities:
+            self._priorities = priorities
+            controller.want(priorities)
+        headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
+        item = Waiting(
+            flow_id(headers.first_of(*FAIRNESS_HEADERS)),
+            priority,
+            received,
+            bytes=request.body_size,
+            tokens=tokens,
+            slo_deadline=slo_deadline(received, headers.first_of(*SLO_TTFT_HEADERS)),
+            deadline=received + grpc_timeout(headers.get("grpc-timeout")),
+        )
+        ticket = Ticket(self, controller, item, owner)
+        gauge = self.gauge
+        gauge.expect(tokens)
+        ticket.outcome = outcome = controller.admit(item, now, gauge.at(now))
+        if outcome is None:
+            item.owner = ticket
+            self.notify(ARRIVAL)
+        else:
+            self._told(ticket, outcome, now)
+        return ticket
+
+    def _ended(self, item: Waiting, outcome: Outcome) -> None:
+        """A wait is over."""
+        ticket: Ticket = item.owner
+        if outcome is Outcome.SHUT_DOWN and not self._stopping:
+            ticket.owner.requeue()
+            return
+        self._told(ticket, outcome, self._clock())
+        ticket.owner.released()
+
+    def _told(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+        ticket.outcome, ticket.ended_at = outcome, now
+        if outcome is Outcome.DISPATCHED:
+            ticket.pend(self.gauge)
+        self._on_outcome(ticket.item, outcome, now)
+
+    # ---- what makes room -------------------------------------------------------------------------------------------
+
+    def notify(self, cause: str) -> None:
+        """Something has happened that a waiting request may profit from."""
+        controller = self.controller
+        if controller is not None and controller.requests:
+            self._cause = cause
+            self.wake(0.0)
+
+    def _released(self) -> None:
+        self.notify(RELEASE)
+
+    def run(self) -> None:
+        """Let requests go while there is room, and end the waits that are over."""
+        now = self._clock()
+        self._hand_over(now)
+        controller, cause, self._cause = self.controller, self._cause, DUE
+        if controller is None or not controller.requests:
+            return
+        gauge = self.gauge
+        gauge.outdate()
+        pool = gauge.at(now)
+        controller.expire(now, pool.empty)
+        controller.dispatch(now, pool, cause)
+        wake = controller.next_wake()
+        if self.evictor is not None:
+            in_flight = int(self._view.in_flight.count)
+            self.evictor.make_room(controller.blocked(), controller.saturation, in_flight, now)
+            wake = min(wake, self.evictor.next_look())
+        if wake < inf:
+            self.wake(wake)
+
+    def _hand_over(self, now: float) -> None:
+        """Queues some requests of a former configuration anew."""
+        if self._former:
+            self._former[0].shut_down(now)
+            if not self._former[0].requests:
+                del self._former[0]
+            if self._former:
+                self.wake(0.0)
+
+    def stop(self) -> bool:
+        """End the waits because the picker stops, some at a time; False when none is left."""
+        self._stopping = True
+        now = self._clock()
+        controllers = [*self._former, *([] if self.controller is None else [self.controller])]
+        for controller in controllers:
+            controller.shut_down(now)
+        return any(controller.requests for controller in controllers)
+
+    # ---- peers -----------------------------------------------------------------------------------------------------
+
+    def apply(self, load: Load, now: float) -> None:
+        """A peer's load has come."""
+        controller = self.controller
+        if controller is None:
+            return
+        if load.leaving or load.queue is None:
+            controller.forget(load.sender)
+        else:
+            controller.apply(load.sender, load.run, load.sent, load.queue, now)
+        self.notify(PEER)
+
+    def table(self, now: float) -> QueueTable | None:
+        """What peers are to know; None without flow control."""
+        return None if self.controller is None else self.controller.table(now)
+
+    @property
+    def changes(self) -> tuple[int, int]:
+        """Differs from before if there is news for peers."""
+        controller = self.controller
+        return (0, 0) if controller is None else (id(controller), controller.changes)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        controllers = [*self._former, *([] if self.controller is None else [self.controller])]
+        return sum(controller.requests for controller in controllers)
+
+    def state(self) -> dict[str, Any] | None:
+        """What `/debug/state` shows; None without flow control."""
+        controller = self.controller
+        if controller is None:
+            return None
+        gauge = self.gauge.at(self._clock())
+        return {
+            "saturation": gauge.saturation(),
+            "stages": gauge.stages,
+            "pending": gauge.pending,
+            "bands": [
+                {
+                    "priority": band.priority,
+                    "requests": band.requests,
+                    "bytes": band.bytes,
+                    "tokens": band.tokens,
+                    "running": band.running,
+                    "flows": len(band.flows),
+                    "requests_at_peers": controller.peers.waiting.get(band.priority, 0),
+                }
+                for band in controller.bands()
+            ],
+        }
+
+    def _policy_failed(self, policy: Plugin, error: Exception) -> None:
+        self._failed(policy.name, error, "")
+
+    def __repr__(self) -> str:
+        return f"<FlowAdmission {self.controller!r}>"
+
+
+def _refusal(status: int, message: str, reason: str, retry_after: int | None = RETRY_AFTER) -> Refusal:
+    kind = "rate_limit_exceeded" if status == 429 else "service_unavailable"
+    return Refusal(status=status, message=message, kind=kind, reason=reason, retry_after=retry_after)
+
+
+_REFUSALS = {
+    Outcome.REJECTED_CAPACITY: _refusal(
+        429, "request rejected pre-queue: queue at capacity; try again later", REJECTED_SATURATED
+    ),
+    Outcome.REJECTED_NO_ENDPOINTS: _refusal(
+        503, "no endpoints available: request rejected pre-queue: no model server is ready", REJECTED_NO_ENDPOINTS
+    ),
+    Outcome.EXPIRED: _refusal(429, "request timed out in queue: the pool was saturated for too long", REJECTED_EXPIRED),
+    Outcome.EXPIRED_NO_ENDPOINTS: _refusal(
+        503, "request timed out in queue and no endpoints are available", REJECTED_NO_ENDPOINTS
+    ),
+    Outcome.CANCELLED: _refusal(503, "client disconnected while the request waited", REJECTED_CANCELLED, None),
+    Outcome.SHUT_DOWN: _refusal(503, "flow controller shutting down: this picker stops", REJECTED_SHUTTING_DOWN),
+}
+_FULL = (Outcome.REJECTED_CAPACITY, Outcome.EXPIRED)
+"""Those for which the drain rate says when to try again."""
+EVICTION = _refusal(429, "request evicted by flow control: one of a higher priority needs its place", EVICTED)
+
+_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+
+
+def grpc_timeout(value: str) -> float:
+    """Seconds of a `grpc-timeout` header, at most eight digits and a unit; infinite for what is none."""
+    digits, unit = value[:-1], _UNITS.get(value[-1:])
+    if unit is None or not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
+        return inf
+    return int(digits) * unit

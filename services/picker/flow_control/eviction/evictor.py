@@ -1,0 +1,69 @@
+"""Evicts running requests that may be evicted, when a band of a higher priority waits for room."""
+
+from collections.abc import Callable, Sequence
+from itertools import count as counter
+from math import inf
+
+from services.picker.flow_control.band import OnPolicyFailure
+from services.picker.flow_control.controller import BlockedBand
+from services.picker.flow_control.eviction.reclamation import Reclamation
+from services.picker.flow_control.eviction.victims import count, victims
+from services.picker.flow_control.interfaces import EvictionFilterPolicy, EvictionOrderPolicy, Running
+
+
+class Evictor:
+    """The running requests that the filter accepts. `issued` counts evictions."""
+
+    def __init__(
+        self, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy, grace: float, failed: OnPolicyFailure
+    ) -> None:
+        """`grace` is how long the saturation takes to show the end of a request, in seconds."""
+        self.issued = 0
+        self._accepts, self._order, self._failed = accepts, order, failed
+        self._running: dict[str, tuple[Running, Callable[[], None]]] = {}
+        self._ids = counter()
+        self._reclamation = Reclamation(grace)
+
+    def track(self, priority: int, now: float, evict: Callable[[], None]) -> str:
+        """A request runs; `evict` ends it. Its id here, empty if it may not be evicted."""
+        running = Running(str(next(self._ids)), priority, now)
+        try:
+            if not self._accepts.accepts(running):
+                return ""
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and keeps the request running
+            self._failed(self._accepts, error)
+            return ""
+        self._running[running.id] = running, evict
+        return running.id
+
+    def ended(self, id: str, now: float) -> None:
+        """The request runs no longer."""
+        self._running.pop(id, None)
+        self._reclamation.ended(id, now)
+
+    def make_room(self, blocked: Sequence[BlockedBand], saturation: float, in_flight: int, now: float) -> int:
+        """Evict for the highest of the bands that wait for room, unless earlier evictions are still to show; how
+        many."""
+        if not blocked or not self._running or not self._reclamation.open(now):
+            return 0
+        band = blocked[0]
+        most = count(saturation, band.ceiling, in_flight, self._reclamation.pending)
+        running = [running for running, _ in self._running.values()]
+        try:
+            chosen = victims(running, most, band.priority, self._accepts, self._order)
+        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and evicts nothing
+            self._failed(self._order, error)
+            return 0
+        for victim in chosen:
+            _, evict = self._running.pop(victim.id)
+            self._reclamation.evicted(victim.id, saturation / in_flight, now)
+            self.issued += 1
+            evict()
+        return len(chosen)
+
+    def next_look(self) -> float:
+        """When another eviction may be possible though nothing has happened; infinite for never."""
+        return self._reclamation.next_look() if self._running else inf
+
+    def __repr__(self) -> str:
+        return f"<Evictor {len(self._running)} running, {self._reclamation!r}>"

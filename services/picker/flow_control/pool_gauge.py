@@ -1,0 +1,117 @@
+"""How full the pool is and how many more requests fit: what the saturation detector says, and what was let go since.
+
+The detector is asked anew when something has happened that a waiting request may profit from, and at least every `AGE`
+seconds. In between each request that is charged takes one place, and each that is released gives one back.
+"""
+
+from math import inf
+
+import numpy as np
+
+from services.picker.flow_control.stages import Stages
+from services.picker.request import Headers, Request
+from services.picker.scheduling.cycle import Cycle, OnPluginFailure
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.layout import Layout
+from services.picker.state.view import View
+from shared.config.schema import StaleMetrics
+
+AGE = 0.05
+"""Seconds that a reading is used for."""
+_NO_REQUEST = Request(id="", headers=Headers())
+_SMOOTHING = 1 / 64
+"""The weight of a request's tokens in the mean."""
+
+
+class PoolGauge:
+    """The pool of a view, as one configuration's detector sees it."""
+
+    def __init__(
+        self,
+        view: View,
+        detector: SaturationDetector,
+        stale: StaleMetrics,
+        random: np.random.Generator,
+        failed: OnPluginFailure = lambda *_: None,
+    ) -> None:
+        self.pending = 0
+        """Requests that were let go, and aren't charged yet."""
+        self.stages: dict[str, float] = {}
+        """The saturation of each stage, as last read."""
+        self._view, self._detector, self._stale, self._random, self._failed = view, detector, stale, random, failed
+        self._layout: Layout | None = None
+        self._partition = Stages.of(Layout())
+        self._cycle: Cycle | None = None
+        self._read_at = -inf
+        self._saturation = 0.0
+        self._rooms: dict[float, tuple[float, float]] = {}
+        """By ceiling: the room, and how many requests were in flight when it was read."""
+        self._tokens = 1.0
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no endpoints."""
+        return not self._view.layout.endpoints
+
+    def at(self, now: float) -> "PoolGauge":
+        """The gauge with a reading that is good for `now`."""
+        layout = self._view.layout
+        if layout is not self._layout:
+            self._layout, self._partition = layout, Stages.of(layout)
+            self._read_at = -inf
+        if now - self._read_at >= AGE:
+            self._read(now, layout)
+        return self
+
+    def outdate(self) -> None:
+        """The next reading is a new one."""
+        self._read_at = -inf
+
+    def expect(self, tokens: int) -> None:
+        """A request of so many tokens has come: they count in the mean."""
+        self._tokens += (tokens - self._tokens) * _SMOOTHING
+
+    def saturation(self) -> float:
+        """0 is idle, 1 and more is full. An empty pool is full."""
+        return self._saturation
+
+    def room(self, ceiling: float) -> float:
+        """Average requests that fit until the saturation reaches the ceiling."""
+        in_flight = self._view.in_flight.count
+        found = self._rooms.get(ceiling)
+        if found is None:
+            found = self._rooms[ceiling] = self._room(ceiling), in_flight
+        room, before = found
+        return room - (in_flight - before) - self.pending
+
+    def _read(self, now: float, layout: Layout) -> None:
+        self._read_at = now
+        self._rooms.clear()
+        self._cycle = cycle = Cycle(
+            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.all_rows
+        )
+        try:
+            self.stages = self._partition.saturations(self._detector, cycle)
+            self._saturation = max(self.stages.values())
+            if any(value != value for value in self.stages.values()):
+                raise ValueError("the saturation is NaN")
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and keeps no request waiting
+            self._fail(error)
+            self.stages, self._saturation = {}, 0.0 if layout.endpoints else 1.0
+
+    def _room(self, ceiling: float) -> float:
+        assert self._cycle is not None
+        try:
+            room = self._partition.room(self._detector, self._cycle, ceiling, self._tokens)
+            if room != room:
+                raise ValueError("the room is NaN")
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+            return inf
+        return room
+
+    def _fail(self, error: Exception) -> None:
+        self._failed(self._detector.name, error, "")
+
+    def __repr__(self) -> str:
+        return f"<PoolGauge {self._saturation:.2f} full, {self.pending} pending>"

@@ -126,6 +126,7 @@ class PickerService(Service):
             most_observed=settings.max_observed_responses,
             log_decisions=settings.log_decisions,
             flow=self.flow,
+            max_message_timeout=settings.max_message_timeout,
         )
         self._configure_flow()
         held = Gauge(

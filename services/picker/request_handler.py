@@ -46,6 +46,8 @@ class RequestHandler:
     log_decisions: bool = False
     flow: FlowAdmission | None = None
     """Where requests wait for room in the pool."""
+    max_message_timeout: float = 120.0
+    """Seconds for which proxies can be asked to wait for an answer; 0 if they can't."""
     budget: MemoryBudget = field(init=False)
     """Bytes of bodies that the streams keep from one message to the next."""
     observing: int = field(default=0, init=False)
@@ -60,6 +62,11 @@ class RequestHandler:
         """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a
         request, so the number of observed responses is limited."""
         return self.observing < self.most_observed and self.observe()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which proxies are asked to wait when a request does; 0 without flow control."""
+        return 0.0 if self.flow is None else min(self.flow.longest_wait, self.max_message_timeout)
 
     def prepare(self, ready: RequestReady, now: float) -> Prepared:
         """Reads the request. One whose body can't be read will be refused."""

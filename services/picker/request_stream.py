@@ -199,6 +199,8 @@ class RequestStream:
         elif not self._queues(prepared, now):
             return False
         self._prepared = prepared
+        if self._handler.patience and not self.handed_back:
+            self._conversation.wait(self._handler.patience)
         self._handler.budget.used += len(prepared.request.content.prompt)
         return True
 

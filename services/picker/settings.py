@@ -82,6 +82,13 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     max_streams: Annotated[
         int, Meta(ge=1, description="maximum open streams, one per request; further ones end as UNAVAILABLE")
     ] = 20_000
+    max_message_timeout: Annotated[
+        Duration,
+        Meta(
+            description="how long proxies can be asked to wait for an answer while a request waits in a queue, as their"
+            " max_message_timeout says; 0 never asks"
+        ),
+    ] = 120.0
     disable_endpoint_subset_filter: Annotated[bool, Meta(description="ignore a gateway's subset hint")] = False
     require_named_models: Annotated[
         bool,

@@ -79,6 +79,8 @@ class Conversation:
         self._body = BodyBuffer(self._budget, droppable=True)
         """The request's body, until its answers have been sent."""
         self._headers_owed = False
+        self._patient = False
+        """Whether the proxy was asked to wait."""
         self._unanswered_chunks = 0
         self._trailers_owed = False
         self.response = Response(self._modes.response, limits.header_count)
@@ -168,10 +170,16 @@ class Conversation:
         self._state = _REFUSED
         return self._complete(aborted=True)
 
+    def wait(self, seconds: float) -> None:
+        """The request that `RequestReady` told of may wait so long: a proxy that times messages is to be patient."""
+        if self._state is _DECIDING and self._modes.request is not BodyMode.FULL_DUPLEX_STREAMED:
+            self._patient = True
+            self._answers.append(outgoing.longer(seconds))
+
     @property
     def unanswered(self) -> bool:
         """Whether the request waits for its decision, and the proxy has no answer at all."""
-        return self._state is _DECIDING and self._headers_owed
+        return self._state is _DECIDING and self._headers_owed and not self._patient
 
     def no_room(self) -> list[Event]:
         """Refuse the request because a message has come for which there is no room. Once the request is decided, its

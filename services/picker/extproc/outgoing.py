@@ -56,6 +56,14 @@ STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
 """HTTP statuses that a proxy takes in an `ImmediateResponse`; it refuses the answer with any other."""
 
 
+@cache
+def longer(seconds: float) -> bytes:
+    """Has the proxy wait so long for the answer that it waits for (`override_message_timeout`)."""
+    answer = _pb.ProcessingResponse()
+    answer.override_message_timeout.FromMilliseconds(max(round(seconds * 1000), 1))
+    return _serialized(answer)
+
+
 class Mutation(Struct, frozen=True, kw_only=True):
     """What a request's answer changes: the destination, in header and metadata, and headers to set and to remove."""
 

@@ -316,6 +316,11 @@ class FlowAdmission:
         return (0, 0) if controller is None else (id(controller), controller.changes)
 
     @property
+    def longest_wait(self) -> float:
+        """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
+        return 0.0 if self.controller is None else self.controller.settings.longest_wait
+
+    @property
     def waiting(self) -> int:
         """Requests that wait."""
         controllers = [*self._former, *([] if self.controller is None else [self.controller])]

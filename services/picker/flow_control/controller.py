@@ -86,7 +86,7 @@ class FlowController:
         self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
         self._wanted: set[int] = set()
         self._ladder: tuple[int, list[int]] = (-1, [])
-        self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl)
+        self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl, settings.longest_wait)
         self._dispatching = self._stopped = False
         self._retry = inf
         self._held_up: dict[int, tuple[float, int]] = {}

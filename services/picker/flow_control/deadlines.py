@@ -11,20 +11,19 @@ from math import inf
 from services.picker.flow_control.lazy_heap import LazyHeap
 from services.picker.flow_control.waiting import Waiting
 
-GRACE = 2.0
-"""Seconds beyond the longer budget after which a wait ends even if the regimes have changed all the time."""
 _SMALL = 64
 
 
 class Deadlines:
     """The requests that wait, by when their wait ends."""
 
-    def __init__(self, ttl: float, no_endpoint_ttl: float) -> None:
+    def __init__(self, ttl: float, no_endpoint_ttl: float, longest: float) -> None:
+        """`longest` ends a wait even if the regimes have changed all the time."""
         self.empty = False
         """Whether the pool has no endpoints."""
         self._since = -inf
         self._ttl, self._no_endpoint_ttl = ttl, no_endpoint_ttl
-        self._longest = max(ttl, no_endpoint_ttl) + GRACE if ttl and no_endpoint_ttl else inf
+        self._longest = longest
         self._queued: deque[Waiting] = deque()
         self._dead = 0
         self._own = LazyHeap()

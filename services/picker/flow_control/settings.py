@@ -1,7 +1,7 @@
 """The `flowControl` section with its names resolved and its defaults filled in: what a controller is made with."""
 
 from collections.abc import Callable, Mapping
-from math import isfinite
+from math import inf, isfinite
 
 from msgspec import Struct
 
@@ -13,6 +13,8 @@ MOST_REQUESTS = 5000
 """That wait in a band, unless the configuration says otherwise."""
 MOST_BYTES = 10**9
 """Of the requests that wait in a band."""
+GRACE = 2.0
+"""Seconds beyond the longer TTL after which a wait ends even if the pool was empty again and again."""
 TTL = 60.0
 """Seconds that a request waits."""
 FAIRNESS, ORDERING, USAGE_LIMITS = (
@@ -68,6 +70,11 @@ class FlowControlSettings(Struct, frozen=True, kw_only=True):
                     f"the weight of flow {flow[:80]!r} is {weight:g}; it must be from {LEAST_WEIGHT:g} to "
                     f"{GREATEST_WEIGHT:g}"
                 )
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds after which every wait is over, whatever the pool does; infinite if it may last."""
+        return max(self.ttl, self.no_endpoint_ttl) + GRACE if self.ttl and self.no_endpoint_ttl else inf
 
     def band(self, priority: int) -> BandSettings:
         """What holds for the band of a priority."""

@@ -1,0 +1,451 @@
+"""Requests that wait for room in the pool: from the proxy's messages to the endpoint, or to the refusal."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from services.picker.admin.flow_metrics import FlowMetrics
+from services.picker.decision import Decision
+from services.picker.extproc.messages import BodyMode
+from services.picker.flow_control.admission import FlowAdmission, grpc_timeout
+from services.picker.pipeline import build
+from services.picker.request_stream import RequestStream
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.layout import Rows
+from shared.config import load
+from shared.model import Objective
+from shared.plugin import Registry
+from tests.unit.services.picker.extproc.proxy import (
+    FULL_DUPLEX,
+    LEAN,
+    Answer,
+    body,
+    headers,
+    read,
+    response_headers,
+)
+from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
+from tests.unit.services.picker.world import endpoint, facts, pool
+
+MODES = pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX], ids=["lean", "full duplex"])
+
+
+class Broken(SaturationDetector):
+    TYPE = "broken-detector"
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        raise ZeroDivisionError("a bug")
+
+
+REGISTRY = Registry([*Registry.installed(), Broken])
+
+
+def document(detector: str = "concurrency-detector", parameters: str = "{maxConcurrency: 1}", **section: Any) -> str:
+    """A configuration in which each endpoint takes one request at a time."""
+    section = {"saturationDetector": {"pluginRef": detector}, **section}
+    return (
+        "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"
+        f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n"
+        "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: active-request-scorer}]}\n"
+        f"flowControl: {json.dumps(section)}\n"
+    )
+
+
+class World(PickerUnderTest):
+    """A picker with flow control over a pool of these endpoints, and a clock that stands until it is moved."""
+
+    def __init__(self, *names: str, configuration: str = "") -> None:
+        super().__init__(pool(*names))
+        self.due: list[float] = []
+        self.metered = FlowMetrics(self.registry, self.view, lambda: self.now)
+        self.failed: list[str] = []
+        self.flow = self.metered.flow = self.handler.flow = FlowAdmission(
+            self.view,
+            id="picker-1",
+            clock=lambda: self.now,
+            random=np.random.default_rng(1),
+            wake=self.due.append,
+            failed=lambda plugin, *_: self.failed.append(plugin),
+            on_outcome=self.metered.ended,
+        )
+        self.use(configuration or document())
+
+    def use(self, configuration: str) -> None:
+        config = load(configuration, REGISTRY, allow_experimental=True)
+        self.handler.pipeline = pipeline = build(config, np.random.default_rng(1), lambda: 0.0)
+        self.flow.configure(pipeline.flow_control, pipeline.director.detector, config.stale_metrics)
+
+    def prioritize(self, **priorities: int) -> None:
+        """InferenceObjectives of these names."""
+        for name, priority in priorities.items():
+            self.view.upsert(f"pool.objective.{name}", Objective(name=name, priority=priority))
+
+    def ask(
+        self,
+        id: str = "mine",
+        modes: tuple[BodyMode, BodyMode] = LEAN,
+        path: str = "/v1/completions",
+        **more: str,
+    ) -> "Asked":
+        """A request up to the end of its body. `more` are headers, with underscores for hyphens."""
+        stream = RequestStream(self.handler)
+        pairs = [(":method", "POST"), (":path", path), ("x-request-id", id)]
+        pairs += [(name.replace("_", "-"), value) for name, value in more.items()]
+        text = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": []}'
+        return Asked(self, stream, self.say(stream, headers(pairs, modes=modes), body(text, end=True)), id)
+
+    def turn(self) -> None:
+        """The event loop's next turns, until nothing is due."""
+        while self.due:
+            due, self.due[:] = min(self.due), []
+            if due > self.now:
+                self.due.append(due)
+                return
+            self.flow.run()
+
+    def passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.turn()
+
+    def decision(self, id: str = "mine") -> Decision:
+        (found,) = self.ring.of_request(id, 10)
+        return found
+
+    @property
+    def is_calm(self) -> bool:
+        controller = self.flow.controller
+        running = 0 if controller is None else sum(band.running for band in controller.bands())
+        return (
+            self.handler.open,
+            self.handler.budget.used,
+            self.load,
+            self.flow.waiting,
+            running,
+            self.flow.gauge.pending,
+        ) == (0, 0, {}, 0, 0, 0)
+
+
+class Asked:
+    """A request, and what was answered so far."""
+
+    def __init__(self, world: World, stream: RequestStream, answers: list[Answer], id: str) -> None:
+        self.world, self.stream, self.answers, self.id = world, stream, answers, id
+
+    @property
+    def waits(self) -> bool:
+        self.world.turn()
+        return self.stream.waiting and not self.stream.ready
+
+    def collect(self) -> list[Answer]:
+        """All answers by now."""
+        self.world.turn()
+        self.answers += [read(answer) for answer in self.stream.outbox() if answer]
+        return self.answers
+
+    @property
+    def destination(self) -> str:
+        return destinations(self.collect())
+
+    def completes(self) -> None:
+        """The response comes, and the stream ends."""
+        self.collect()
+        self.world.say(self.stream, response_headers(200))
+        self.stream.end()
+
+
+@MODES
+def test_a_request_waits_for_the_end_of_another(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World("a1")
+    first, second, third = (world.ask(id, modes) for id in ("first", "second", "third"))
+    assert first.destination == "10.0.0.1:8000"
+    assert second.waits
+    assert third.waits
+    world.passes(2.0)
+    first.completes()
+    assert second.destination == "10.0.0.1:8000"
+    assert third.waits
+    queued = world.decision("second").explain()["queue"]
+    assert queued == {
+        "flow": "default-flow",
+        "band": 0,
+        "ahead": 0,
+        "seconds": 2.0,
+        "released_by": "the end of another request",
+    }
+    assert world.decision("second").summary()["waited_seconds"] == 2.0
+    second.completes()
+    third.completes()
+    assert world.decision("third").explain()["queue"]["ahead"] == 1
+    assert world.is_calm
+
+
+def test_a_request_that_has_room_does_not_wait() -> None:
+    world = World("a1", "a2")
+    first, second = world.ask("first"), world.ask("second")
+    assert {destinations(first.answers), destinations(second.answers)} == {"10.0.0.1:8000", "10.0.0.2:8000"}
+    assert world.decision("first").explain()["queue"]["seconds"] == 0.0
+    first.completes()
+    second.completes()
+    assert world.is_calm
+
+
+def test_requests_of_one_turn_do_not_overfill_the_pool() -> None:
+    """Each that is let go counts before an endpoint is charged with it."""
+    world = World("a1", "a2")
+    running = [world.ask(f"running-{number}") for number in range(2)]
+    waiting = [world.ask(f"waiting-{number}") for number in range(5)]
+    world.turn()
+    for request in running:
+        request.completes()
+    world.turn()
+    assert sum(request.stream.ready for request in waiting) == 2
+
+
+@MODES
+def test_a_client_that_leaves_leaves_the_queue(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World("a1")
+    first, second, third = (world.ask(id, modes) for id in ("first", "second", "third"))
+    world.turn()
+    assert world.flow.waiting == 2
+    second.stream.end()
+    assert world.flow.waiting == 1
+    first.completes()
+    third.completes()
+    assert world.sample("llm_d_epp_flow_control_requests_total", **series("EvictedContextCancelled")) == 1
+    assert world.is_calm
+
+
+def series(outcome: str, priority: int = 0) -> dict[str, str]:
+    return {"priority": str(priority), "outcome": outcome, "inference_pool": ""}
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], float, int, str, str]] = {
+    "too long": ({"defaultRequestTTL": "3s"}, 3.0, 429, "rejected-ttl-expired", "EvictedTTL"),
+    "too many": ({"maxRequests": 1}, 0.0, 429, "rejected-saturated", "RejectedCapacity"),
+    "too many in the band": (
+        {"priorityBands": [{"priority": 0, "maxRequests": 1}]},
+        0.0,
+        429,
+        "rejected-saturated",
+        "RejectedCapacity",
+    ),
+    "too large": ({"maxBytes": 100}, 0.0, 429, "rejected-saturated", "RejectedCapacity"),
+}
+
+
+@MODES
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusals(case: str, path: str, modes: tuple[BodyMode, BodyMode]) -> None:
+    section, seconds, status, reason, outcome = REFUSED[case]
+    world = World("a1", configuration=document(**section))
+    running, waiting = world.ask("running", modes), world.ask("waiting", modes)
+    assert waiting.waits
+    last = world.ask("last", modes, path)
+    world.passes(seconds)
+    answer = refused(last.collect())
+    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (status, reason)
+    assert int(answer.headers["retry-after"]) >= 1
+    error = json.loads(answer.body)["error"]
+    assert error["type"] == ("rate_limit_error" if path == "/v1/messages" else "rate_limit_exceeded")
+    assert world.decision("last").summary()["refused"]["reason"] == reason
+    last.stream.end()
+    waiting.stream.end()
+    running.completes()
+    assert (world.sample("llm_d_epp_flow_control_requests_total", **series(outcome)) or 0) >= 1
+    assert world.is_calm
+
+
+def test_a_clients_deadline_ends_the_wait() -> None:
+    world = World("a1")
+    world.ask("running")
+    hurried, patient = world.ask("hurried", grpc_timeout="250m"), world.ask("patient")
+    world.passes(0.2)
+    assert hurried.waits
+    world.passes(0.05)
+    assert refused(hurried.collect()).status == 429
+    assert patient.waits
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("1H", 3600.0),
+        ("2M", 120.0),
+        ("3S", 3.0),
+        ("4m", 0.004),
+        ("5u", 5e-6),
+        ("99999999n", 0.099999999),
+        ("", float("inf")),
+        ("5", float("inf")),
+        ("S", float("inf")),
+        ("-1S", float("inf")),
+        ("123456789S", float("inf")),
+        ("٣S", float("inf")),
+    ],
+)
+def test_grpc_timeouts(header: str, seconds: float) -> None:
+    assert grpc_timeout(header) == pytest.approx(seconds)
+
+
+def test_a_pool_that_scales_from_zero_serves_its_queue() -> None:
+    world = World()
+    request = world.ask()
+    assert request.waits
+    world.view.upsert("pool.endpoint.a1", endpoint("a1"))
+    world.flow.notify("a change of endpoints")
+    assert request.destination == "10.0.0.1:8000"
+    assert world.decision().explain()["queue"]["released_by"] == "a change of endpoints"
+
+
+def test_an_empty_pool_has_a_deadline_of_its_own() -> None:
+    world = World(configuration=document(defaultRequestTTL="100s", noEndpointRequestTTL="5s"))
+    request = world.ask()
+    world.passes(4.9)
+    assert request.waits
+    world.passes(0.1)
+    answer = refused(request.collect())
+    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-no-endpoints")
+
+
+def test_higher_priorities_go_first() -> None:
+    world = World("a1")
+    world.prioritize(urgent=10, batch=-1)
+    running = world.ask("running")
+    objectives = ("batch", "", "urgent", "unknown")
+    waiting = {name: world.ask(name, x_llm_d_inference_objective=name) for name in objectives}
+    order = []
+    world.turn()
+    running.completes()
+    for _ in objectives:
+        world.turn()
+        (name,) = [name for name, request in waiting.items() if request.stream.ready]
+        order.append(name)
+        waiting.pop(name).completes()
+    assert order == ["urgent", "", "unknown", "batch"]
+    assert world.is_calm
+
+
+def test_a_sheddable_request_waits_and_is_not_shed() -> None:
+    world = World("a1")
+    world.prioritize(batch=-1)
+    running = world.ask("running")
+    batch = world.ask("batch", x_llm_d_inference_objective="batch")
+    assert batch.waits
+    running.completes()
+    assert batch.destination
+
+
+@MODES
+def test_requests_move_to_another_configuration(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World("a1")
+    running = world.ask("running", modes)
+    waiting = [world.ask(f"waiting-{number}", modes) for number in range(3)]
+    assert all(request.waits for request in waiting)
+    world.use(document(parameters="{maxConcurrency: 2}"))
+    world.turn()
+    assert [request.stream.ready for request in waiting] == [True, False, False]
+    running.completes()
+    waiting[0].completes()
+    for request in waiting[1:]:
+        request.completes()
+    assert world.is_calm
+
+
+def test_without_flow_control_nothing_waits() -> None:
+    world = World("a1")
+    running, waiting = world.ask("running"), world.ask("waiting")
+    assert waiting.waits
+    world.use("")
+    assert waiting.destination == "10.0.0.1:8000"
+    assert world.decision("waiting").explain()["queue"] is None
+    running.completes()
+    waiting.completes()
+    assert world.is_calm
+
+
+@MODES
+def test_a_picker_that_stops_hands_requests_back(modes: tuple[BodyMode, BodyMode]) -> None:
+    """Where the proxy has an answer to the headers already, another picker can't take the request."""
+    world = World("a1")
+    running, waiting = world.ask("running", modes), world.ask("waiting", modes)
+    assert waiting.waits
+    while world.flow.stop():
+        pass
+    if modes is LEAN:
+        answer = refused(waiting.collect())
+        assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
+    else:
+        assert waiting.stream.handed_back
+        assert not waiting.answers
+    waiting.stream.end()
+    late = world.ask("late", modes)
+    assert late.stream.closed or late.stream.handed_back
+    late.stream.end()
+    running.completes()
+    assert world.is_calm
+
+
+def test_eviction_makes_room_for_a_higher_band() -> None:
+    world = World("a1", configuration=document(enableEviction=True))
+    world.prioritize(urgent=10, batch=-1)
+    batch = world.ask("batch", x_llm_d_inference_objective="batch")
+    assert batch.destination
+    world.say(batch.stream, response_headers(200))
+    urgent = world.ask("urgent", x_llm_d_inference_objective="urgent")
+    assert urgent.waits
+    answer = refused(batch.collect())
+    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (429, "evicted")
+    assert batch.stream.closed
+    batch.stream.end()
+    assert world.decision("batch").progress.aborted
+    assert urgent.destination
+    urgent.completes()
+    assert world.is_calm
+
+
+def test_only_sheddable_requests_are_evicted() -> None:
+    world = World("a1", configuration=document(enableEviction=True))
+    world.prioritize(urgent=10)
+    running = world.ask("running")
+    urgent = world.ask("urgent", x_llm_d_inference_objective="urgent")
+    assert urgent.waits
+    assert not running.stream.closed
+    assert not running.stream.waiting
+
+
+def test_a_detector_that_fails_keeps_nothing_waiting() -> None:
+    world = World("a1", configuration=document("broken-detector", "{}"))
+    assert all(destinations(world.ask(f"{number}").answers) for number in range(3))
+    assert set(world.failed) == {"broken-detector"}
+
+
+def test_metrics_of_what_waits() -> None:
+    world = World("a1")
+    world.prioritize(batch=-1)
+    world.ask("running")
+    for number in range(3):
+        world.ask(f"{number}", x_llm_d_inference_objective="batch", x_llm_d_inference_fairness_id="tenant")
+    world.passes(1.5)
+    labels = {"fairness_id": "tenant", "priority": "-1", "inference_pool": ""}
+    assert world.sample("llm_d_epp_flow_control_queue_size", **labels) == 3
+    assert world.sample("inference_extension_flow_control_queue_size", **labels) == 3
+    assert (world.sample("llm_d_epp_flow_control_queue_bytes", **labels) or 0) > 100
+    assert world.sample("llm_d_epp_flow_control_pool_saturation", inference_pool="", stage="effective") == 1
+    assert world.sample("pointsman_picker_queue_requests", priority="-1") == 3
+    assert world.sample("pointsman_picker_queue_oldest_seconds", priority="-1") == 1.5
+    waited = "llm_d_epp_flow_control_request_queue_duration_seconds_count"
+    assert world.sample(waited, **series("Dispatched")) == 1
+
+
+def test_facts_of_the_pool_make_bands() -> None:
+    world = World("a1")
+    world.view.reset({**facts(endpoint("a1"))})
+    world.prioritize(urgent=7)
+    world.ask("running", x_llm_d_inference_objective="urgent")
+    assert world.flow.controller is not None
+    assert [band.priority for band in world.flow.controller.bands()] == [7, 0]

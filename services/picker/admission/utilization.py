@@ -3,6 +3,9 @@
 An endpoint whose metrics are stale counts as the configured policy says: full, not at all, or by its last values (full
 when it never had any). When no endpoint's metrics are fresh it is the collectors that
 failed, not the servers: then the requests in flight decide, so that losing the metrics alone sheds nothing.
+
+Metrics don't show what was dispatched since they were sampled. So requests in flight count against the room that the
+last sample showed, and what it makes of a sample holds until the next one comes.
 """
 
 from typing import Annotated
@@ -13,9 +16,12 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
 from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
-from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.plugin import Input, Role
 from shared.quantities import PositiveDuration
+
+MOST_READINGS = 8
+"""Sets of endpoints whose last reading is kept: the pool, and its stages."""
 
 
 class UtilizationParameters(Struct, frozen=True, rename="camel"):
@@ -31,6 +37,28 @@ class UtilizationParameters(Struct, frozen=True, rename="camel"):
     """Requests in flight that fill an endpoint, while no endpoint's metrics are fresh."""
 
 
+class _Reading(Struct, frozen=True):
+    """What metrics of some endpoints say. It holds until the next ones come, or one of the fresh ones gets stale."""
+
+    rows: Rows
+    source: tuple[Floats, Floats]
+    """The columns that they are from."""
+    queue: Samples
+    usage: Samples
+    fullness: Floats
+    """Shares of the limits that endpoints have reached. An engine that doesn't report one of the two is judged by the
+    other."""
+    fresh: Mask
+    """For which of them that is known and not stale."""
+    oldest: float
+    """The oldest sample time of those."""
+    saturation: float | None
+    """None when no endpoint's metrics are fresh."""
+    fits: dict[float, Floats]
+    """For the last ceiling that was asked for, the requests that fit on each endpoint beyond those that the metrics
+    show."""
+
+
 class UtilizationDetector(SaturationDetector, Filter):
     """Mean over endpoints of `max(queue / limit, usage / limit)`."""
 
@@ -40,41 +68,104 @@ class UtilizationDetector(SaturationDetector, Filter):
     CONSUMES = (
         Input(WAITING_QUEUE_SIZE, optional=True),
         Input(KV_CACHE_USAGE, optional=True),
+        Input(RUNNING_REQUESTS_SIZE, optional=True),
         Input(IN_FLIGHT_LOAD, optional=True),
     )
     parameters: UtilizationParameters
 
+    def __init__(self, name: str, parameters: UtilizationParameters | None = None) -> None:
+        super().__init__(name, parameters)
+        self._readings: dict[int, _Reading] = {}
+
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         if not len(rows):
             return 1.0
-        fullness, fresh = self._fullness(cycle, rows)
-        if not fresh.any():
-            requests = cycle.view.in_flight.requests[rows]
-            cycle.note("InFlightRequests", rows, requests)
-            return float(requests.mean() / self.parameters.max_concurrency)
-        if cycle.stale.policy == "ignore":
-            return float(fullness[fresh].mean())
-        return float(np.where(fresh, fullness, 1.0).mean())
+        saturation = self._reading(cycle, rows).saturation
+        return self._by_requests(cycle, rows) if saturation is None else saturation
+
+    def room(self, cycle: Cycle, rows: Rows, ceiling: float, tokens: float) -> float:
+        """The sum over endpoints of what fits beyond the requests that the last sample shows, less what was dispatched
+        since, plus what has finished. An endpoint below the ceiling fits at least one at first."""
+        if not len(rows):
+            return 0.0
+        reading = self._reading(cycle, rows)
+        if reading.saturation is None:
+            left = ceiling - self._by_requests(cycle, rows)
+            return max(left * self.parameters.max_concurrency * len(rows), 1.0) if left > 0 else 0.0
+        if reading.saturation >= ceiling:
+            return 0.0
+        fits = reading.fits.get(ceiling)
+        if fits is None:
+            reading.fits.clear()
+            fits = reading.fits[ceiling] = self._fits(cycle, reading, ceiling)
+        in_flight = cycle.view.in_flight
+        at_sample, requests = in_flight.at_sample, in_flight.requests
+        if rows is not cycle.layout.all_rows:
+            at_sample, requests = at_sample.take(rows), requests.take(rows)
+        fits = fits + at_sample
+        fits -= requests
+        np.maximum(fits, 0.0, out=fits)
+        return float(np.add.reduce(fits))
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The fresh endpoints below both limits; all of them when there is none."""
-        fullness, fresh = self._fullness(cycle, rows)
-        kept: Rows = rows[fresh & (fullness < 1.0 + self.parameters.headroom)]
+        reading = self._reading(cycle, rows)
+        kept: Rows = rows[reading.fresh & (reading.fullness < 1.0 + self.parameters.headroom)]
         return kept if len(kept) else rows
 
-    def _fullness(self, cycle: Cycle, rows: Rows) -> tuple[Floats, Mask]:
-        """(share of the limits that each endpoint has reached, for which of them that is known and not stale).
+    def _by_requests(self, cycle: Cycle, rows: Rows) -> float:
+        """The saturation when no endpoint's metrics are fresh."""
+        requests = cycle.view.in_flight.requests[rows]
+        cycle.note("InFlightRequests", rows, requests)
+        return float(requests.mean() / self.parameters.max_concurrency)
 
-        An engine that doesn't report one of the two is judged by the other.
-        """
-        after = self.parameters.metrics_staleness_threshold
-        queue = cycle.read(WAITING_QUEUE_SIZE, rows, after)
-        usage = cycle.read(KV_CACHE_USAGE, rows, after)
+    def _reading(self, cycle: Cycle, rows: Rows) -> _Reading:
+        """What the metrics of these endpoints say."""
+        after, columns = self.parameters.metrics_staleness_threshold, cycle.view.columns
+        source = columns.numbers(WAITING_QUEUE_SIZE.wire).values, columns.numbers(KV_CACHE_USAGE.wire).values
+        known = self._readings.get(id(rows))
+        if (
+            known is not None
+            and known.source[0] is source[0]
+            and known.source[1] is source[1]
+            and known.oldest >= cycle.oldest(after)
+        ):
+            cycle.keep(WAITING_QUEUE_SIZE.wire, known.queue)
+            cycle.keep(KV_CACHE_USAGE.wire, known.usage)
+            return known
+        queue, usage = cycle.read(WAITING_QUEUE_SIZE, rows, after), cycle.read(KV_CACHE_USAGE, rows, after)
         fullness: Floats = np.fmax(
             queue.values / self.parameters.queue_depth_threshold, usage.values / self.parameters.kv_cache_util_threshold
         )
-        stale = _gone_stale(queue) | _gone_stale(usage)
-        return fullness, ~(stale | np.isnan(fullness))
+        fresh: Mask = ~(_gone_stale(queue) | _gone_stale(usage) | np.isnan(fullness))
+        saturation = None
+        if fresh.any():
+            counted = fullness[fresh] if cycle.stale.policy == "ignore" else np.where(fresh, fullness, 1.0)
+            saturation = float(counted.mean())
+        oldest = min(_oldest(queue, fresh), _oldest(usage, fresh))
+        if len(self._readings) >= MOST_READINGS:
+            self._readings.clear()
+        reading = _Reading(rows, source, queue, usage, fullness, fresh, oldest, saturation, {})
+        self._readings[id(rows)] = reading
+        return reading
+
+    def _fits(self, cycle: Cycle, reading: _Reading, ceiling: float) -> Floats:
+        """Requests that fit on each endpoint beyond those that its metrics show: as many as its queue may grow by, and
+        its KV cache holds if each takes as much as those that run. One that has no queue has free slots, but nobody
+        knows how many: it is taken to have as many as it uses, or as its queue may have. Stale ones have no room."""
+        limits = self.parameters
+        queue, usage = np.nan_to_num(reading.queue.values), np.nan_to_num(reading.usage.values)
+        reported = cycle.read(RUNNING_REQUESTS_SIZE, reading.rows, limits.metrics_staleness_threshold).values
+        in_flight = cycle.view.in_flight.at_sample.take(reading.rows)
+        running = np.where(np.isnan(reported), np.maximum(in_flight - queue, 0.0), reported)
+        slots = np.where(queue > 0.0, 0.0, np.maximum(running, limits.queue_depth_threshold))
+        by_queue = slots + ceiling * limits.queue_depth_threshold - queue
+        free = ceiling * limits.kv_cache_util_threshold - usage
+        by_cache = np.divide(free * running, usage, out=np.full(len(queue), np.inf), where=usage * running > 0.0)
+        fits: Floats = np.minimum(by_queue, by_cache)
+        fits = np.where(reading.fullness < ceiling, np.maximum(fits, 1.0), np.minimum(fits, 0.0))
+        fits[~reading.fresh] = -np.inf
+        return fits
 
 
 def _gone_stale(samples: Samples) -> Mask:
@@ -83,3 +174,9 @@ def _gone_stale(samples: Samples) -> Mask:
     if samples.fresh is not None:
         stale &= ~samples.fresh
     return stale
+
+
+def _oldest(samples: Samples, among: Mask) -> float:
+    """The oldest sample time of these endpoints, of those that have the attribute."""
+    known = among & ~np.isnan(samples.values)
+    return float(np.min(samples.at, where=known, initial=np.inf)) if samples.at is not None else np.inf

@@ -46,38 +46,41 @@ class ConcurrencyDetector(SaturationDetector, Filter):
         if not len(rows):
             return 1.0
         limits, mode = self.parameters, self.parameters.concurrency_mode
-        requests, tokens = self._load(cycle, rows)
-        of_requests, of_tokens = requests / limits.max_concurrency, tokens / limits.max_token_concurrency
         if mode == "requests":
-            return float(of_requests.mean())
-        return float((of_tokens if mode == "tokens" else np.maximum(of_requests, of_tokens)).mean())
+            return float(np.add.reduce(self._requests(cycle, rows))) / (limits.max_concurrency * len(rows))
+        filled = self._tokens(cycle, rows) / limits.max_token_concurrency
+        if mode == "hybrid":
+            filled = np.maximum(filled, self._requests(cycle, rows) / limits.max_concurrency)
+        return float(np.add.reduce(filled)) / len(rows)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The endpoints below their limits, with the headroom; none when no endpoint is."""
         limits, mode = self.parameters, self.parameters.concurrency_mode
-        requests, tokens = self._load(cycle, rows)
         passes: Mask = np.ones(len(rows), np.bool_)
         if mode != "tokens":
-            passes &= requests < int(limits.max_concurrency * (1.0 + limits.headroom))
+            passes &= self._requests(cycle, rows) < int(limits.max_concurrency * (1.0 + limits.headroom))
         if mode != "requests":
-            passes &= tokens < int(limits.max_token_concurrency * (1.0 + limits.headroom))
+            passes &= self._tokens(cycle, rows) < int(limits.max_token_concurrency * (1.0 + limits.headroom))
         kept: Rows = rows[passes]
         return kept
 
-    def room(self, cycle: Cycle, rows: Rows, ceiling: float, tokens: float) -> int:
+    def room(self, cycle: Cycle, rows: Rows, ceiling: float, tokens: float) -> float:
         """Requests of so many tokens each that fit until the saturation reaches the ceiling: the last of them may
         exceed it, so there is room for one as long as the saturation is below."""
         left = ceiling - self.saturation(cycle, rows)
         if left <= 0 or not len(rows):
-            return 0
+            return 0.0
         limits, mode = self.parameters, self.parameters.concurrency_mode
         of_requests, of_tokens = 1.0 / limits.max_concurrency, tokens / limits.max_token_concurrency
         each = {"requests": of_requests, "tokens": of_tokens, "hybrid": max(of_requests, of_tokens)}[mode]
-        return max(1, ceil(left * len(rows) / max(each, _ROUNDING) - _ROUNDING))
+        return float(max(1, ceil(left * len(rows) / max(each, _ROUNDING) - _ROUNDING)))
 
-    def _load(self, cycle: Cycle, rows: Rows) -> tuple[Floats, Floats]:
-        in_flight = cycle.view.in_flight
-        requests, tokens = in_flight.requests.take(rows), in_flight.tokens.take(rows)
+    def _requests(self, cycle: Cycle, rows: Rows) -> Floats:
+        requests: Floats = cycle.view.in_flight.requests.take(rows)
         cycle.note("InFlightRequests", rows, requests)
+        return requests
+
+    def _tokens(self, cycle: Cycle, rows: Rows) -> Floats:
+        tokens: Floats = cycle.view.in_flight.tokens.take(rows)
         cycle.note("InFlightTokens", rows, tokens)
-        return requests, tokens
+        return tokens

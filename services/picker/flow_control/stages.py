@@ -35,14 +35,23 @@ class Stages(Struct, frozen=True):
 
     def saturations(self, detector: SaturationDetector, cycle: Cycle) -> dict[str, float]:
         """By stage, for those that have endpoints. Where none has, all endpoints are judged together, as `pool`."""
-        stages = {"prefill": self.prefill, "decode": self.decode}
-        present = {name: rows for name, rows in stages.items() if len(rows)} or {"pool": self.every}
-        return {name: detector.saturation(cycle, rows) for name, rows in present.items()}
+        return {name: detector.saturation(cycle, rows) for name, rows in self._present().items()}
 
     def saturation(self, detector: SaturationDetector, cycle: Cycle) -> float:
         """Of the fullest stage. Without endpoints, it is 1; NaN if the detector says so of any."""
         found = self.saturations(detector, cycle).values()
         return float(np.max(np.array([*found])))
+
+    def room(self, detector: SaturationDetector, cycle: Cycle, ceiling: float, tokens: float) -> float:
+        """Requests, of so many tokens each, that fit until the saturation reaches the ceiling: as many as fit on the
+        stage with the least room, as a request goes through all of them. Without endpoints, it is 0."""
+        return min(
+            detector.room(cycle, rows, ceiling, tokens) if len(rows) else 0.0 for rows in self._present().values()
+        )
+
+    def _present(self) -> dict[str, Rows]:
+        stages = {"prefill": self.prefill, "decode": self.decode}
+        return {name: rows for name, rows in stages.items() if len(rows)} or {"pool": self.every}
 
 
 def _rows(layout: Layout, chosen: Iterable[bool]) -> Rows:

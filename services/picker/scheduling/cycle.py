@@ -160,7 +160,7 @@ class Cycle:
         if rows is not self.layout.all_rows:
             values, at = values.take(rows), at.take(rows)
         samples = Samples(rows, values, at, at >= self.oldest(after))
-        self._keep(key.wire, samples)
+        self.keep(key.wire, samples)
         return samples
 
     def oldest(self, after: float | None = None) -> float:
@@ -172,10 +172,11 @@ class Cycle:
         ValueError where there isn't one for each row."""
         if len(values) != len(rows):
             raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
-        self._keep(name, Samples(rows, values))
+        self.keep(name, Samples(rows, values))
 
-    def _keep(self, name: str, samples: Samples) -> None:
-        """What a filter read of the endpoints that it removed isn't lost when a scorer reads the same of the others."""
+    def keep(self, name: str, samples: Samples) -> None:
+        """Have the explanation show what was read, be it for an earlier decision. What a filter read of the endpoints
+        that it removed isn't lost when a scorer reads the same of the others."""
         before = self.samples.get(name)
         if before is None or len(before.rows) <= len(samples.rows):
             self.samples[name] = samples
@@ -189,7 +190,7 @@ class Cycle:
         derived = self.view.columns.numbers(key.wire).derived
         known: _Scored | None = derived.get(formula)
         if known is not None and known.oldest >= self._oldest:
-            self._keep(key.wire, known.samples)
+            self.keep(key.wire, known.samples)
             return known.scores
         samples = self.read(key, rows)
         scores = self._score(samples, formula)

@@ -161,3 +161,11 @@ class SaturationDetector(Plugin):
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         """0 is empty, 1 and above is saturated; 1 when there are no endpoints."""
         raise NotImplementedError
+
+    def room(self, cycle: Cycle, rows: Rows, ceiling: float, tokens: float) -> float:
+        """Requests, of so many tokens each, that fit until the saturation reaches the ceiling: a finite number, 0 when
+        the saturation isn't below, and else at least 1, unless requests that it doesn't show yet have used that up.
+
+        Asked anew after each dispatch. Unless a detector says better, as many fit as there are endpoints.
+        """
+        return float(len(rows)) if self.saturation(cycle, rows) < ceiling else 0.0

@@ -26,6 +26,8 @@ LEAST_ROWS = 1000
 """Rows that a peer's table counts as at least."""
 FORGOTTEN = 300.0
 """Seconds without news after which nothing at all is remembered of a peer."""
+SAME_SAMPLE = 1e-3
+"""Seconds by which sample times may differ that are one: frames repeat samples, with ages in 32-bit floats."""
 
 
 class Charge:
@@ -122,8 +124,8 @@ class _Peer:
 
 
 class InFlight:
-    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order. A peer whose table exceeds
-    `limits` isn't counted."""
+    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order; `count` is the sum of all
+    requests. A peer whose table exceeds `limits` isn't counted."""
 
     def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
         self._most_rows = limits.peer_rows
@@ -138,6 +140,11 @@ class InFlight:
         self.tokens: Floats = np.zeros(0)
         self.on_release: Callable[[], None] | None = None
         """Called when our own part has become less."""
+        self.count = 0.0
+        self.at_sample: Floats = np.zeros(0)
+        """What `requests` was when the last metrics of each endpoint came: the difference has been dispatched since, or
+        is negative, and finished. A peer that comes or goes changes both alike."""
+        self._sampled: Floats = np.zeros(0)
         self.changed = False
         """Whether our own part changed since it was last published."""
 
@@ -168,9 +175,17 @@ class InFlight:
         if row is not None:
             self.requests[row] += requests
             self.tokens[row] += tokens
+            self.count += requests
         self.changed = True
         if self.on_release is not None and (requests < 0 or tokens < 0):
             self.on_release()
+
+    def note_samples(self, at: Floats) -> None:
+        """Metrics of endpoints were sampled at these times, one a row: those that are new show the requests that are in
+        flight by now."""
+        new = at > self._sampled + SAME_SAMPLE
+        np.copyto(self.at_sample, self.requests, where=new)
+        np.copyto(self._sampled, at, where=new)
 
     def relayout(self, layout: Layout) -> None:
         """Take the counts over to the positions of a new layout. An endpoint that the last one didn't have counts our
@@ -179,17 +194,22 @@ class InFlight:
         there = np.fromiter((index.get(endpoint.id, -1) for endpoint in layout.endpoints), np.intp, size)
         stayed = there >= 0
         there = there[stayed]
-        requests, tokens = np.zeros(size), np.zeros(size)
+        requests, tokens, at_sample = np.zeros(size), np.zeros(size), np.zeros(size)
         requests[stayed], tokens[stayed] = self.requests[there], self.tokens[there]
+        at_sample[stayed] = self.at_sample[there]
         for name, own in self._own.items():
             row = layout.index.get(name)
             if row is not None and not stayed[row]:
                 requests[row], tokens[row] = own
+                at_sample[row] = requests[row]
+        sampled = np.full(size, -np.inf)
+        sampled[stayed] = self._sampled[there]
         here = np.full(len(self._layout) + 1, -1, np.intp)  # -1 stays -1
         here[there] = np.flatnonzero(stayed)
         for placement in {peer.placement for peer in self._peers.values()}:
             placement.now = here[placement.now]
         self._layout, self._placement, self.requests, self.tokens = layout, _Placement(layout), requests, tokens
+        self.at_sample, self._sampled, self.count = at_sample, sampled, float(requests.sum())
 
     def apply(self, load: Load, now: float) -> bool:
         """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
@@ -202,13 +222,19 @@ class InFlight:
         if known is not None and known.outdates(load, seen):
             return True
         peer = None if load.leaving else _Peer(load, self._layout, self._placement, seen)
-        self._forget(load.sender)
-        if peer is not None and self._weight + peer.weight <= self._most_rows:
+        before = known.weight if known is not None else 0
+        if peer is not None and self._weight - before + peer.weight > self._most_rows:
+            peer = None
+        self._forget(load.sender, stays=peer is not None)
+        if peer is not None:
             self._peers[load.sender] = peer
             self._weight += peer.weight
             # rows are unique in a table, so indexed addition counts each
             self.requests[peer.rows] += peer.requests
             self.tokens[peer.rows] += peer.tokens
+            self.count = float(self.requests.sum())
+            if known is None:
+                self.at_sample[peer.rows] += peer.requests
         return True
 
     def expire(self, now: float) -> list[str]:
@@ -235,7 +261,8 @@ class InFlight:
         """The other pickers whose load is counted."""
         return self._peers.keys()
 
-    def _forget(self, sender: str) -> None:
+    def _forget(self, sender: str, stays: bool = False) -> None:
+        """A peer's table doesn't count any more; a peer that stays is going to replace it."""
         peer = self._peers.pop(sender, None)
         if peer is not None:
             self._weight -= peer.weight
@@ -246,6 +273,9 @@ class InFlight:
                 rows, requests, tokens = rows[counted], requests[counted], tokens[counted]
             self.requests[rows] -= requests
             self.tokens[rows] -= tokens
+            self.count = float(self.requests.sum())
+            if not stays:
+                self.at_sample[rows] -= requests
 
     def __repr__(self) -> str:
         requests = sum(own[0] for own in self._own.values())

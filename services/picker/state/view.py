@@ -6,6 +6,8 @@ tables. A burst of endpoint changes makes one new layout, when it is next read.
 
 from typing import Any
 
+import numpy as np
+
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
@@ -13,7 +15,7 @@ from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.rewrites import Rewrites
-from shared.attributes import REACHABLE, AttributeMap
+from shared.attributes import KV_CACHE_USAGE, REACHABLE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus.messages import Frame, Load
 from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
@@ -138,6 +140,9 @@ class View:
         """Attributes from a collector, which were `extra_age` seconds longer under way than usual."""
         _ = self.layout  # changed endpoints first
         self.columns.apply(frame, now, extra_age)
+        if WAITING_QUEUE_SIZE.wire in frame.columns or KV_CACHE_USAGE.wire in frame.columns:
+            queue, usage = self.columns.numbers(WAITING_QUEUE_SIZE.wire), self.columns.numbers(KV_CACHE_USAGE.wire)
+            self.in_flight.note_samples(np.maximum(queue.at, usage.at))
         if REACHABLE.wire in frame.columns or REACHABLE.wire in frame.absent:
             self.health.refresh(now)
 

@@ -6,6 +6,8 @@ import pytest
 from services.picker.flow_control.concurrency import ConcurrencyDetector
 from services.picker.flow_control.stages import ROLE, Stages
 from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.layout import Rows
 from services.picker.state.view import View
 from tests.unit.services.picker.flow_control.flows import parameters
 from tests.unit.services.picker.world import cycle, endpoint, load, pool
@@ -55,7 +57,13 @@ def test_the_saturation_of_a_pool(loads: list[Load], given: dict[str, Any], expe
 def test_as_a_filter_it_keeps_the_endpoints_that_have_room(given: dict[str, Any], left: list[int]) -> None:
     run = loaded((49, 999), (59, 0), (60, 0), (1, 1000))
     assert parameters(ConcurrencyDetector, **given).filter(run, run.candidates).tolist() == left
-    assert run.samples["InFlightTokens"].values.tolist() == [999, 0, 0, 1000]
+
+
+def test_what_it_read_is_there_to_be_explained() -> None:
+    run = loaded((49, 999), (59, 0))
+    parameters(ConcurrencyDetector, concurrencyMode="hybrid").saturation(run, run.candidates)
+    read = {name: samples.values.tolist() for name, samples in run.samples.items()}
+    assert read == {"InFlightRequests": [49, 59], "InFlightTokens": [999, 0]}
 
 
 @pytest.mark.parametrize(
@@ -93,23 +101,44 @@ def test_parameters_out_of_range_are_refused(given: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("roles", "loads", "expected"),
+    ("roles", "loads", "expected", "room"),
     [
-        ((None, None), [10, 20], {"decode": 0.3}),
-        (("prefill", "decode"), [50, 10], {"prefill": 1.0, "decode": 0.2}),
-        (("encode-prefill", None), [5, 10], {"prefill": 0.1, "decode": 0.2}),
-        (("both", "prefill"), [20, 40], {"prefill": 0.6, "decode": 0.4}),
-        (("prefill-decode", "encode-prefill-decode"), [20, 40], {"prefill": 0.6, "decode": 0.6}),
-        (("encode", "decode"), [50, 10], {"decode": 0.2}),  # encoders are of neither stage
-        (("encode", "unheard-of"), [50, 0], {"pool": 0.5}),
-        ((), [], {"pool": 1.0}),
+        ((None, None), [10, 20], {"decode": 0.3}, 70),
+        (("prefill", "decode"), [50, 10], {"prefill": 1.0, "decode": 0.2}, 0),
+        (("encode-prefill", None), [5, 10], {"prefill": 0.1, "decode": 0.2}, 40),
+        (("both", "prefill"), [20, 40], {"prefill": 0.6, "decode": 0.4}, 30),
+        (("prefill-decode", "encode-prefill-decode"), [20, 40], {"prefill": 0.6, "decode": 0.6}, 40),
+        (("encode", "decode"), [50, 10], {"decode": 0.2}, 40),  # encoders are of neither stage
+        (("encode", "unheard-of"), [50, 0], {"pool": 0.5}, 50),
+        ((), [], {"pool": 1.0}, 0),
     ],
 )
-def test_the_fuller_stage_counts(roles: tuple[str | None, ...], loads: list[int], expected: dict[str, float]) -> None:
+def test_the_fuller_stage_counts(
+    roles: tuple[str | None, ...], loads: list[int], expected: dict[str, float], room: int
+) -> None:
     run = loaded(*((one, 0) for one in loads), roles=roles)
     stages, detector = Stages.of(run.layout), parameters(ConcurrencyDetector, maxConcurrency=50)
     assert stages.saturations(detector, run) == pytest.approx(expected)
     assert stages.saturation(detector, run) == pytest.approx(max(expected.values()))
+    assert stages.room(detector, run, 1.0, 100.0) == room
+
+
+class Foreign(SaturationDetector):
+    """Says only how full the pool is."""
+
+    TYPE = "foreign-detector"
+
+    def saturation(self, cycle: Cycle, rows: Rows) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(("roles", "room"), [((None, None), 2), (("prefill", None, None), 1), ((), 0)])
+def test_a_detector_that_does_not_say_how_many_fit_has_room_for_one_on_each_endpoint(
+    roles: tuple[str | None, ...], room: int
+) -> None:
+    run = loaded(*((9, 9) for _ in roles), roles=roles)
+    stages, detector = Stages.of(run.layout), Foreign("foreign")
+    assert [stages.room(detector, run, ceiling, 1.0) for ceiling in (0.5, 0.51)] == [0, room]
 
 
 def test_a_stage_that_is_the_whole_pool_reads_no_copies() -> None:

@@ -1,8 +1,9 @@
 """The table against a model that keeps every charge and every peer's table in a list and adds them up anew. What a peer
-says counts for endpoints that have been there since."""
+says counts for endpoints that have been there since. The model counts apart what is dispatched after each sample."""
 
 from collections import Counter
 
+import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
@@ -27,9 +28,14 @@ class InFlightMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.held: dict[Charge, tuple[str, int]] = {}
         self.peers: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
+        self.since = Counter[str]()
+        self.sampled: dict[str, float] = {}
 
     @rule(present=st.sets(st.sampled_from(NAMES)), address=st.sampled_from(["", "10.9.9.9"]))
     def endpoints_change(self, present: set[str], address: str) -> None:
+        for name in present - self.layout.index.keys():
+            self.since[name] = 0
+            self.sampled.pop(name, None)
         self.layout = Layout([endpoint(name, address, 8000 + at) for at, name in enumerate(sorted(present))])
         self.table.relayout(self.layout)
         for peer, (seen, rows) in self.peers.items():
@@ -39,12 +45,15 @@ class InFlightMachine(RuleBasedStateMachine):
     def request_is_routed(self, name: str, tokens: int) -> Charge:
         charge = self.table.charge(name, tokens)
         self.held[charge] = (name, min(tokens, MOST_TOKENS))
+        self.since[name] += 1
         return charge
 
     @rule(charge=charges, name=st.sampled_from(NAMES))
     def another_endpoint_serves(self, charge: Charge, name: str) -> None:
         charge.move(name)
         if charge in self.held:
+            self.since[self.held[charge][0]] -= 1
+            self.since[name] += 1
             self.held[charge] = (name, self.held[charge][1])
 
     @rule(charge=charges)
@@ -56,7 +65,8 @@ class InFlightMachine(RuleBasedStateMachine):
     @rule(charge=charges)
     def request_ends(self, charge: Charge) -> None:
         charge.release()
-        self.held.pop(charge, None)
+        if charge in self.held:
+            self.since[self.held.pop(charge)[0]] -= 1
 
     @rule(charge=consumes(charges))
     def request_ends_for_good(self, charge: Charge) -> None:
@@ -69,10 +79,13 @@ class InFlightMachine(RuleBasedStateMachine):
     )
     def peer_tells(self, peer: str, rows: dict[str, tuple[int, int]], leaving: bool) -> None:
         self.table.apply(load(peer, rows, sent=self.now, leaving=leaving), self.now)
-        if leaving:
-            self.peers.pop(peer, None)
-        else:
-            self.peers[peer] = self.now, {name: row for name, row in rows.items() if name in self.layout.index}
+        known = self.peers.pop(peer, None)
+        if not leaving:
+            said = {name: row for name, row in rows.items() if name in self.layout.index}
+            self.peers[peer] = self.now, said
+            if known is not None:
+                for name in self.layout.index:
+                    self.since[name] += said.get(name, (0, 0))[0] - known[1].get(name, (0, 0))[0]
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 2.0]))
     def time_passes(self, seconds: float) -> None:
@@ -81,6 +94,16 @@ class InFlightMachine(RuleBasedStateMachine):
         assert set(self.table.expire(self.now)) == silent
         for peer in silent:
             del self.peers[peer]
+
+    @rule(sampled=st.sets(st.sampled_from(NAMES)), again=st.sampled_from([-0.5, 0.0, 1e-4]))
+    def metrics_come(self, sampled: set[str], again: float) -> None:
+        """Of some endpoints new ones, of the others those that came before, or none ever."""
+        self.now += 0.05
+        for name in sampled & self.layout.index.keys():
+            self.since[name] = 0
+            self.sampled[name] = self.now
+        at = [self.sampled.get(name, -np.inf) + again * (name not in sampled) for name in self.layout.index]
+        self.table.note_samples(np.array(at))
 
     @invariant()
     def sums_agree(self) -> None:
@@ -101,6 +124,9 @@ class InFlightMachine(RuleBasedStateMachine):
                 tokens[name] += more_tokens
         assert self.table.requests.tolist() == [requests[member.id] for member in self.layout.endpoints]
         assert self.table.tokens.tolist() == [tokens[endpoint.id] for endpoint in self.layout.endpoints]
+        assert self.table.count == sum(self.table.requests)
+        dispatched = self.table.requests - self.table.at_sample
+        assert dispatched.tolist() == [self.since[endpoint.id] for endpoint in self.layout.endpoints]
         assert sorted(self.table.peers()) == sorted(self.peers)
 
 

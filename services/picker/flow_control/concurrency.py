@@ -34,6 +34,7 @@ class ConcurrencyDetector(SaturationDetector, Filter):
 
     TYPE = "concurrency-detector"
     ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
+    PROMPT = True
     Parameters = ConcurrencyParameters
     parameters: ConcurrencyParameters
 

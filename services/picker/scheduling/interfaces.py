@@ -157,6 +157,8 @@ class SaturationDetector(Plugin):
 
     ROLES = frozenset({Role.SATURATION_DETECTOR})
     TIER = Tier.PICKER
+    PROMPT: ClassVar[bool] = False
+    """Whether the end of a request shows at once; else with the next metrics."""
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         """0 is empty, 1 and above is saturated; 1 when there are no endpoints."""

@@ -49,7 +49,7 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
     section = {"saturationDetector": {"pluginRef": detector}, **section}
     return (
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"
-        f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n"
+        f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n- type: round-robin-fairness-policy\n"
         "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: active-request-scorer}]}\n"
         f"flowControl: {json.dumps(section)}\n"
     )
@@ -95,7 +95,7 @@ class World(PickerUnderTest):
         stream = RequestStream(self.handler)
         pairs = [(":method", "POST"), (":path", path), ("x-request-id", id)]
         pairs += [(name.replace("_", "-"), value) for name, value in more.items()]
-        text = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": []}'
+        text = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}'
         return Asked(self, stream, self.say(stream, headers(pairs, modes=modes), body(text, end=True)), id)
 
     def turn(self) -> None:
@@ -248,8 +248,8 @@ def test_refusals(case: str, path: str, modes: tuple[BodyMode, BodyMode]) -> Non
     last = world.ask("last", modes, path)
     world.passes(seconds)
     answer = refused(last.collect())
-    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (status, reason)
-    assert int(answer.headers["retry-after"]) >= 1
+    assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (status, reason)
+    assert int(answer.set_headers["retry-after"]) >= 1
     error = json.loads(answer.body)["error"]
     assert error["type"] == ("rate_limit_error" if path == "/v1/messages" else "rate_limit_exceeded")
     assert world.decision("last").summary()["refused"]["reason"] == reason
@@ -309,7 +309,7 @@ def test_an_empty_pool_has_a_deadline_of_its_own() -> None:
     assert request.waits
     world.passes(0.1)
     answer = refused(request.collect())
-    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-no-endpoints")
+    assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-no-endpoints")
 
 
 def test_higher_priorities_go_first() -> None:
@@ -378,10 +378,10 @@ def test_a_picker_that_stops_hands_requests_back(modes: tuple[BodyMode, BodyMode
         pass
     if modes is LEAN:
         answer = refused(waiting.collect())
-        assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
+        assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (503, "rejected-shutting-down")
     else:
         assert waiting.stream.handed_back
-        assert not waiting.answers
+        assert not waiting.answers  # so that it may begin anew elsewhere
     waiting.stream.end()
     late = world.ask("late", modes)
     assert late.stream.closed or late.stream.handed_back
@@ -397,9 +397,9 @@ def test_eviction_makes_room_for_a_higher_band() -> None:
     assert batch.destination
     world.say(batch.stream, response_headers(200))
     urgent = world.ask("urgent", x_llm_d_inference_objective="urgent")
-    assert urgent.waits
+    assert not urgent.stream.ready
     answer = refused(batch.collect())
-    assert (answer.status, answer.headers["x-llm-d-request-dropped-reason"]) == (429, "evicted")
+    assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (429, "evicted")
     assert batch.stream.closed
     batch.stream.end()
     assert world.decision("batch").progress.aborted
@@ -425,7 +425,8 @@ def test_a_detector_that_fails_keeps_nothing_waiting() -> None:
 
 
 def test_metrics_of_what_waits() -> None:
-    world = World("a1")
+    round_robin = {"fairnessPolicyRef": "round-robin-fairness-policy"}
+    world = World("a1", configuration=document(defaultPriorityBand=round_robin))
     world.prioritize(batch=-1)
     world.ask("running")
     for number in range(3):

@@ -92,6 +92,8 @@ class Answer(Struct, frozen=True):
     status: int = 0
     body: bytes = b""
     grpc_status: int | None = None
+    patience: float = 0.0
+    """Seconds that the proxy is asked to wait."""
     asked: BodyMode | None = None
     """The body mode that a `mode_override` asks for, for the response."""
 
@@ -113,6 +115,8 @@ class Answer(Struct, frozen=True):
 def read(answer: bytes) -> Answer:
     message: Any = pb.ProcessingResponse.FromString(answer)
     phase = message.WhichOneof("response")
+    if phase is None:
+        return Answer("", patience=message.override_message_timeout.ToTimedelta().total_seconds())
     metadata = {
         key: value.string_value
         for key, value in message.dynamic_metadata.fields["envoy.lb"].struct_value.fields.items()

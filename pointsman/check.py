@@ -8,12 +8,15 @@ errors are reported at once, each with its path in the document.
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import time
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta, Struct
 
 from pointsman.command import Format, parse_options, print_json
 from pointsman.description import Description, describe
+from services.picker.pipeline import build
 from services.watcher.files import FileReader, Limits, ParsedFile, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
 from services.watcher.sources import Event
@@ -102,7 +105,7 @@ class Checker:
         problems = state.problems()
         reports = [report for report, _ in found]
         for report in reports:
-            report.errors = problems.get(report.origin, [])
+            report.errors = list(dict.fromkeys([*problems.get(report.origin, []), *report.errors]))
             report.ok = not report.errors
         return reports
 
@@ -126,6 +129,8 @@ class Checker:
         )
         if loaded is not None:
             report.warnings += _not_creatable(loaded)
+            report.errors += _refused(loaded)
+            report.ok = not report.errors
         return report, reading.event(origin)
 
     def _bytes(self, path: str) -> bytes:
@@ -144,6 +149,19 @@ def _not_creatable(config: LoadedConfig) -> list[Problem]:
                 Problem(problem.path, f"can't be made on this machine: {problem.message}") for problem in error.problems
             ]
     return found
+
+
+def _refused(config: LoadedConfig) -> list[Problem]:
+    """Why a picker refuses a sound document: a plugin doesn't have the class that it needs."""
+    try:
+        config.instances(Tier.PICKER)
+    except Invalid:
+        return []
+    try:
+        build(config, np.random.default_rng(), time)
+    except Invalid as error:
+        return list(error.problems)
+    return []
 
 
 def text(report: FileReport) -> list[str]:

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from shared.config.loaded import LoadedConfig, PluginSpec, ProfileSpec
+from shared.config.loaded import EVICTION_ROLES, LoadedConfig, PluginSpec, ProfileSpec
 from shared.plugin import Role, Tier
 from shared.quantities import format_duration
 
 _PLACED = {
     *(Role.FILTER, Role.SCORER, Role.PICKER, Role.PROFILE_HANDLER, Role.PARSER, Role.DATA_PRODUCER),
     *(Role.SATURATION_DETECTOR, Role.DATA_SOURCE, Role.EXTRACTOR, Role.DISCOVERY),
+    *(Role.ORDERING_POLICY, Role.FAIRNESS_POLICY, Role.USAGE_LIMIT_POLICY, *EVICTION_ROLES),
 }
 """Roles of plugins that the configuration refers to; other plugins run because they are listed."""
 
@@ -79,6 +80,8 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
     parsers: tuple[PluginRef, ...]
     producers: tuple[PluginRef, ...]
     saturation_detector: PluginRef
+    flow_control: tuple[PluginRef, ...]
+    """The policies of its queues; empty if requests don't queue."""
     sources: tuple[Source, ...]
     discovery: PluginRef | None
     others: tuple[PluginRef, ...]
@@ -99,6 +102,7 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
             ("parsers", _list(self.parsers)),
             ("data producers", _list(self.producers)),
             ("saturation detector", str(self.saturation_detector)),
+            ("flow control", _list(self.flow_control)),
             *(("data source", str(source)) for source in self.sources or ("none: no metrics are scraped",)),
             ("endpoint discovery", str(self.discovery or "")),
             ("also", _list(self.others)),
@@ -124,6 +128,7 @@ def describe(config: LoadedConfig) -> Description:
     used = {
         *(member.plugin.name for profile in config.profiles for member in profile.members),
         *(config.profile_handler, config.saturation_detector, *config.parsers, *config.producers),
+        *config.policies(),
         *(name for source in config.sources for name in (source.source, *source.extractors)),
         *(() if config.discovery is None else (config.discovery,)),
         *(spec.name for spec in others),
@@ -139,6 +144,7 @@ def describe(config: LoadedConfig) -> Description:
         parsers=tuple(map(ref, config.parsers)),
         producers=tuple(map(ref, config.producers)),
         saturation_detector=ref(config.saturation_detector),
+        flow_control=tuple(map(ref, config.policies())),
         sources=tuple(Source(ref(source.source), tuple(map(ref, source.extractors))) for source in config.sources),
         discovery=None if config.discovery is None else ref(config.discovery),
         others=tuple(map(_plugin_ref, others)),

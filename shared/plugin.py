@@ -45,6 +45,8 @@ class Role(StrEnum):
     ORDERING_POLICY = "ordering policy"
     FAIRNESS_POLICY = "fairness policy"
     USAGE_LIMIT_POLICY = "usage limit policy"
+    EVICTION_FILTER = "eviction filter policy"
+    EVICTION_ORDER = "eviction order policy"
 
 
 class Stability(StrEnum):

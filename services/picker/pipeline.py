@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from services.picker.director import Director
+from services.picker.flow_control.settings import FlowControlSettings, resolve
 from services.picker.parsers.parser import Parser, ParserChain
 from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
@@ -35,6 +36,8 @@ class Pipeline:
     director: Director
     endpoint_feeds: tuple[EndpointExtractors, ...] = ()
     """Extractors of endpoint events."""
+    flow_control: FlowControlSettings | None = None
+    """None where requests don't queue: the gate is off."""
 
     def __post_init__(self) -> None:
         self.reads = _reads(self.config)
@@ -86,11 +89,13 @@ def build(
     named_models_only: bool = False,
     failed: OnPluginFailure = lambda *_: None,
 ) -> Pipeline:
-    """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made."""
+    """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made, or lacks the
+    class of its role."""
     plugins = config.instances(Tier.PICKER)
     detector = plugins[config.saturation_detector]
     if not isinstance(detector, SaturationDetector):
         raise Invalid([Problem(config.saturation_detector, f"{detector!r} implements no SaturationDetector")])
+    queues = None if config.flow_control is None else resolve(config.flow_control, plugins)
     parsers = [plugin for name in config.parsers if isinstance(plugin := plugins[name], Parser)]
     director = Director(
         scheduler=Scheduler(config, plugins, observe),
@@ -104,4 +109,4 @@ def build(
         on_failure=failed,
     )
     heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(config, ParserChain(parsers), director, heard)
+    return Pipeline(config, ParserChain(parsers), director, heard, queues)

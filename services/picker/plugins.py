@@ -1,6 +1,18 @@
-"""The plugin types that run in a picker. A new one is a file in `scheduling` and a line here."""
+"""The plugin types that run in a picker. A new one is a file in its folder and a line here."""
 
 from services.picker.admission.utilization import UtilizationDetector
+from services.picker.flow_control.concurrency import ConcurrencyDetector
+from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
+from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
+from services.picker.flow_control.fairness.global_strict import GlobalStrictFairnessPolicy
+from services.picker.flow_control.fairness.program_aware import ProgramAwareFairness
+from services.picker.flow_control.fairness.round_robin import RoundRobinFairnessPolicy
+from services.picker.flow_control.ordering.edf import EdfOrderingPolicy
+from services.picker.flow_control.ordering.fcfs import FcfsOrderingPolicy
+from services.picker.flow_control.ordering.slo_deadline import SloDeadlineOrderingPolicy
+from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
+from services.picker.flow_control.usage_limits.soft_reflective_ceiling import SoftReflectiveCeilingPolicy
+from services.picker.flow_control.usage_limits.static import StaticUsageLimitPolicy
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
@@ -55,6 +67,18 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ApproxPrefixProducer,
     InFlightLoadProducer,
     UtilizationDetector,
+    ConcurrencyDetector,
+    FcfsOrderingPolicy,
+    EdfOrderingPolicy,
+    SloDeadlineOrderingPolicy,
+    GlobalStrictFairnessPolicy,
+    RoundRobinFairnessPolicy,
+    ProgramAwareFairness,
+    StaticUsageLimitPolicy,
+    PriorityHoldbackPolicy,
+    SoftReflectiveCeilingPolicy,
+    SheddableEvictionFilter,
+    PriorityThenTimeEvictionOrderPolicy,
     EndpointNotificationSource,
     TopologyExtractor,
 )

@@ -273,13 +273,13 @@ def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> s
     if abs(number) == _INFINITY or number != number:
         return "not a finite number"
     if info.ge is not None and number < info.ge:
-        return "negative" if info.ge == 0 else f"below {info.ge:g}"
+        return "negative" if info.ge == 0 else f"below {info.ge:.10g}"
     if info.gt is not None and number <= info.gt:
-        return f"not above {info.gt:g}"
+        return f"not above {info.gt:.10g}"
     if info.le is not None and number > info.le:
-        return f"above {info.le:g}"
+        return f"above {info.le:.10g}"
     if info.lt is not None and number >= info.lt:
-        return f"not below {info.lt:g}"
+        return f"not below {info.lt:.10g}"
     return ""
 
 

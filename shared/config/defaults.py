@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import replace
+
 from shared.attributes import CORE, AttributeKey
 from shared.config.decode import MISSING, decode
 from shared.config.inputs import fed, makers
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.problems import Problems, join, show
+from shared.config.schema import FlowControlSection, PriorityBand
 from shared.plugin import Input, Registry, Role
 
 DEFAULT_DOCUMENT = """\
@@ -44,6 +47,18 @@ BUILT_IN = "built-in default"
 
 DETECTOR = "utilization-detector"
 """The saturation detector that runs unless another is named."""
+
+FAIRNESS, ORDERING, USAGE_LIMITS = (
+    "global-strict-fairness-policy",
+    "fcfs-ordering-policy",
+    "static-usage-limit-policy",
+)
+"""The policies of flow control that run unless others are named."""
+EVICTION = {
+    Role.EVICTION_FILTER: "sheddable-eviction-filter",
+    Role.EVICTION_ORDER: "priority-then-time-eviction-order-policy",
+}
+"""Those of eviction, which nothing names: the document's plugins of these roles run, else these."""
 
 DEFAULT_PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 """In the order in which they are asked; those that aren't installed are left out."""
@@ -89,6 +104,28 @@ class Injector:
         if (spec := self._playing(Role.PROFILE_HANDLER)) is not None:
             return spec.name
         return _name(self.add("single-profile-handler")) if len(profiles) == 1 else ""
+
+    def flow_control(self, given: FlowControlSection) -> FlowControlSection:
+        """The section with a policy in each place."""
+
+        def band(entry: PriorityBand) -> PriorityBand:
+            return replace(
+                entry,
+                fairness_policy_ref=entry.fairness_policy_ref or _name(self._of(FAIRNESS)),
+                ordering_policy_ref=entry.ordering_policy_ref or _name(self._of(ORDERING)),
+            )
+
+        negative = given.default_negative_priority_band
+        named = replace(
+            given,
+            default_priority_band=band(given.default_priority_band or PriorityBand()),
+            default_negative_priority_band=None if negative is None else band(negative),
+            priority_bands=tuple(map(band, given.priority_bands)),
+            usage_limit_policy_plugin_ref=given.usage_limit_policy_plugin_ref or _name(self._of(USAGE_LIMITS)),
+        )
+        for role, kind in EVICTION.items() if given.enable_eviction else ():
+            _ = self._playing(role) or self.add(kind)
+        return named
 
     def parsers(self) -> tuple[str, ...]:
         """The default list; a parser that the document configures keeps its parameters there."""

@@ -9,6 +9,8 @@ from shared.config.problems import Invalid, Problem
 from shared.config.schema import FlowControlSection, StaleMetrics
 from shared.plugin import Input, Plugin, Role, Tier
 
+EVICTION_ROLES = (Role.EVICTION_FILTER, Role.EVICTION_ORDER)
+
 
 class PluginSpec(Struct, frozen=True):
     """One instance: its name, type and parameters, and where the document says so."""
@@ -94,7 +96,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     discovery: str | None = None
     stale_metrics: StaleMetrics = StaleMetrics()
     flow_control: FlowControlSection | None = None
-    """Validated; None where the gate is off."""
+    """Validated, with every policy named; None where the gate is off."""
     gates: dict[str, bool] = {}
     warnings: tuple[Problem, ...] = ()
 
@@ -116,6 +118,20 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
         if problems:
             raise Invalid(problems, self.origin)
         return created
+
+    def policies(self) -> list[str]:
+        """The plugins that flow control runs, beside the saturation detector; none where the gate is off."""
+        section = self.flow_control
+        if section is None:
+            return []
+        bands = (section.default_priority_band, section.default_negative_priority_band, *section.priority_bands)
+        named = [ref for band in bands if band for ref in (band.fairness_policy_ref, band.ordering_policy_ref)]
+        evicting = [spec.name for role in EVICTION_ROLES for spec in self.having(role)]
+        return list(
+            dict.fromkeys(
+                [*named, section.usage_limit_policy_plugin_ref, *(evicting if section.enable_eviction else ())]
+            )
+        )
 
     def having(self, role: Role) -> list[PluginSpec]:
         return [spec for spec in self.plugins.values() if role in spec.kind.ROLES]

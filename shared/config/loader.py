@@ -1,8 +1,8 @@
 """Loads an EndpointPickerConfig: from its text to a `LoadedConfig`, or to every problem.
 
 The steps add their problems to one list: read the document strictly; move deprecated fields; create the plugin specs;
-resolve references; inject defaults in the Go original's order (profiles and handler, parsers, saturation detector, data
-layer, producers). Defaults go by a plugin's type, and ties by the document's order.
+resolve references; inject defaults in the Go original's order (profiles and handler, flow control, parsers, saturation
+detector, data layer, producers). Defaults go by a plugin's type, and ties by the document's order.
 """
 
 import re
@@ -114,10 +114,6 @@ class _Loader:
         """What the document comes to; only sound when there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
-        if gates[FLOW_CONTROL]:
-            self._problems.warn(
-                "featureGates", f"{FLOW_CONTROL}: requests are admitted or shed at once; queueing isn't available"
-            )
         for index, entry in enumerate(self._document.plugins):
             self._plugin(entry, f"plugins[{index}]")
         self._references()
@@ -137,6 +133,8 @@ class _Loader:
         check_replicas(data_layer, key, self._names, self._problems)
         profiles = injector.profiles(given_profiles)
         handler = injector.profile_handler(profiles)
+        if gates[FLOW_CONTROL]:
+            flow_control = injector.flow_control(flow_control or FlowControlSection())
         parsers = given_parsers or injector.parsers()
         detector = detector or injector.saturation_detector()
         sources = injector.sources(given_sources, data_layer.inject_defaults)

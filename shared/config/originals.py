@@ -9,13 +9,6 @@ from collections.abc import Mapping
 NONE = ""
 
 _TYPES: Mapping[str, Mapping[str, str]] = {
-    "flow control's queues": {
-        NONE: "fcfs-ordering-policy edf-ordering-policy slo-deadline-ordering-policy global-strict-fairness-policy "
-        "round-robin-fairness-policy program-aware-fairness static-usage-limit-policy "
-        "priority-holdback-policy soft-reflective-ceiling-policy sheddable-eviction-filter "
-        "priority-then-time-eviction-order-policy",
-        "utilization-detector": "concurrency-detector",
-    },
     "disaggregated prefill, decode and encode": {
         "label-selector-filter": "decode-filter prefill-filter encode-filter",
         NONE: "disagg-profile-handler pd-profile-handler data-parallel-profile-handler header-profile-handler "

@@ -4,9 +4,9 @@ Deprecated fields stand beside their newer forms; `shared.config.loader` moves t
 """
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from shared.quantities import Duration, PositiveDuration, Size
 
@@ -94,10 +94,16 @@ def _camel_with_ttl(name: str) -> str:
     return first + "".join("TTL" if word == "ttl" else word.capitalize() for word in rest)
 
 
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+"""32 bits, as an InferenceObjective's."""
+Weight = Annotated[float, Meta(ge=1e-3, le=1e3)]
+"""A flow's share, in proportion to those of others."""
+
+
 class PriorityBand(Struct, frozen=True, rename="camel"):
     """`flowControl.priorityBands[]`, and without `priority` the templates beside it."""
 
-    priority: int | None = None
+    priority: Priority | None = None
     max_bytes: Size | None = None
     max_requests: Size | None = None
     fairness_policy_ref: str = ""
@@ -117,6 +123,8 @@ class FlowControlSection(Struct, frozen=True, rename=_camel_with_ttl):
     usage_limit_policy_plugin_ref: str = ""
     saturation_detector: Ref | None = None
     enable_eviction: bool = False
+    flow_weights: dict[str, Weight] = {}
+    """By fairness id; 1 for others."""
 
 
 class RequestHandlerSection(Struct, frozen=True, rename="camel"):

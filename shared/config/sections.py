@@ -1,6 +1,6 @@
 """The sections `dataLayer` and `flowControl` as they are written, with the plugins that they name."""
 
-from shared.config.loaded import SourceSpec
+from shared.config.loaded import EVICTION_ROLES, SourceSpec
 from shared.config.names import Names
 from shared.config.problems import Problems, join, show
 from shared.config.schema import DataLayerSection, FlowControlSection
@@ -57,6 +57,10 @@ def check_replicas(section: DataLayerSection, key: str, names: Names, problems: 
 def check_flow_control(section: FlowControlSection, names: Names, problems: Problems) -> None:
     """Whether bands are told apart, and policies are there; not the saturation detector, which others check."""
     path = "flowControl"
+    for role in EVICTION_ROLES if section.enable_eviction else ():
+        found = [show(spec.name) for spec in names.plugins.values() if role in spec.kind.ROLES]
+        if len(found) > 1:
+            problems.error("plugins", f"{' and '.join(found)} are each an {role.value}; there is one")
     if ref := section.usage_limit_policy_plugin_ref:
         names.resolve(ref, Role.USAGE_LIMIT_POLICY, f"{path}.usageLimitPolicyPluginRef")
     bands = [(f"{path}.priorityBands[{index}]", band) for index, band in enumerate(section.priority_bands)]

@@ -91,6 +91,7 @@ class Running(Struct, frozen=True):
 class EvictionFilterPolicy(Plugin):
     """Says which running requests may be evicted. If it fails, none is."""
 
+    ROLES = frozenset({Role.EVICTION_FILTER})
     TIER = Tier.PICKER
 
     def accepts(self, running: Running) -> bool:
@@ -100,6 +101,7 @@ class EvictionFilterPolicy(Plugin):
 class EvictionOrderPolicy(Plugin):
     """Orders the requests that may be evicted. If it fails, none is."""
 
+    ROLES = frozenset({Role.EVICTION_ORDER})
     TIER = Tier.PICKER
 
     def key(self, running: Running) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from services.watcher.file_provider import FileProvider
 from services.watcher.files import Root
 from services.watcher.settings import WatcherSettings
 from services.watcher.state import State
-from shared.plugin import Registry
+from shared.plugin import Plugin, Registry, Role
 from shared.service import parse
 
 ROOT = Path(__file__).parents[3]
@@ -245,6 +245,32 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -
     assert check.err == "standard input: document: is larger than 20 bytes\n"
     assert given("--max-file-values", "3") == 1
     assert check.err == "standard input: document: more than 3 values, keys included; so many are allowed\n"
+
+
+class HollowPolicy(Plugin):
+    """Says that it orders requests, and can't."""
+
+    TYPE = "hollow-policy"
+    ROLES = frozenset({Role.ORDERING_POLICY})
+
+
+HOLLOW = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins: [{type: hollow-policy}]
+flowControl: {defaultPriorityBand: {orderingPolicyRef: hollow-policy}}
+"""
+
+
+def test_what_a_picker_refuses_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "hollow.yaml", ENDPOINTS + "---\n" + HOLLOW)
+    checker = Checker(Registry([*Registry.installed(), HollowPolicy]))
+    for report in (checker.file(path), *checker.directory(str(tmp_path))):
+        assert not report.ok
+        assert list(map(str, report.errors)) == [
+            "flowControl.defaultPriorityBand.orderingPolicyRef: 'hollow-policy' implements no OrderingPolicy"
+        ]
 
 
 @pytest.mark.parametrize(

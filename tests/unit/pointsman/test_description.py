@@ -40,16 +40,33 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
         "saturation detector    utilization-detector",
         "data source            idle (metrics-data-source) → core-metrics-extractor*",
         "endpoint discovery     file-discovery",
-        "also                   fcfs-ordering-policy",
         "stale metrics          after 500ms: ignore",
         "feature gates          haPopulateNonLeaderDatastore",
         "runs in the watcher    file-discovery",
         "runs in the collector  idle, core-metrics-extractor",
-        "runs in the picker     canary, utilization-detector, queue-scorer, prefix, fcfs-ordering-policy, "
+        "runs in the picker     canary, utilization-detector, queue-scorer, prefix, "
         "max-score-picker, single-profile-handler, openai-parser, passthrough-parser, index, tokenizer",
-        "not used               forgotten (plain-scorer)",
+        "not used               forgotten (plain-scorer), fcfs-ordering-policy",
         "* added by default",
     ]
+
+
+@pytest.mark.parametrize(
+    ("section", "line"),
+    [
+        ("{}", "global-strict-fairness-policy*, fcfs-ordering-policy, static-usage-limit-policy*"),
+        (
+            "{enableEviction: true, defaultPriorityBand: {fairnessPolicyRef: turns}}",
+            "turns (round-robin-fairness-policy), fcfs-ordering-policy, static-usage-limit-policy*, "
+            "sheddable-eviction-filter*, priority-then-time-eviction-order-policy*",
+        ),
+    ],
+)
+def test_the_policies_of_flow_control_are_listed_while_its_gate_is_on(section: str, line: str) -> None:
+    body = "plugins: [{type: fcfs-ordering-policy}, {type: round-robin-fairness-policy, name: turns}]\n"
+    body += f"featureGates: [flowControl]\nflowControl: {section}"
+    told = [each for each in describe(load(HEADER + body, registry())).lines() if each.startswith("flow control")]
+    assert [each.removeprefix("flow control").strip() for each in told] == [line]
 
 
 @pytest.mark.parametrize(

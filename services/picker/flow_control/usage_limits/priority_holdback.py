@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from services.picker.flow_control.interfaces import UsageLimitPolicy
+from shared.plugin import Stability
 
 
 class PriorityHoldbackParameters(Struct, frozen=True, rename="camel"):
@@ -29,6 +30,7 @@ class PriorityHoldbackPolicy(UsageLimitPolicy):
     """`min + share · (max − min)`; the share is 1 for the highest band and 0 for the lowest."""
 
     TYPE = "priority-holdback-policy"
+    STABILITY = Stability.ALPHA
     Parameters = PriorityHoldbackParameters
     parameters: PriorityHoldbackParameters
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import floor
 
 from services.picker.flow_control.interfaces import UsageLimitPolicy
-from shared.plugin import NoParameters
+from shared.plugin import NoParameters, Stability
 
 
 class SoftReflectiveCeilingPolicy(UsageLimitPolicy):
@@ -16,6 +16,7 @@ class SoftReflectiveCeilingPolicy(UsageLimitPolicy):
     band at its ceiling is open in one call of `max(1, round(s / (1 − s)))`."""
 
     TYPE = "soft-reflective-ceiling-policy"
+    STABILITY = Stability.ALPHA
     RETRY = 0.001
 
     def __init__(self, name: str, parameters: NoParameters | None = None) -> None:

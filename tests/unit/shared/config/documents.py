@@ -13,7 +13,6 @@ PARSER = "parser: deprecated; write requestHandler.parsers"
 DETECTOR = "saturationDetector: deprecated; write flowControl.saturationDetector"
 DATA = "data: deprecated; write dataLayer"
 THRESHOLDS = "saturationDetector: thresholds here are deprecated; write a utilization-detector plugin"
-QUEUES = "featureGates: flowControl: requests are admitted or shed at once; queueing isn't available"
 PARSERS = ("openai-parser", "anthropic-parser", "vllmhttp-parser", "passthrough-parser")
 SCRAPED = {"metrics-data-source": "core-metrics-extractor"}
 
@@ -168,7 +167,7 @@ DOCUMENTS = {
             gauge=utilization-detector {queueDepthThreshold: 9, headroom: 0.25}
             vllmgrpc-parser""",
         profiles={"default": "prefix-cache-scorer=3 token-load-scorer"},
-        warnings=(no_gate("enableLegacyMetrics"), QUEUES, PARSER, DETECTOR),
+        warnings=(no_gate("enableLegacyMetrics"), PARSER, DETECTOR),
         parsers=("vllmgrpc-parser",),
         detector="gauge",
         parameters={"gauge": {"queue_depth_threshold": 9, "headroom": 0.25}},
@@ -208,7 +207,6 @@ DOCUMENTS = {
             topology-extractor""",
         profiles={"default": "utilization-filter prefix-cache-scorer=3"},
         warnings=(
-            QUEUES,
             "dataLayer.crossReplicaSyncInterval: no effect: pickers share their load by themselves; leave it out",
         ),
         sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},

@@ -120,8 +120,12 @@ TYPES: tuple[type[Plugin], ...] = (
     plugin("event-extractor", Role.EXTRACTOR, TIER=Tier.COLLECTOR, INPUT="events"),
     plugin("file-discovery", Role.DISCOVERY, TIER=Tier.WATCHER),
     plugin("fcfs-ordering-policy", Role.ORDERING_POLICY),
+    plugin("global-strict-fairness-policy", Role.FAIRNESS_POLICY),
     plugin("round-robin-fairness-policy", Role.FAIRNESS_POLICY),
     plugin("static-usage-limit-policy", Role.USAGE_LIMIT_POLICY),
+    plugin("sheddable-eviction-filter", Role.EVICTION_FILTER, STABILITY=Stability.ALPHA),
+    plugin("gentle-eviction-filter", Role.EVICTION_FILTER),
+    plugin("priority-then-time-eviction-order-policy", Role.EVICTION_ORDER, STABILITY=Stability.ALPHA),
     plugin("untested-scorer", Role.SCORER, STABILITY=Stability.ALPHA, Parameters=Threshold),
 )
 

@@ -16,10 +16,8 @@ from shared.plugin import Plugin, Registry, Role
 _ROLES = {
     "context-length-aware": {Role.FILTER, Role.SCORER},
     "slo-aware-routing": {Role.SCORER},
-    "concurrency-detector": {Role.SATURATION_DETECTOR, Role.FILTER},
     "by-label": {Role.FILTER},
     "tokenizer": {Role.DATA_PRODUCER},
-    "program-aware-fairness": {Role.FAIRNESS_POLICY},
     "test-plugin": {Role.FILTER},
     "test-one": {Role.FILTER},
 }
@@ -34,10 +32,6 @@ _ROLES_BY_ENDING = {
     "-source": Role.DATA_SOURCE,
     "-extractor": Role.EXTRACTOR,
     "-file-discovery": Role.DISCOVERY,
-    "-ordering-policy": Role.ORDERING_POLICY,
-    "-fairness-policy": Role.FAIRNESS_POLICY,
-    "-holdback-policy": Role.USAGE_LIMIT_POLICY,
-    "-limit-policy": Role.USAGE_LIMIT_POLICY,
 }
 _PRODUCES = {"precise-prefix-cache-producer": (PREFIX_MATCH,)}
 

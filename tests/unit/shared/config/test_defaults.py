@@ -183,3 +183,51 @@ def test_plugins_that_refuse_to_be_made_are_all_named() -> None:
         "plugins[0]: path: 'x' doesn't begin with /",
         "plugins[1]: path: 'y' doesn't begin with /",
     ]
+
+
+POLICIES = "plugins: [{type: fcfs-ordering-policy, name: first}, {type: round-robin-fairness-policy, name: turns}]\n"
+GENTLE = "plugins: [{type: gentle-eviction-filter, name: gentle}]\n"
+STRICT, FCFS, STATIC = "global-strict-fairness-policy", "fcfs-ordering-policy", "static-usage-limit-policy"
+ORDER = "priority-then-time-eviction-order-policy"
+
+
+@pytest.mark.parametrize(
+    ("body", "policies", "new"),
+    [
+        ("", [STRICT, FCFS, STATIC], [STRICT, FCFS, STATIC]),
+        ("flowControl: {maxRequests: 5}", [STRICT, FCFS, STATIC], [STRICT, FCFS, STATIC]),
+        # a plugin of the type is used, whatever its name
+        (POLICIES, [STRICT, "first", STATIC], [STRICT, STATIC]),
+        (
+            POLICIES + "flowControl: {defaultPriorityBand: {fairnessPolicyRef: turns}}",
+            ["turns", "first", STATIC],
+            [STATIC],
+        ),
+        (
+            POLICIES + "flowControl: {priorityBands: [{priority: 1, fairnessPolicyRef: turns}], "
+            "defaultNegativePriorityBand: {}}",
+            [STRICT, "first", "turns", STATIC],
+            [STRICT, STATIC],
+        ),
+        # eviction brings its policies though they are experimental: nobody else asks for them
+        (
+            "flowControl: {enableEviction: true}",
+            [STRICT, FCFS, STATIC, "sheddable-eviction-filter", ORDER],
+            [STRICT, FCFS, STATIC, "sheddable-eviction-filter", ORDER],
+        ),
+        (
+            GENTLE + "flowControl: {enableEviction: true}",
+            [STRICT, FCFS, STATIC, "gentle", ORDER],
+            [STRICT, FCFS, STATIC, ORDER],
+        ),
+        (GENTLE, [STRICT, FCFS, STATIC], [STRICT, FCFS, STATIC]),
+    ],
+)
+def test_flow_control_has_a_policy_in_each_place(body: str, policies: list[str], new: list[str]) -> None:
+    config = loaded("featureGates: [flowControl]\n" + body)
+    assert config.policies() == policies
+    assert [name for name in added(config) if name in policies] == sorted(new, key=policies.index)
+    assert config.warnings == ()
+    off = loaded(body)
+    assert (off.policies(), off.flow_control) == ([], None)
+    assert not set(new) & set(added(off))

@@ -210,6 +210,11 @@ VALUES: dict[str, Value] = {
     ),
     "flowControl.saturationDetector": ({"pluginRef": "gauge"}, lambda config: config.saturation_detector, "gauge"),
     "flowControl.enableEviction": (True, lambda config: flow(config).enable_eviction, True),
+    "flowControl.flowWeights": (
+        {"gold": 4, "other": 0.5},
+        lambda config: flow(config).flow_weights,
+        {"gold": 4.0, "other": 0.5},
+    ),
     "flowControl.priorityBands": (
         [{"priority": 7, **BAND}],
         lambda config: flow(config).priority_bands,

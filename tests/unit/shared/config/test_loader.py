@@ -193,9 +193,16 @@ flowControl:
   usageLimitPolicyPluginRef: none
   priorityBands: [{priority: 1}, {priority: 1}, {maxRequests: 5}, {priority: 2, orderingPolicyRef: none}]
   defaultPriorityBand: {fairnessPolicyRef: none}
+  defaultNegativePriorityBand: {priority: 2147483648}
+  flowWeights: {a: 0, b: -1, c: 1001, d: many}
 => flowControl.maxBytes: -1 is negative
 => flowControl.maxRequests: 'lots': a quantity such as 4096, 64Mi or 1G is expected
 => flowControl.defaultRequestTTL: '-1s' is negative
+=> flowControl.defaultNegativePriorityBand.priority: 2147483648 is above 2147483647
+=> flowControl.flowWeights.a: 0 is below 0.001
+=> flowControl.flowWeights.b: -1 is below 0.001
+=> flowControl.flowWeights.c: 1001 is above 1000
+=> flowControl.flowWeights.d: 'many' is a string; a number is expected
 => flowControl.usageLimitPolicyPluginRef: 'none' is no plugin's name
 => flowControl.priorityBands[1].priority: 1 is flowControl.priorityBands[0]'s too
 => flowControl.priorityBands[2].priority: required, and missing
@@ -206,6 +213,16 @@ featureGates: [flowControl]
 plugins: [{type: fcfs-ordering-policy, name: p}]
 flowControl: {priorityBands: [{priority: 1, fairnessPolicyRef: p}]}
 => flowControl.priorityBands[0].fairnessPolicyRef: 'p' is of type fcfs-ordering-policy, which is no fairness policy
+# default policy's name taken by another type
+featureGates: [flowControl]
+plugins: [{type: queue-scorer, name: fcfs-ordering-policy}]
+=> plugins[0].name: the name 'fcfs-ordering-policy' is needed for the plugin of that type, added by default; rename \
+this one
+# two of what there is one of
+featureGates: [flowControl]
+plugins: [{type: gentle-eviction-filter}, {type: gentle-eviction-filter, name: other}]
+flowControl: {enableEviction: true}
+=> plugins: 'gentle-eviction-filter' and 'other' are each an eviction filter policy; there is one
 """
 """Each case: what is wrong, the document, and what is said."""
 

@@ -3,22 +3,35 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
+from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
 from services.picker.flow_control.settings import FlowControlSettings, resolve
 from services.picker.flow_control.usage_limits.static import StaticUsageLimitPolicy
+from shared.config import Invalid
 from shared.config.schema import FlowControlSection
-from shared.plugin import Plugin
+from shared.plugin import Plugin, Role
 from tests.unit.services.picker.flow_control.flows import FAIRNESS, ORDERINGS
+
+
+class Hollow(Plugin):
+    """Says that it plays roles, and has the class of none."""
+
+    TYPE = "hollow"
+    ROLES = frozenset({Role.ORDERING_POLICY, Role.EVICTION_FILTER})
+
 
 PLUGINS: dict[str, Plugin] = {
     **{name: kind(name) for name, kind in ORDERINGS.items()},
     **{name: kind(name) for name, kind in FAIRNESS.items()},
     "static-usage-limit-policy": StaticUsageLimitPolicy("static-usage-limit-policy"),
     "half": StaticUsageLimitPolicy("half"),
+    "sheddable": SheddableEvictionFilter("sheddable"),
+    "newest": PriorityThenTimeEvictionOrderPolicy("newest"),
 }
 
 
-def settled(raw: dict[str, Any], weights: dict[str, float] | None = None) -> FlowControlSettings:
-    return resolve(msgspec.convert(raw, FlowControlSection), PLUGINS.__getitem__, weights)
+def settled(raw: dict[str, Any], **more: Plugin) -> FlowControlSettings:
+    return resolve(msgspec.convert(raw, FlowControlSection), {**more, **PLUGINS})
 
 
 def test_defaults() -> None:
@@ -76,23 +89,38 @@ def test_bands_and_templates() -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        ({"priorityBands": [{}]}, r"priorityBands\[0\]\.priority: a number is needed"),
-        ({"priorityBands": [{"priority": 1}, {"priority": 1}]}, r"priorityBands\[1\]\.priority: there is another"),
-        ({"priorityBands": [{"priority": 2**31}]}, r"priorityBands\[0\]\.priority: 2147483648 has more than 32 bits"),
         (
-            {"priorityBands": [{"priority": 1, "orderingPolicyRef": "nobody"}]},
-            r"flowControl\.priorityBands\[0\]\.orderingPolicyRef: there is no plugin 'nobody'",
+            {"priorityBands": [{"priority": 1, "orderingPolicyRef": "hollow"}]},
+            "flowControl.priorityBands[0].orderingPolicyRef: 'hollow' implements no OrderingPolicy",
         ),
-        ({"defaultPriorityBand": {"fairnessPolicyRef": "half"}}, "'half' is no FairnessPolicy"),
-        ({"usageLimitPolicyPluginRef": "edf-ordering-policy"}, "is no UsageLimitPolicy"),
+        (
+            {"defaultPriorityBand": {"fairnessPolicyRef": "half"}},
+            "flowControl.defaultPriorityBand.fairnessPolicyRef: 'half' implements no FairnessPolicy",
+        ),
+        (
+            {"defaultNegativePriorityBand": {"fairnessPolicyRef": "nobody"}},
+            "flowControl.defaultNegativePriorityBand.fairnessPolicyRef: 'nobody' implements no FairnessPolicy",
+        ),
+        (
+            {"usageLimitPolicyPluginRef": "edf-ordering-policy"},
+            "flowControl.usageLimitPolicyPluginRef: 'edf-ordering-policy' implements no UsageLimitPolicy",
+        ),
+        ({"enableEviction": True}, "flowControl.enableEviction: 'hollow' implements no EvictionFilterPolicy"),
     ],
 )
-def test_a_section_that_cannot_be_used_is_refused(raw: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        settled(raw)
+def test_a_plugin_without_the_class_of_its_role_is_refused(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        settled(raw, hollow=Hollow("hollow"))
+    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("weight", [0.0, -1.0, 1e-9, 1e9, float("nan"), float("inf")])
-def test_absurd_weights_are_refused(weight: float) -> None:
-    with pytest.raises(ValueError, match="the weight of flow 'a'"):
-        settled({}, {"a": weight})
+@pytest.mark.parametrize(("raw", "expected"), [({}, None), ({"enableEviction": True}, ("sheddable", "newest"))])
+def test_eviction_has_the_policies_that_there_are(raw: dict[str, Any], expected: object) -> None:
+    eviction = settled(raw).eviction
+    assert (eviction and (eviction.filter.name, eviction.order.name)) == expected
+
+
+def test_weights_are_those_of_flows_as_requests_name_them() -> None:
+    made = settled({"flowWeights": {"gold": 4.0, "": 2.0, "long" * 100: 0.5}})
+    assert made.weights.keys() >= {"gold", "default-flow"}
+    assert max(map(len, made.weights)) <= 256

@@ -165,11 +165,10 @@ class QueueTable(Struct, frozen=True, kw_only=True):
 
     def fault(self) -> str | None:
         """What is inconsistent about it, or None."""
+        if (rows := len(self.flows) // 8) > MAX_FLOWS:
+            return f"{rows} flows in a queue table, at most {MAX_FLOWS} are allowed"
         counts = {name: getattr(self, name) for name in ("priorities", *QUEUE_COUNTS)}
-        if problem := _counts_fault("flows", self.flows, counts):
-            return problem
-        rows = len(self.flows) // 8
-        return f"{rows} flows in a queue table, at most {MAX_FLOWS} are allowed" if rows > MAX_FLOWS else None
+        return _counts_fault("flows", self.flows, counts)
 
 
 class Load(Struct, frozen=True, kw_only=True, tag="load/1"):

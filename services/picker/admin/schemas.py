@@ -73,6 +73,16 @@ class RoleEndpoint(BaseModel):
     charged_tokens: int
 
 
+class Queue(BaseModel):
+    """The request's wait for room in the pool."""
+
+    flow: str
+    band: int
+    ahead: int
+    seconds: float
+    released_by: str
+
+
 class DecisionInFull(DecisionSummary):
     """Endpoints, profiles, plugins and attributes are named by the keys of objects."""
 
@@ -85,6 +95,7 @@ class DecisionInFull(DecisionSummary):
     objective: str
     rewrite: str
     subset: Subset | None
+    queue: Queue | None
     candidates: list[str]
     saturation: float | None
     charged_tokens: int

@@ -49,7 +49,8 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
     section = {"saturationDetector": {"pluginRef": detector}, **section}
     return (
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"
-        f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n- type: round-robin-fairness-policy\n"
+        f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n"
+        "- type: round-robin-fairness-policy\n"
         "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: active-request-scorer}]}\n"
         f"flowControl: {json.dumps(section)}\n"
     )

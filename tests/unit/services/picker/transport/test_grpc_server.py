@@ -286,7 +286,7 @@ class Patient(Recorder):
         super().__init__()
         self.waiting = False
         self.answers: list[bytes] = []
-        self.refuses = False
+        self.refuses = self.stays = False
 
     def receive(self, data: bytes) -> Sequence[bytes]:
         phase = ProcessingRequest.FromString(data).WhichOneof("request")
@@ -297,9 +297,8 @@ class Patient(Recorder):
         return []
 
     def outbox(self) -> Sequence[bytes]:
-        if not self.answers:
-            return ()
-        self.waiting, self.closed = False, self.refuses
+        self.ready = False
+        self.waiting, self.closed = self.stays, self.refuses
         if self.answers == [b"boom"]:
             raise ZeroDivisionError("a bug in a handler")
         answers, self.answers = self.answers, []
@@ -307,6 +306,7 @@ class Patient(Recorder):
 
     def go_on(self, *answers: bytes, refuses: bool = False) -> None:
         self.answers, self.refuses = list(answers), refuses
+        self.ready = True
         self.wake()
 
 
@@ -354,6 +354,29 @@ async def test_a_handler_that_fails_after_waiting_ends_its_stream() -> None:
             assert served.ended("failed") == 1
 
 
+async def test_a_handler_may_answer_at_any_time_later() -> None:
+    async with waiting() as (served, handler, call):
+        handler.stays = True
+        handler.go_on(b"one")
+        assert await hear(call) == b"one"
+        await say(call, headers())
+        assert await hear(call) == REQUEST_HEADERS_UNCHANGED
+        handler.go_on(b"two", refuses=True)
+        assert await hear(call) == b"two"
+        assert await call.read() is GRPC.EOF
+        assert served.ended("refused") == 1
+
+
+async def test_a_request_that_is_handed_back_ends_its_stream_as_unavailable() -> None:
+    async with waiting() as (served, handler, call):
+        handler.handed_back = "ask another one"
+        handler.wake()
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        assert await call.details() == "ask another one"
+        assert (await served.handler(0)).ends == 1
+        assert served.ended("turned away") == 1
+
+
 @pytest.mark.parametrize("how", ["cancelled", "half-closed"])
 async def test_a_stream_that_ends_while_its_request_waits_ends_its_handler(how: str) -> None:
     async with waiting() as (served, handler, call):
@@ -371,7 +394,7 @@ class Ready(Patient):
 
     def receive(self, data: bytes) -> Sequence[bytes]:
         super().receive(data)
-        self.answers = [b"one"]
+        self.answers, self.ready = [b"one"], True
         return []
 
 

@@ -262,11 +262,14 @@ class FlowAdmission:
         if controller is None or not controller.requests:
             return
         gauge = self.gauge
+        was_empty = gauge.empty
         gauge.outdate()
         pool = gauge.at(now)
+        if was_empty and not pool.empty:
+            cause = ENDPOINTS
         controller.expire(now, pool.empty)
         controller.dispatch(now, pool, cause)
-        wake = controller.next_wake()
+        wake = min(controller.next_wake(), gauge.settled_at)
         if self.evictor is not None:
             in_flight = int(self._view.in_flight.count)
             self.evictor.make_room(controller.blocked(), controller.saturation, in_flight, now)

@@ -18,6 +18,9 @@ from shared.config.schema import StaleMetrics
 
 AGE = 0.05
 """Seconds that a reading is used for."""
+SETTLING = 0.5
+"""Seconds for which a pool that was empty counts as empty still: proxies learn of its endpoints by another way, and
+refuse requests until they know of any."""
 _NO_REQUEST = Request(id="", headers=Headers())
 _SMOOTHING = 1 / 64
 """The weight of a request's tokens in the mean."""
@@ -47,15 +50,25 @@ class PoolGauge:
         self._rooms: dict[float, tuple[float, float]] = {}
         """By ceiling: the room, and how many requests were in flight when it was read."""
         self._tokens = 1.0
+        self._empty = False
+        self.settled_at = inf
+        """When a pool that was empty counts as filled; infinite if nothing is waited for."""
 
     @property
     def empty(self) -> bool:
-        """Whether it has no endpoints."""
-        return not self._view.layout.endpoints
+        """Whether it has no endpoints that proxies know of."""
+        return self._empty
 
     def at(self, now: float) -> "PoolGauge":
         """The gauge with a reading that is good for `now`."""
         layout = self._view.layout
+        if not layout.endpoints:
+            self._empty, self.settled_at = True, inf
+        elif self._empty:
+            if self.settled_at == inf:
+                self.settled_at = now + SETTLING
+            if now >= self.settled_at:
+                self._empty, self.settled_at, self._read_at = False, inf, -inf
         if layout is not self._layout:
             self._layout, self._partition = layout, Stages.of(layout)
             self._read_at = -inf
@@ -90,6 +103,9 @@ class PoolGauge:
         self._cycle = cycle = Cycle(
             _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.all_rows
         )
+        if self._empty:
+            self.stages, self._saturation = {}, 1.0
+            return
         try:
             self.stages = self._partition.saturations(self._detector, cycle)
             self._saturation = max(self.stages.values())
@@ -97,7 +113,7 @@ class PoolGauge:
                 raise ValueError("the saturation is NaN")
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and keeps no request waiting
             self._fail(error)
-            self.stages, self._saturation = {}, 0.0 if layout.endpoints else 1.0
+            self.stages, self._saturation = {}, 0.0
 
     def _room(self, ceiling: float) -> float:
         assert self._cycle is not None

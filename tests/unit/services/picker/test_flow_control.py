@@ -299,6 +299,8 @@ def test_a_pool_that_scales_from_zero_serves_its_queue() -> None:
     assert request.waits
     world.view.upsert("pool.endpoint.a1", endpoint("a1"))
     world.flow.notify("a change of endpoints")
+    assert request.waits, "the proxy may not know of the endpoint yet"
+    world.passes(0.5)
     assert request.destination == "10.0.0.1:8000"
     assert world.decision().explain()["queue"]["released_by"] == "a change of endpoints"
 

@@ -8,6 +8,8 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
   `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
   way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
   for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
+- Roles of flow control: `OrderingPolicy` for `Waiting` requests, `FairnessPolicy` with a `FlowOrder` of each band's
+  `Flow`s, `UsageLimitPolicy`, and for eviction of `Running` requests `EvictionFilterPolicy` and `EvictionOrderPolicy`.
 - Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
   `NotificationExtractor` also run in other tiers.
 - Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
@@ -17,6 +19,17 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
 from services.collector.http.client import Client
 from services.collector.interfaces import Binding, Extractor, Finding, MetricsBinding, PollingSource
 from services.collector.sources.http import HttpSource
+from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.interfaces import (
+    EvictionFilterPolicy,
+    EvictionOrderPolicy,
+    FairnessPolicy,
+    FlowOrder,
+    OrderingPolicy,
+    Running,
+    UsageLimitPolicy,
+)
+from services.picker.flow_control.waiting import Waiting
 from services.picker.parsers.parser import Parser
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
@@ -86,10 +99,15 @@ __all__ = [
     "Endpoint",
     "EndpointEvent",
     "EndpointExtractor",
+    "EvictionFilterPolicy",
+    "EvictionOrderPolicy",
     "Extractor",
+    "FairnessPolicy",
     "Filter",
     "Finding",
     "Floats",
+    "Flow",
+    "FlowOrder",
     "Headers",
     "HttpSource",
     "Input",
@@ -101,6 +119,7 @@ __all__ = [
     "NotificationEvent",
     "NotificationExtractor",
     "ObjectKind",
+    "OrderingPolicy",
     "Parser",
     "Picker",
     "Plan",
@@ -117,12 +136,15 @@ __all__ = [
     "Role",
     "RolePlan",
     "Rows",
+    "Running",
     "SaturationDetector",
     "Scorer",
     "Size",
     "Stability",
     "Tier",
     "Unparsable",
+    "UsageLimitPolicy",
+    "Waiting",
     "least_is_best",
     "linear",
     "most_is_best",

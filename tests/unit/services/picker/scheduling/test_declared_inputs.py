@@ -37,7 +37,7 @@ class Spy:
         self._watch(monkeypatch, Columns, "numbers", lambda wire: wire)
         self._watch(monkeypatch, Columns, "objects", lambda key: key.wire)
         self._watch(monkeypatch, Cycle, "get", lambda key: key.wire)
-        for field in ("requests", "tokens"):
+        for field in ("requests", "tokens", "at_sample"):
             self._watch_field(monkeypatch, field)
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, of: Callable[[Any], str]) -> None:
@@ -98,5 +98,6 @@ def test_a_plugin_reads_only_what_it_declares(kind: str, monkeypatch: pytest.Mon
         plugin.pick(cycle, rows, np.zeros(3))
     if isinstance(plugin, SaturationDetector):
         plugin.saturation(cycle, rows)
+        plugin.room(cycle, rows, 1.0, 100.0)
     own = {wire for wire in spy.read if wire.startswith("PromptBlocks/")}
     assert spy.read - own <= declared(plugin)

@@ -8,6 +8,8 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
   `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
   way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
   for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
+- Roles that act on responses: `ResponseHeaderProcessor`, `ResponseBodyProcessor` and `CompletionProcessor`. They get
+  an `Exchange`, the request with what is known of its response, such as its `Usage`.
 - Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
   `NotificationExtractor` also run in other tiers.
 - Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
@@ -19,19 +21,23 @@ from services.collector.interfaces import Binding, Extractor, Finding, MetricsBi
 from services.collector.sources.http import HttpSource
 from services.picker.parsers.parser import Parser
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
+from services.picker.responses.usage import Usage
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
 from services.picker.scheduling.interfaces import (
     Admitter,
+    CompletionProcessor,
     Filter,
     Picker,
     PreRequest,
     Producer,
     ProfileHandler,
+    ResponseBodyProcessor,
+    ResponseHeaderProcessor,
     SaturationDetector,
     Scorer,
 )
-from services.picker.scheduling.record import Plan, ProfileRun, RolePlan
+from services.picker.scheduling.record import Exchange, Plan, ProfileRun, RolePlan
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -78,6 +84,7 @@ __all__ = [
     "Binding",
     "Bounds",
     "Client",
+    "CompletionProcessor",
     "Concern",
     "Content",
     "Cycle",
@@ -86,6 +93,7 @@ __all__ = [
     "Endpoint",
     "EndpointEvent",
     "EndpointExtractor",
+    "Exchange",
     "Extractor",
     "Filter",
     "Finding",
@@ -114,6 +122,8 @@ __all__ = [
     "ProfileRun",
     "Refusal",
     "Request",
+    "ResponseBodyProcessor",
+    "ResponseHeaderProcessor",
     "Role",
     "RolePlan",
     "Rows",
@@ -123,6 +133,7 @@ __all__ = [
     "Stability",
     "Tier",
     "Unparsable",
+    "Usage",
     "least_is_best",
     "linear",
     "most_is_best",

@@ -5,6 +5,8 @@ from typing import Any, ClassVar
 
 import grpc.aio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.picker.request import Refusal
 from services.picker.request_stream import RequestStream
@@ -21,6 +23,7 @@ from tests.unit.services.picker.extproc.proxy import (
     response_body,
     response_headers,
     response_trailers,
+    trailers,
 )
 from tests.unit.services.picker.handler import refused
 from tests.unit.services.picker.hooked import EVENTS, JSON, LAST_EVENT, PATH, USAGE, World, answered
@@ -209,4 +212,38 @@ async def test_the_end_of_the_picker_completes_open_requests() -> None:
         await server.stop(0)
         await eventually(lambda: server.open == 0, "the stream ends")
     assert ended("request", "aborted") == [("mine", True)]
+    assert world.load == {}
+
+
+MESSAGES = st.sampled_from(
+    [
+        headers(PATH, modes=LEAN),
+        headers(PATH, modes=FULL_DUPLEX),
+        headers({**PATH, ":method": "GET"}, modes=LEAN, end=True),
+        headers({**PATH, "prefer": "if-available"}, modes=LEAN),
+        body(b'{"model": "m", "prompt": "x"}', end=True),
+        body(b'{"model": "m", '),
+        body(b'"prompt": "x"}', end=True),
+        trailers(),
+        answered(),
+        answered(EVENTS),
+        response_headers(503, end=True),
+        response_body(LAST_EVENT),
+        response_body(JSON, end=True),
+        response_trailers(),
+    ]
+)
+
+
+@given(messages=st.lists(MESSAGES, max_size=8))
+def test_in_whatever_order_messages_come_a_request_completes_once_if_an_endpoint_was_picked(
+    messages: list[Any],
+) -> None:
+    Ends.ended = []
+    world = World(Ends)
+    stream = RequestStream(world.handler)
+    world.say(stream, *messages)
+    picked = [decision for decision in world.ring.newest(10) if decision.picked]
+    stream.end()
+    assert len(Ends.ended) == len(picked)
     assert world.load == {}

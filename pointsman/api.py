@@ -10,6 +10,8 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
   for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
 - Roles of flow control: `OrderingPolicy` for `Waiting` requests, `FairnessPolicy` with a `FlowOrder` of each band's
   `Flow`s, `UsageLimitPolicy`, and for eviction of `Running` requests `EvictionFilterPolicy` and `EvictionOrderPolicy`.
+- Roles that act on responses: `ResponseHeaderProcessor`, `ResponseBodyProcessor` and `CompletionProcessor`. They get
+  an `Exchange`, the request with what is known of its response, such as its `Usage`.
 - Roles in the collector: `PollingSource` and `HttpSource`, `Extractor` with its `Binding`. `EndpointExtractor` and
   `NotificationExtractor` also run in other tiers.
 - Attributes: `AttributeKey`, `AttributeMap` and the standard keys.
@@ -32,19 +34,23 @@ from services.picker.flow_control.interfaces import (
 from services.picker.flow_control.waiting import Waiting
 from services.picker.parsers.parser import Parser
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
+from services.picker.responses.usage import Usage
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
 from services.picker.scheduling.interfaces import (
     Admitter,
+    CompletionProcessor,
     Filter,
     Picker,
     PreRequest,
     Producer,
     ProfileHandler,
+    ResponseBodyProcessor,
+    ResponseHeaderProcessor,
     SaturationDetector,
     Scorer,
 )
-from services.picker.scheduling.record import Plan, ProfileRun, RolePlan
+from services.picker.scheduling.record import Exchange, Plan, ProfileRun, RolePlan
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -91,6 +97,7 @@ __all__ = [
     "Binding",
     "Bounds",
     "Client",
+    "CompletionProcessor",
     "Concern",
     "Content",
     "Cycle",
@@ -101,6 +108,7 @@ __all__ = [
     "EndpointExtractor",
     "EvictionFilterPolicy",
     "EvictionOrderPolicy",
+    "Exchange",
     "Extractor",
     "FairnessPolicy",
     "Filter",
@@ -133,6 +141,8 @@ __all__ = [
     "ProfileRun",
     "Refusal",
     "Request",
+    "ResponseBodyProcessor",
+    "ResponseHeaderProcessor",
     "Role",
     "RolePlan",
     "Rows",
@@ -143,6 +153,7 @@ __all__ = [
     "Stability",
     "Tier",
     "Unparsable",
+    "Usage",
     "UsageLimitPolicy",
     "Waiting",
     "least_is_best",

@@ -17,6 +17,7 @@ from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
+from services.picker.scheduling.response_plugins import ResponseHooks
 from services.picker.state.layout import Layout, Rows
 
 SHOWN = 256
@@ -72,6 +73,11 @@ class Progress(Struct):
     placements: tuple[Placement, ...] = ()
     """Callbacks of producers, for when another endpoint serves than the first choice, or none. Empty once it is known
     who serves."""
+    hooks: ResponseHooks | None = None
+    """Calls of plugins that act on the response and on the end of the request; None if there are none, and at the
+    end."""
+    failures: tuple[PluginFailure, ...] = ()
+    """Those of these plugins that failed."""
 
     @property
     def state(self) -> str:
@@ -169,8 +175,8 @@ class Decision(Struct, frozen=True, kw_only=True):
                 "reason": self.outcome.reason,
             }
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
-        if self.failures:
-            fields["plugin_failures"] = [asdict(failure) for failure in self.failures]
+        if failures := self.failures + progress.failures:
+            fields["plugin_failures"] = [asdict(failure) for failure in failures]
         return fields
 
     def explain(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from services.picker.flow_control.admission import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
-from services.picker.request import Headers, Refusal, Request, Route, unknown_model
+from services.picker.request import RETRY_AFTER, Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
 from services.picker.scheduling.record import ProfileRun
@@ -35,8 +35,6 @@ _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
 _UNNAMED_PATHS = ("/v1/models", "/health")
 """Ends of the paths that clients of a closed pool may GET without a model."""
-RETRY_AFTER = 1
-"""Seconds. Scrapes and scaling soon change an empty or full pool."""
 
 
 class Prepared(Struct):
@@ -137,10 +135,15 @@ class Director:
             for producer, error in prepared.failures:
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
         result = self._admit(cycle, prepared)
+        outcome, acting = result.outcome, self.scheduler.response_plugins
+        hooks = None
+        if acting is not None:
+            refusal = outcome if isinstance(outcome, Refusal) else None
+            hooks = acting.begin(cycle, result.runs, result.primary, refusal)
         return Decision(
             request=RequestSummary.of(request),
             configuration=self.revision,
-            outcome=result.outcome,
+            outcome=outcome,
             layout=cycle.layout,
             target_model=prepared.model[:SHOWN],
             rewrite=prepared.rewrite,
@@ -160,7 +163,7 @@ class Director:
             waited=now - prepared.prepared_at,
             queued=None if prepared.ticket is None else prepared.ticket.wait(),
             seconds=perf_counter() - started,
-            progress=Progress(placements=result.placements),
+            progress=Progress(placements=result.placements, hooks=hooks),
         )
 
     def _admit(self, cycle: Cycle, prepared: Prepared) -> AdmissionResult:
@@ -174,8 +177,7 @@ class Director:
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
         scheduler = self.scheduler
-        scheduler.produce(cycle)
-        if (denial := scheduler.admit(cycle)) is not None:
+        if (denial := scheduler.produce(cycle) or scheduler.admit(cycle)) is not None:
             return AdmissionResult(denial, saturation)
         runs, plan = scheduler.run(cycle)
         primary = plan.primary

@@ -16,6 +16,7 @@ REJECTED_EXPIRED = "rejected-ttl-expired"
 REJECTED_CANCELLED = "rejected-context-cancelled"
 REJECTED_SHUTTING_DOWN = "rejected-shutting-down"
 EVICTED = "evicted"
+REJECTED_PLUGIN_FAILURE = "rejected-plugin-failure"
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""

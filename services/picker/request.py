@@ -118,6 +118,10 @@ class Route(Struct, frozen=True, kw_only=True):
     """The client's model name, which the response is to have again; empty where the request named none."""
 
 
+RETRY_AFTER = 1
+"""Seconds. Scrapes and scaling soon change an empty or full pool, and what made a plugin fail may pass."""
+
+
 class Refusal(Struct, frozen=True, kw_only=True):
     """A request that is answered instead of routed."""
 

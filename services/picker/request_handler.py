@@ -20,6 +20,7 @@ from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
+from services.picker.responses.usage import NOTHING, Usage
 from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
@@ -103,9 +104,12 @@ class RequestHandler:
         self.ring.add(decision.to_keep())
         return decision
 
-    def ended(self, decision: Decision, seconds: float, *, aborted: bool = False) -> None:
-        """The request of this decision is over, `seconds` after its headers."""
+    def ended(self, decision: Decision, seconds: float, usage: Usage = NOTHING, *, aborted: bool = False) -> None:
+        """The request of this decision is over, `seconds` after its headers. Called once for each decision."""
         progress = decision.progress
+        if progress.hooks is not None:
+            progress.failures = progress.hooks.completed(seconds, usage, aborted=aborted)
+            progress.hooks = None
         progress.seconds, progress.aborted, progress.placements = seconds, aborted, ()
         if self.log_decisions:
             log.info("request.decided", **decision.summary())

@@ -25,7 +25,8 @@ from services.picker.preparation import prepare
 from services.picker.request import Route
 from services.picker.request_handler import RequestHandler
 from services.picker.responses.reader import ResponseReader
-from services.picker.responses.usage import Usage
+from services.picker.responses.usage import NOTHING, Usage
+from services.picker.scheduling.response_plugins import ResponseHooks
 from services.picker.state.inflight import Charge
 
 HANDED_BACK = "this picker stops; another one takes the request"
@@ -48,6 +49,11 @@ def _withdraw(progress: Progress) -> None:
     placements, progress.placements = progress.placements, ()
     for placement in placements:
         placement(None)
+
+
+def _always() -> bool:
+    """A plugin reads the body of every response."""
+    return True
 
 
 def _no_wake() -> None:
@@ -79,6 +85,8 @@ class RequestStream:
         self._decision: Decision | None = None
         self._reader: ResponseReader | None = None
         self._counted: OpenRequest | None = None
+        self._hooks: ResponseHooks | None = None
+        """Set where a plugin wants to know of every chunk of the response."""
         self._started = handler.clock()
         handler.open += 1
 
@@ -133,13 +141,18 @@ class RequestStream:
         conversation = self._conversation
         relayed = conversation.response.relay(data)
         if relayed is not None:
+            if self._hooks is not None:
+                self._on_chunk(self._hooks)
             return relayed
         now = self._handler.clock()
+        received = conversation.response.received
         if events := conversation.receive(data, now):
             if conversation.body_size > HEAVY:
                 return self._in_steps(events, now)
             self._handle(events, now)
             conversation.sent()
+        elif self._hooks is not None and conversation.response.received > received:
+            self._on_chunk(self._hooks)
         return conversation.responses()
 
     def _in_steps(self, events: Sequence[Event], now: float) -> Iterator[bytes]:
@@ -162,8 +175,8 @@ class RequestStream:
     def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
         decision = self._handler.schedule(prepared, now)
         if isinstance(decision.outcome, Route):
-            self._decision = decision  # producers know of it: should the stream end here, they are told
-        yield b""
+            self._decision = decision  # plugins know of it: should the stream end here, they are told
+            yield b""
         self._decided(decision, now)
         yield b""
 
@@ -224,7 +237,7 @@ class RequestStream:
     def requeue(self) -> None:
         """Queue the request, with the configuration of the moment."""
         prepared = self._prepared
-        if prepared is not None and not self._queues(prepared, self._handler.clock()):
+        if prepared is not None and (prepared.refusal is not None or not self._queues(prepared, self._handler.clock())):
             self.wake()
 
     def released(self) -> None:
@@ -261,7 +274,7 @@ class RequestStream:
             self._reader = _reader(
                 decision.outcome, decision.request.api, handler.limits.response_object, handler.budget
             )
-            self._conversation.route(decision.outcome, self._reader, handler.observes)
+            self._route(decision.outcome, decision.progress.hooks)
         else:
             self._conversation.refuse(decision.outcome)
             handler.ended(decision, handler.clock() - self._started)
@@ -269,6 +282,15 @@ class RequestStream:
             self._ticket.charged()
             self._evictable = self._charge is not None and self._ticket.runs(now)
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
+
+    def _route(self, route: Route, hooks: ResponseHooks | None) -> None:
+        if hooks is None:
+            self._conversation.route(route, self._reader, self._handler.observes)
+            return
+        observes = _always if hooks.reads_body else self._handler.observes
+        self._conversation.route(route, self._reader, observes, tell_headers=hooks.reads_headers)
+        if hooks.reads_chunks:
+            self._hooks = hooks
 
     def _charged(self, endpoint_id: str, decision: Decision) -> Charge:
         in_flight, endpoints = self._handler.view.in_flight, decision.layout.endpoints
@@ -314,6 +336,11 @@ class RequestStream:
             for row in decision.picked[: destinations.index(served)]:
                 view.health.replace(decision.layout.endpoints[row], now)
         self._handler.metrics.served(progress.served_by)
+        if progress.hooks is not None:
+            seconds = self._handler.clock() - self._started
+            wanted = progress.hooks.headers(seconds, progress.status, progress.endpoint, event.headers)
+            if wanted:
+                self._conversation.set_response_headers(wanted)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count
@@ -325,14 +352,24 @@ class RequestStream:
             counted.first_token(now - self._started)
         if self._charge is not None and not (decision.tokens_until_end or self._conversation.response.requested):
             self._charge.release_tokens()
+        if decision.progress.hooks is not None:
+            decision.progress.hooks.body_began(now - self._started, self._usage or NOTHING)
+
+    def _on_chunk(self, hooks: ResponseHooks) -> None:
+        hooks.chunk(self._handler.clock() - self._started, self._usage or NOTHING)
+
+    @property
+    def _usage(self) -> Usage | None:
+        """What the response has reported; None if nobody reads it."""
+        return None if self._reader is None else self._reader.usage
 
     def _complete(self, event: Completed, now: float) -> None:
         handler, response = self._handler, self._conversation.response
         self._stop_waiting()
+        self._hooks = None
         handler.open -= 1
         handler.observing -= response.requested_to_observe
-        seconds = now - self._started
-        usage = None if self._reader is None else self._reader.usage
+        seconds, usage = now - self._started, self._usage
         if self._charge is not None:
             self._charge.release()
             if not event.aborted:
@@ -342,7 +379,7 @@ class RequestStream:
         if self._decision is not None:
             if event.aborted and not response.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
-            handler.ended(self._decision, seconds, aborted=event.aborted)
+            handler.ended(self._decision, seconds, usage or NOTHING, aborted=event.aborted)
         if self._counted is not None:
             if self._counted.status is not None:
                 handler.metrics.response(readable=response.readable, observed=response.observed)

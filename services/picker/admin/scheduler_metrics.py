@@ -59,7 +59,7 @@ def _attempts(requests: RequestMetrics, view: View) -> Iterator[tuple[tuple[str,
 
 
 def _prefix_index(view: View, names: Names) -> Iterator[Metric]:
-    hits = view.prefixes.hits
+    hits = view.prefix_hits
     labels, values = ((), ()) if names.former else (("plugin_name", "plugin_type"), (hits.plugin, INDEXER))
     for kind, name, text, value in (
         (GaugeMetricFamily, "size", "Blocks in the prefix index, over all endpoints", view.prefixes.held),

@@ -8,7 +8,7 @@ The proxy's body mode determines which answer carries the decision:
 Messages may come in any order: `receive` doesn't raise, and `Completed` comes exactly once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain
 
@@ -17,19 +17,18 @@ from google.protobuf.message import DecodeError
 from services.picker import metadata
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.extproc import incoming, outgoing, refusals
-from services.picker.extproc.events import Completed, Event, Limits, Refused, RequestHead, RequestReady
+from services.picker.extproc.events import NO_HEADERS, Completed, Event, Limits, Refused, RequestHead, RequestReady
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
 from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
-from services.picker.request import Headers, Refusal, Route
+from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 _BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
-_NO_HEADERS = Headers()
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 _LONG_ECHO = 2**20
@@ -71,7 +70,7 @@ class Conversation:
         self._modes = GATEWAY_MODES
         """Those that the proxy announces; some announce none."""
         self._state = _IDLE
-        self._headers = _NO_HEADERS
+        self._headers = NO_HEADERS
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
@@ -119,11 +118,16 @@ class Conversation:
         return handle(self, message)
 
     def route(
-        self, route: Route, reader: ResponseReader | None = None, observe: Callable[[], bool] = lambda: False
+        self,
+        route: Route,
+        reader: ResponseReader | None = None,
+        observe: Callable[[], bool] = lambda: False,
+        *,
+        tell_headers: bool = False,
     ) -> None:
         """Answer the request that `RequestReady` told of; `reader` gets to read the response. `observe` says, when that
-        comes from a proxy that shows no bodies, whether to ask for this one. Does nothing when the request is over
-        already.
+        comes from a proxy that shows no bodies, whether to ask for this one; `tell_headers`, whether `ResponseStarted`
+        has the response's headers. Does nothing when the request is over already.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
@@ -149,8 +153,17 @@ class Conversation:
             remove_headers=sorted(control.difference(set_headers)) if control else (),
         )
         self._state = _ROUTED
-        self.response.expect(reader, observe)
+        self.response.expect(reader, observe, tell_headers=tell_headers)
         self._answer_request(mutation, body)
+
+    def set_response_headers(self, headers: Mapping[str, str]) -> None:
+        """Set headers for the client, in the answer to the response headers that `ResponseStarted` has just told of.
+
+        Raises RuntimeError when that answer has been handed out.
+        """
+        if not self._answers:
+            raise RuntimeError(f"the response headers have been answered: {self!r}")
+        self._answers[-1] += outgoing.set_response_headers(headers)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer the request that `RequestReady` told of with an error. Does nothing when it is over already.
@@ -206,7 +219,7 @@ class Conversation:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
         if self._state is _ROUTED:
             self._body.clear()
-            self._headers, self._head, self._subset = _NO_HEADERS, None, None
+            self._headers, self._head, self._subset = NO_HEADERS, None, None
 
     def end(self, now: float) -> list[Event]:
         """The stream has ended: half-closed, cancelled, or lost."""

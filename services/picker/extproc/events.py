@@ -7,6 +7,7 @@ from msgspec import Struct
 from services.picker.request import Headers, Refusal
 from shared.quantities import Size
 
+NO_HEADERS = Headers()
 _ENTRY = 64
 """Bytes of an entry of a subset hint, generously: an IPv6 address and a port with the tags around them have 60."""
 
@@ -78,6 +79,8 @@ class ResponseStarted(Struct, frozen=True):
     """HTTP status; None when the proxy didn't show it."""
     served: str | None
     """`address:port` of the endpoint that answered; None when the proxy doesn't tell."""
+    headers: Headers = NO_HEADERS
+    """The response's, if they were asked for and aren't too many."""
 
 
 class ResponseBodyStarted(Struct, frozen=True):

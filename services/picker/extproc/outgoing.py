@@ -130,6 +130,14 @@ def answer_response_headers(bodies: BodyMode | None = None, *, changes: bool = T
     return _serialized(answer)
 
 
+def set_response_headers(headers: Mapping[str, str]) -> bytes:
+    """What sets these headers for the client when it follows an answer to response headers: messages that follow each
+    other are one."""
+    answer = _pb.ProcessingResponse()
+    _set_headers(answer.response_headers.response.header_mutation.set_headers, headers)
+    return _serialized(answer)
+
+
 def replace_response(body: bytes, *, whole: bool) -> bytes:
     """The answer that puts `body` in a chunk's place (STREAMED), or in that of the `whole` response (BUFFERED)."""
     answer = _pb.ProcessingResponse()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.picker.extproc import incoming, outgoing, wire
-from services.picker.extproc.events import Event, ResponseBodyStarted, ResponseStarted
+from services.picker.extproc.events import NO_HEADERS, Event, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
@@ -38,6 +38,7 @@ class Response:
         self._most_headers = most_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
+        self._tell_headers = False
         self._pieces: wire.ChunkReader | None = None
         """Set while chunks go back undecoded."""
         self._body_started = False
@@ -61,10 +62,10 @@ class Response:
             return self.mode is _BUFFERED
         return self.started and (self.mode is _NONE or self.requested)
 
-    def expect(self, reader: ResponseReader | None, observe: Callable[[], bool]) -> None:
+    def expect(self, reader: ResponseReader | None, observe: Callable[[], bool], *, tell_headers: bool = False) -> None:
         """The request is routed: `reader` reads the response. `observe` says whether to request a body that it only
-        reads."""
-        self._reader, self._observe = reader, observe
+        reads, and `tell_headers` whether anyone else reads the headers."""
+        self._reader, self._observe, self._tell_headers = reader, observe, tell_headers
 
     def headers(self, message: Message, answers: list[bytes]) -> list[Event]:
         """The response headers. Those of a second response are answered, and no event."""
@@ -74,7 +75,9 @@ class Response:
             return []
         self.started = True
         answers.append(self._answer_headers(shown))
-        return [ResponseStarted(incoming.read_status(shown), message.context.served)]
+        told = self._tell_headers and len(shown.headers.headers) <= self._most_headers
+        headers = incoming.read_headers(shown) if told else NO_HEADERS
+        return [ResponseStarted(incoming.read_status(shown), message.context.served, headers)]
 
     def _answer_headers(self, shown: Any) -> bytes:
         """Decides whether to read the body, and requests it if the proxy doesn't send it."""

@@ -6,6 +6,7 @@ numbers that it was made with.
 
 from collections.abc import Callable, Collection, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ EVER = np.finfo(np.float64).min
 """A time before which nothing was sampled, and after which everything that ever was."""
 
 
-_NOTHING: Mapping[Plugin, Any] = {}
+_NOTHING: Mapping[Plugin, Any] = MappingProxyType({})
 
 OnPluginFailure = Callable[[str, Exception, str], None]
 """Hears of a plugin's failure: the plugin's name, the exception, the request's id."""
@@ -117,6 +118,8 @@ class Cycle:
         """Results of `Producer.prepare`, by the producer."""
         self.unprepared: Collection[str] = ()
         """Producers whose `prepare` failed."""
+        self.remembered: Mapping[Plugin, Any] = _NOTHING
+        """What plugins remember until the request is over, by plugin."""
         self._products: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         """What was read, by name; of several samples of one attribute that of the most endpoints stands."""
@@ -130,6 +133,10 @@ class Cycle:
         """Record that the plugin raised, or that its result can't be used. The decision goes on without it."""
         self.failures.append(PluginFailure(plugin.name, role.value, reason_of(error)))
         self.failed(plugin.name, error, self.request.id)
+
+    def remember(self, plugin: Plugin, value: Any) -> None:
+        """Keep what a plugin needs until the request is over. Its response has it: `exchange.remembered[plugin]`."""
+        self.remembered = {**self.remembered, plugin: value}
 
     def put(self, key: AttributeKey[T], value: T) -> None:
         """Store what a producer found out about this request."""

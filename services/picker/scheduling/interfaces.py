@@ -5,9 +5,10 @@ from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from services.picker.request import Refusal, Request
+from services.picker.request import Headers, Refusal, Request
+from services.picker.scheduling.checks import OnFailure
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.record import Plan, ProfileRun
+from services.picker.scheduling.record import Exchange, Plan, ProfileRun
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Plugin, Role, Tier
 
@@ -94,10 +95,12 @@ class ProfileHandler(Plugin):
 
 class Producer(Plugin):
     """Produces data about a request before it is scheduled, and learns where the request went. If it fails, its
-    products are absent for this request."""
+    products are absent for this request, or the request is refused."""
 
     ROLES = frozenset({Role.DATA_PRODUCER})
     TIER = Tier.PICKER
+    ON_FAILURE: ClassVar[OnFailure] = "skip"
+    """Of `prepare`, also when it is late, and of `produce`."""
     BOUNDED: ClassVar[bool] = False
     """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
     to it. A subclass states it anew."""
@@ -129,10 +132,11 @@ class Producer(Plugin):
 
 class Admitter(Plugin):
     """Refuses requests before they are scheduled. It is active when the document lists it. If it fails, the request
-    goes on."""
+    goes on, or is refused."""
 
     ROLES = frozenset({Role.ADMITTER})
     TIER = Tier.PICKER
+    ON_FAILURE: ClassVar[OnFailure] = "skip"
 
     def admit(self, cycle: Cycle, rows: Rows) -> Refusal | None:
         """Why the request is refused; None if it isn't. Producers have run, `rows` are the candidates."""
@@ -141,14 +145,54 @@ class Admitter(Plugin):
 
 class PreRequest(Plugin):
     """Acts on a request whose destination is known. It is active when the document lists it. If it fails, the request
-    goes on without it."""
+    goes on without it, or is refused."""
 
     ROLES = frozenset({Role.PRE_REQUEST})
     TIER = Tier.PICKER
+    ON_FAILURE: ClassVar[OnFailure] = "skip"
 
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
         """Headers to set on the request, or why it is refused after all. `picked` are the rows of its destinations,
         the first choice first."""
+        raise NotImplementedError
+
+
+class ResponseHeaderProcessor(Plugin):
+    """Acts on the headers of a response, and sets headers for the client. It is active when the document lists it. If
+    it fails, the response goes on without its headers."""
+
+    ROLES = frozenset({Role.RESPONSE_HEADERS})
+    TIER = Tier.PICKER
+
+    def response_headers(self, exchange: Exchange, headers: Headers) -> Mapping[str, str]:
+        """Headers to set on the response. `headers` are the response's; none if it has more than a picker reads."""
+        raise NotImplementedError
+
+
+class ResponseBodyProcessor(Plugin):
+    """Learns how the body of a response comes. It is active when the document lists it, and the picker then requests
+    the bodies that it can read from a proxy that shows none. If it fails, nothing else changes."""
+
+    ROLES = frozenset({Role.RESPONSE_BODY})
+    TIER = Tier.PICKER
+    EVERY_CHUNK: ClassVar[bool] = False
+    """Whether it is called for every chunk, not only at the beginning and the end: each call delays the response."""
+
+    def response_body(self, exchange: Exchange, *, first: bool, last: bool) -> None:
+        """A piece of the body has come: the `first`, or the `last` if it is complete. A body in one piece makes both
+        calls; one that breaks off has no last call."""
+        raise NotImplementedError
+
+
+class CompletionProcessor(Plugin):
+    """Learns how requests end. It is active when the document lists it. If it fails, nothing else changes."""
+
+    ROLES = frozenset({Role.COMPLETION})
+    TIER = Tier.PICKER
+
+    def completed(self, exchange: Exchange) -> None:
+        """The request is over. Called exactly once for each request for which an endpoint was picked: also if it was
+        refused afterwards, failed, or was aborted by its client or by the end of the picker. Its load is released."""
         raise NotImplementedError
 
 

@@ -1,10 +1,14 @@
 """The record of a profile's run, step by step: enough to explain the pick, cheap enough to keep for every request."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
-from services.picker.state.layout import Floats, Rows
+from services.picker.request import Refusal
+from services.picker.responses.usage import NOTHING, Usage
+from services.picker.state.layout import Floats, Layout, Rows
+from shared.plugin import Plugin
 
 
 class PluginFailure(Struct, frozen=True):
@@ -66,3 +70,33 @@ class Plan(Struct, frozen=True):
     """Further endpoints by role, such as `prefill`. Each is charged with the request, too."""
     set_headers: Mapping[str, str] = {}
     """Headers that tell the primary endpoint of the others."""
+
+
+class Exchange(Struct, kw_only=True):
+    """A scheduled request and what is known of its response so far, for the plugins that act on it. They don't change
+    it. It holds no prompt, and nothing of it is kept when the request is over."""
+
+    request_id: str
+    model: str
+    """The target model."""
+    priority: int
+    layout: Layout
+    """The endpoints of the decision: rows are positions among them."""
+    runs: Mapping[str, ProfileRun]
+    """By profile."""
+    picked: tuple[int, ...]
+    """Rows that the primary profile picked, the first choice first."""
+    refusal: Refusal | None
+    """Why the request was refused after the pick; None if it was routed."""
+    remembered: Mapping[Plugin, Any]
+    """What plugins kept with `Cycle.remember`, by plugin."""
+    status: int | None = None
+    """HTTP status of the response; None before it begins, and where the proxy doesn't show it."""
+    endpoint: str = ""
+    """The id of the endpoint that serves, or its address if no endpoint has it; empty as long as that isn't known."""
+    usage: Usage = NOTHING
+    """The tokens that the response has reported so far."""
+    seconds: float = 0.0
+    """Since the request's headers."""
+    aborted: bool = False
+    """Whether it ended before its response was complete."""

@@ -4,13 +4,12 @@ pre-request plugins.
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
-import re
 from collections.abc import Mapping
 from time import perf_counter
 from typing import Any
 
-from services.picker.metadata import DESTINATION
 from services.picker.request import Refusal
+from services.picker.scheduling.checks import check_headers, checked_refusal, refusal_without
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import (
     Admitter,
@@ -26,15 +25,13 @@ from services.picker.scheduling.interfaces import (
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.profile import Observe, Profile, untimed
 from services.picker.scheduling.record import Plan, ProfileRun
+from services.picker.scheduling.response_plugins import ResponsePlugins
 from shared.config.loaded import LoadedConfig, ProfileSpec
 from shared.config.problems import Invalid, Problem
 from shared.plugin import Plugin, Role
 from shared.plugin_failures import reason_of
 
 _NO_HEADERS: Mapping[str, str] = {}
-_HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,256}")
-_RESERVED = frozenset({DESTINATION, "connection", "content-length", "host", "te", "transfer-encoding", "upgrade"})
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")
 
 
 class Scheduler:
@@ -63,6 +60,8 @@ class Scheduler:
         """Producers that may need time before a request is scheduled."""
         self._admitters = tuple(each for each in plugins.values() if isinstance(each, Admitter))
         self._pre_request = tuple(each for each in plugins.values() if isinstance(each, PreRequest))
+        self.response_plugins = ResponsePlugins(plugins.values()) or None
+        """Those that act on responses and on the end of requests; None if there are none."""
         self._weigher = next(
             (plugin for plugin in plugins.values() if isinstance(plugin, InFlightLoadProducer)),
             InFlightLoadProducer(InFlightLoadProducer.TYPE),
@@ -70,8 +69,8 @@ class Scheduler:
         self.tokens_until_end = self._weigher.until_end
         """Whether a request's tokens are in flight until its end; else until its response begins to come."""
 
-    def produce(self, cycle: Cycle) -> None:
-        """Run the producers."""
+    def produce(self, cycle: Cycle) -> Refusal | None:
+        """Run the producers. A refusal if one fails without which no request goes on."""
         started = perf_counter()
         for producer, products, unchecked, observe in self._producing:
             if producer.name in cycle.unprepared:
@@ -84,9 +83,12 @@ class Scheduler:
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
                 for key in products:
                     cycle.drop(key)
+                if producer.ON_FAILURE == "refuse":
+                    return refusal_without(producer, Role.DATA_PRODUCER)
             ended = perf_counter()
             observe(ended - started)
             started = ended
+        return None
 
     def admit(self, cycle: Cycle) -> Refusal | None:
         """The first refusal of an admitter, in the order of the document; None if all admit the request."""
@@ -94,9 +96,11 @@ class Scheduler:
             try:
                 refusal = admitter.admit(cycle, cycle.candidates)
                 if refusal is not None:
-                    return _checked_refusal(refusal)
+                    return checked_refusal(refusal)
             except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
                 cycle.plugin_failed(admitter, Role.ADMITTER, error)
+                if admitter.ON_FAILURE == "refuse":
+                    return refusal_without(admitter, Role.ADMITTER)
         return None
 
     def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], Plan]:
@@ -116,7 +120,7 @@ class Scheduler:
                 if wanted.profile not in runs or not runs[wanted.profile].picked:
                     raise ValueError(f"role {role!r}: the profile {wanted.profile!r} has picked nothing")
             if plan.set_headers:
-                _check_headers(plan.set_headers)
+                check_headers(plan.set_headers)
         except Exception as error:  # noqa: BLE001 - as above: the first profile decides alone
             cycle.plugin_failed(handler, Role.PROFILE_HANDLER, error)
             primary = self._names[0]
@@ -134,11 +138,13 @@ class Scheduler:
             try:
                 result = plugin.pre_request(cycle, picked)
                 if isinstance(result, Refusal):
-                    return _checked_refusal(result)
-                _check_headers(result)
+                    return checked_refusal(result)
+                check_headers(result)
                 headers.update(result)
             except Exception as error:  # noqa: BLE001 - as above
                 cycle.plugin_failed(plugin, Role.PRE_REQUEST, error)
+                if plugin.ON_FAILURE == "refuse":
+                    return refusal_without(plugin, Role.PRE_REQUEST)
         return headers
 
     def picked(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
@@ -170,27 +176,6 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"<Scheduler {', '.join(map(repr, self._profiles.values()))}>"
-
-
-def _check_headers(headers: Mapping[str, str]) -> None:
-    """Raises ValueError for what can't be set as headers."""
-    for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"{name!r}: {value!r} is no header")
-        if name in _RESERVED:
-            raise ValueError(f"{name} is the picker's own header, or the proxy's")
-
-
-def _checked_refusal(refusal: object) -> Refusal:
-    """Raises ValueError or TypeError for a refusal that clients can't be sent."""
-    if not isinstance(refusal, Refusal):
-        raise TypeError(f"{refusal!r} is no Refusal")
-    if not 400 <= refusal.status <= 599:
-        raise ValueError(f"status {refusal.status}: 400 to 599 are expected")
-    if not _HEADER_VALUE.fullmatch(refusal.reason):
-        raise ValueError(f"reason: {refusal.reason!r} is no header")
-    refusal.message.encode()
-    return refusal
 
 
 def _state(producer: Producer) -> dict[str, Any]:

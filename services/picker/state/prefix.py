@@ -9,6 +9,7 @@ nothing.
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Protocol
 
 import numpy as np
 import xxhash
@@ -58,14 +59,33 @@ class PrefixHits:
         self.bytes.observe(matched * block_bytes)
 
 
-class PrefixIndex:
+class PrefixIndex(Protocol):
+    """Which endpoints hold which blocks, by hashes that stand for whole prefixes. Whoever knows fills it: a producer
+    with its placements, a reader of the servers' KV events, another picker. Each `add` stands until its `forget`."""
+
+    def match(self, hashes: Sequence[int]) -> Floats:
+        """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
+        ...
+
+    def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
+        """The endpoint holds these blocks, or is about to; beyond `capacity` those that it used least recently are
+        forgotten. Nothing for an endpoint that isn't in the layout."""
+        ...
+
+    def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
+        """What one `add` said isn't so, or is so no longer. The endpoint keeps the blocks that other ones stand behind.
+        Blocks that it isn't known to hold are ignored."""
+        ...
+
+
+class LruPrefixIndex(PrefixIndex):
     """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}
         self._slots: dict[str, int] = {}
         self._blocks: list[dict[int, int]] = []
-        """Each slot's hashes, least recently used first, and how many placements stand behind each."""
+        """Each slot's hashes, least recently used first, and how many `add`s stand behind each."""
         self._free: list[int] = []
         self._retired: list[int] = []
         self._layout = Layout()
@@ -74,7 +94,6 @@ class PrefixIndex:
         """The same as an array, made when many are looked up at once."""
         self._live = 0
         """The bits of the layout's endpoints."""
-        self.hits = PrefixHits()
 
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
@@ -90,7 +109,6 @@ class PrefixIndex:
             self._live |= 1 << slot
 
     def match(self, hashes: Sequence[int]) -> Floats:
-        """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
         counts = np.zeros(len(self._layout))
         alive = self._live
         holders = self._holders.get
@@ -109,7 +127,6 @@ class PrefixIndex:
         return counts
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
-        """The endpoint is about to hold these blocks; beyond `capacity` its least recently used ones are forgotten."""
         slot = self._slot(endpoint_id)
         if slot is None:
             return
@@ -129,9 +146,7 @@ class PrefixIndex:
                 del blocks[block]
             self._drop(oldest, bit)
 
-    def withdraw(self, endpoint_id: str, hashes: Sequence[int]) -> None:
-        """A placement came to nothing: the endpoint never got these blocks by it. It keeps those that other placements
-        stand behind."""
+    def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
         slot = self._slots.get(endpoint_id)
         if slot is None:
             return
@@ -214,4 +229,4 @@ class PrefixIndex:
             counts[self._rows[slots]] = depth
 
     def __repr__(self) -> str:
-        return f"<PrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"
+        return f"<LruPrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"

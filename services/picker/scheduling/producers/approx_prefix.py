@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from services.picker.request import BYTES_PER_TOKEN
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Placement, Producer
-from services.picker.state.prefix import block_hashes
+from services.picker.state.prefix import PrefixIndex, block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
 from shared.plugin import Input
@@ -112,13 +112,13 @@ class ApproxPrefixProducer(Producer):
         self.blocks += match.total
         self.hits += matched
         first, view = cycle.layout.endpoints[row].id, cycle.view
-        index = view.prefixes
-        index.hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
+        index: PrefixIndex = view.prefixes
+        view.prefix_hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 
         def served_by(id: str | None) -> None:
             row = None if id is None else view.layout.index.get(id)
-            index.withdraw(first, hashes)
+            index.forget(first, hashes)
             if id is not None and row is not None:
                 index.add(id, hashes, self._capacity(view, row, block))
 

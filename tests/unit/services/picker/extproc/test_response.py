@@ -1,8 +1,12 @@
 """The response half: what is shown to a reader, and how a body goes back that isn't the one that came."""
 
-import pytest
+from collections.abc import Callable
 
-from services.picker.extproc.events import Completed, Limits, ResponseBodyStarted
+import pytest
+from msgspec import structs
+
+from services.picker.extproc.conversation import Conversation
+from services.picker.extproc.events import Completed, Limits, ResponseBodyStarted, ResponseStarted
 from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.extproc.response import WHOLE
@@ -11,10 +15,12 @@ from services.picker.responses.usage import Usage
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
+    ROUTE,
     Answer,
     Proxy,
     body,
     headers,
+    read,
     response_body,
     response_trailers,
 )
@@ -281,3 +287,33 @@ def test_pieces_of_a_response_that_is_observed_are_answered_without_being_decode
     assert got(proxy, [EVENT, EVENT, EVENT[:9], EVENT[9:], usage, b""]) == EVENT * 3 + usage
     assert (proxy.relayed, proxy.conversation.response.observed) == (4, True)
     assert (reader.usage, proxy.conversation.response.received) == (Usage(3, 2, None), 3 * len(EVENT) + len(usage))
+
+
+@pytest.mark.parametrize("end", [False, True], ids=["with a body", "without"])
+@pytest.mark.parametrize("response", list(BodyMode), ids=lambda mode: mode.name)
+@pytest.mark.parametrize("make", [lambda: None, renaming], ids=["passes", "changes"])
+def test_headers_for_the_client_go_with_the_answer_to_the_response_headers(
+    response: BodyMode, make: Callable[[], ResponseReader | None], end: bool
+) -> None:
+    """The rest of the answer stays: what it asks for, and the length that it removes."""
+    modes = (BodyMode.BUFFERED, response)
+    plain = begin(routed(modes, make()), length=50, end=end)
+    conversation = routed(modes, make()).conversation
+    shown = {":status": "200", "content-type": "application/json", "content-length": "50"}
+    conversation.receive(headers(shown, phase="response_headers", end=end).SerializeToString(), 2.0)
+    conversation.set_response_headers({"x-session-token": "a1", "x-two": "2"})
+    (answer,) = map(read, conversation.responses())
+    assert answer == structs.replace(plain, set_headers={"x-session-token": "a1", "x-two": "2"})
+    with pytest.raises(RuntimeError, match="have been answered"):
+        conversation.set_response_headers({"x-late": "1"})
+
+
+@pytest.mark.parametrize(("told", "names"), [(True, [":status", "server"]), (False, [])])
+def test_response_headers_are_told_if_asked_for(told: bool, names: list[str]) -> None:
+    conversation = Conversation(Limits(), lambda: "made-id")
+    conversation.receive(headers({":path": "/v1/models"}, modes=LEAN, end=True).SerializeToString(), 1.0)
+    conversation.route(ROUTE, tell_headers=told)
+    shown = headers({":status": "200", "server": "vllm"}, phase="response_headers")
+    (event,) = conversation.receive(shown.SerializeToString(), 2.0)
+    assert isinstance(event, ResponseStarted)
+    assert list(event.headers.names()) == names

@@ -1,17 +1,17 @@
 import pytest
 
 from services.picker.state.layout import Layout
-from services.picker.state.prefix import FEW, PrefixIndex, block_hashes
+from services.picker.state.prefix import FEW, LruPrefixIndex, block_hashes
 from tests.unit.services.picker.world import endpoint
 
 
-def index(*names: str) -> PrefixIndex:
-    made = PrefixIndex()
+def index(*names: str) -> LruPrefixIndex:
+    made = LruPrefixIndex()
     made.relayout(Layout([endpoint(name) for name in names]))
     return made
 
 
-def matches(made: PrefixIndex, hashes: list[int]) -> list[float]:
+def matches(made: LruPrefixIndex, hashes: list[int]) -> list[float]:
     counts: list[float] = made.match(hashes).tolist()
     return counts
 
@@ -67,10 +67,10 @@ def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_litt
     assert matches(made, [0, 1, 2]) == [2]
 
 
-def test_a_block_stays_until_its_last_placement_is_withdrawn() -> None:
+def test_a_block_stays_until_its_last_placement_is_forgotten() -> None:
     made = index("a1")
     for _ in range(3):
         made.add("a1", [1], 100)
     for held in (1, 1, 0):
-        made.withdraw("a1", [1])
+        made.forget("a1", [1])
         assert matches(made, [1]) == [held]

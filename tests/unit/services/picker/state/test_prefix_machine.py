@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.picker.state.layout import Layout
-from services.picker.state.prefix import PrefixIndex
+from services.picker.state.prefix import LruPrefixIndex
 from tests.unit.services.picker.world import endpoint
 
 NAMES = [f"a{number}" for number in range(12)]
@@ -17,7 +17,7 @@ PROMPTS = st.lists(st.integers(1, 9), unique=True, max_size=6)
 class PrefixMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.index = PrefixIndex()
+        self.index = LruPrefixIndex()
         self.layout = Layout()
         self.blocks: dict[str, list[int]] = {}
         self.placed: dict[str, Counter[int]] = {}
@@ -44,8 +44,8 @@ class PrefixMachine(RuleBasedStateMachine):
             self.placed[name] = Counter({block: counts[block] for block in self.blocks[name]})
 
     @rule(name=st.sampled_from(NAMES), prompt=PROMPTS)
-    def placement_is_withdrawn(self, name: str, prompt: list[int]) -> None:
-        self.index.withdraw(name, prompt)
+    def placement_is_forgotten(self, name: str, prompt: list[int]) -> None:
+        self.index.forget(name, prompt)
         if name in self.blocks:
             self.placed[name] -= Counter(prompt)
             self.blocks[name] = [block for block in self.blocks[name] if block in self.placed[name]]

@@ -110,4 +110,5 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
             "prefix_blocks": 3,
         }
     ]
-    assert repr(view) == ("<View 1 endpoints, <InFlight 1 own requests, 1 peers>, <PrefixIndex 3 blocks, 1 endpoints>>")
+    in_flight, prefixes = "<InFlight 1 own requests, 1 peers>", "<LruPrefixIndex 3 blocks, 1 endpoints>"
+    assert repr(view) == f"<View 1 endpoints, {in_flight}, {prefixes}>"

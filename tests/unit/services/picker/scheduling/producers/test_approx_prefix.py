@@ -1,9 +1,14 @@
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 
 from services.picker.request import Request
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, ApproxPrefixProducer
+from services.picker.state.layout import Floats
+from services.picker.state.prefix import PrefixIndex
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
 from tests.unit.services.picker.world import cycle, pool, report, request
@@ -50,6 +55,32 @@ def test_the_first_choice_keeps_what_other_requests_have_brought_there() -> None
     place(made, view, request(b"x" * 512 + b"y" * 256), 0)
     served_by("a2")
     assert match(made, view, request(b"x" * 512 + b"y" * 512)).matched.tolist() == [3, 4]
+
+
+class Told(PrefixIndex):
+    """An index that another source fills: the second of two endpoints holds the first three blocks of everything."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, int]] = []
+
+    def match(self, hashes: Sequence[int]) -> Floats:
+        return np.array([0.0, min(3.0, len(hashes))])
+
+    def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
+        self.told.append(("add", endpoint_id, len(hashes)))
+
+    def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
+        self.told.append(("forget", endpoint_id, len(hashes)))
+
+
+def test_any_index_serves_that_matches_adds_and_forgets() -> None:
+    view, made, index = pool("a1", "a2"), producer(), Told()
+    assert len(view.layout) == 2
+    view.prefixes = index  # type: ignore[assignment]
+    assert match(made, view, request(b"x" * 1024)).matched.tolist() == [0, 3]
+    served_by = place(made, view, request(b"x" * 1024), 1)
+    served_by("a1")
+    assert index.told == [("add", "a2", 4), ("forget", "a2", 4), ("add", "a1", 4)]
 
 
 def test_an_endpoint_that_has_gone_gets_no_blocks_and_the_first_choice_keeps_none() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from services.picker.flow_control.admission import Wait
+from services.picker.flow_control.ticket import Wait
 from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.interfaces import Placement

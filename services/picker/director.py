@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
-from services.picker.flow_control.admission import Ticket
+from services.picker.flow_control.ticket import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path

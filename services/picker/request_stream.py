@@ -19,7 +19,7 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
-from services.picker.flow_control.admission import EVICTION, Ticket
+from services.picker.flow_control.ticket import EVICTION, Ticket
 from services.picker.flow_control.waiting import Outcome
 from services.picker.preparation import prepare
 from services.picker.request import Route

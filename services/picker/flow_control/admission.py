@@ -6,29 +6,22 @@ happened that a waiting request may profit from, and when a deadline is due; `wa
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE, SCRAPE_GRACE
 from services.picker.flow_control.pool_gauge import PoolGauge
 from services.picker.flow_control.settings import FlowControlSettings
+from services.picker.flow_control.ticket import Owner, Ticket
 from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
 from services.picker.metadata import (
-    EVICTED,
     FAIRNESS_HEADERS,
-    REJECTED_CANCELLED,
-    REJECTED_EXPIRED,
-    REJECTED_NO_ENDPOINTS,
-    REJECTED_SATURATED,
-    REJECTED_SHUTTING_DOWN,
     SLO_TTFT_HEADERS,
 )
-from services.picker.request import Refusal, Request, prompt_tokens
+from services.picker.request import Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
 from services.picker.state.view import View
@@ -46,105 +39,8 @@ ARRIVAL, RELEASE, FRAME, ENDPOINTS, PEER, DUE = (
 )
 """What may let a request go, as explanations say it."""
 
-RETRY_AFTER = 1
-"""Seconds, where no drain rate says."""
-
 OnOutcome = Callable[[Waiting, Outcome, float], None]
 """Hears how each wait ends, and when."""
-
-
-class Owner(Protocol):
-    """Who waits with a request."""
-
-    def released(self) -> None:
-        """The wait is over; the ticket says how. One that was dispatched takes room until the ticket is `charged`."""
-
-    def requeue(self) -> None:
-        """Another configuration: queue anew."""
-
-    def evict(self) -> None:
-        """End the running request."""
-
-
-class Wait(Struct, frozen=True):
-    """What is kept of a request's wait."""
-
-    flow: str
-    band: int
-    ahead: int
-    """Requests that waited in the band when it came."""
-    seconds: float
-    released_by: str
-    """The event on which it left; empty if it didn't wait, or left without a dispatch."""
-
-
-class Ticket:
-    """One request's place with a controller, from its arrival to its end."""
-
-    __slots__ = ("_admission", "_controller", "_evictable", "_pending", "ended_at", "item", "outcome", "owner")
-
-    def __init__(self, admission: "FlowAdmission", controller: FlowController, item: Waiting, owner: Owner) -> None:
-        self.item = item
-        self.owner = owner
-        self.outcome: Outcome | None = None
-        """None while it waits."""
-        self._admission, self._controller = admission, controller
-        self.ended_at = 0.0
-        """When its wait ended."""
-        self._pending: PoolGauge | None = None
-        """That which counts it until its endpoint is charged."""
-        self._evictable = ""
-
-    def pend(self, gauge: PoolGauge) -> None:
-        """It is dispatched, and no endpoint is charged yet: the gauge counts it."""
-        self._pending = gauge
-        gauge.pending += 1
-
-    def charged(self) -> None:
-        """Its endpoint is charged, or it was refused."""
-        if self._pending is not None:
-            self._pending.pending -= 1
-            self._pending = None
-
-    def runs(self, now: float) -> bool:
-        """An endpoint works on it. Whether it may be evicted."""
-        evictor = self._admission.evictor
-        if evictor is None:
-            return False
-        self._evictable = evictor.track(self.item.priority, now, self.owner.evict)
-        return bool(self._evictable)
-
-    def cancel(self, now: float) -> None:
-        """Nobody waits for it any longer. Does nothing once it was let go."""
-        self._controller.cancel(self.item, now)
-
-    def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        """It is over, whatever became of it."""
-        self.charged()
-        self._controller.finished(self.item, now, prompt_tokens, completion_tokens)
-        if self._evictable and self._admission.evictor is not None:
-            self._admission.evictor.ended(self._evictable, now)
-        self._admission.notify(RELEASE)
-
-    def refusal(self, now: float) -> Refusal | None:
-        """The answer to a request whose wait has ended without a dispatch; None while it waits, and when it runs."""
-        if self.outcome is None or self.outcome is Outcome.DISPATCHED:
-            return None
-        refusal = _REFUSALS[self.outcome]
-        if self.outcome in _FULL:
-            return replace(refusal, retry_after=self._controller.retry_after(now))
-        return refusal
-
-    def wait(self) -> Wait:
-        """What to keep of it."""
-        item = self.item
-        return Wait(
-            flow=item.flow,
-            band=item.priority,
-            ahead=item.ahead,
-            seconds=max(self.ended_at - item.enqueued_at, 0.0),
-            released_by=item.released_by,
-        )
 
 
 class FlowAdmission:
@@ -216,7 +112,7 @@ class FlowAdmission:
             slo_deadline=slo_deadline(received, headers.first_of(*SLO_TTFT_HEADERS)),
             deadline=received + grpc_timeout(headers.get("grpc-timeout")),
         )
-        ticket = Ticket(self, controller, item, owner)
+        ticket = Ticket(controller, self.evictor, item, owner, self._released)
         gauge = self.gauge
         gauge.expect(tokens)
         ticket.outcome = outcome = controller.admit(item, now, gauge.at(now))
@@ -359,29 +255,6 @@ class FlowAdmission:
     def __repr__(self) -> str:
         return f"<FlowAdmission {self.controller!r}>"
 
-
-def _refusal(status: int, message: str, reason: str, retry_after: int | None = RETRY_AFTER) -> Refusal:
-    kind = "rate_limit_exceeded" if status == 429 else "service_unavailable"
-    return Refusal(status=status, message=message, kind=kind, reason=reason, retry_after=retry_after)
-
-
-_REFUSALS = {
-    Outcome.REJECTED_CAPACITY: _refusal(
-        429, "request rejected pre-queue: queue at capacity; try again later", REJECTED_SATURATED
-    ),
-    Outcome.REJECTED_NO_ENDPOINTS: _refusal(
-        503, "no endpoints available: request rejected pre-queue: no model server is ready", REJECTED_NO_ENDPOINTS
-    ),
-    Outcome.EXPIRED: _refusal(429, "request timed out in queue: the pool was saturated for too long", REJECTED_EXPIRED),
-    Outcome.EXPIRED_NO_ENDPOINTS: _refusal(
-        503, "request timed out in queue and no endpoints are available", REJECTED_NO_ENDPOINTS
-    ),
-    Outcome.CANCELLED: _refusal(503, "client disconnected while the request waited", REJECTED_CANCELLED, None),
-    Outcome.SHUT_DOWN: _refusal(503, "flow controller shutting down: this picker stops", REJECTED_SHUTTING_DOWN),
-}
-_FULL = (Outcome.REJECTED_CAPACITY, Outcome.EXPIRED)
-"""Those for which the drain rate says when to try again."""
-EVICTION = _refusal(429, "request evicted by flow control: one of a higher priority needs its place", EVICTED)
 
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 

@@ -7,7 +7,7 @@ says that there are more.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from math import ceil, exp, inf, isnan
+from math import inf, isnan
 from typing import Protocol
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from services.picker.flow_control.band import LINGER, Band, OnPolicyFailure
 from services.picker.flow_control.deadlines import Deadlines
 from services.picker.flow_control.division import Division
+from services.picker.flow_control.drain_rate import DrainRate
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
@@ -28,9 +29,6 @@ OVERDUE = 3.0
 """Seconds after which peers that hold a higher band, with room for it, and dispatch nothing no longer count."""
 COMPLETION_WEIGHT = 2
 """Prompt tokens that a completion token costs as much as."""
-MOST_RETRY_AFTER = 60
-_RATE_OVER = 10.0
-"""Seconds over which the drain rate is averaged."""
 
 
 class Pool(Protocol):
@@ -93,7 +91,7 @@ class FlowController:
         """Bands that only peers hold: since when they have kept lower ones here from dispatch, and their progress."""
         self._gates: list[tuple[int, float]] = []
         """The bands at which the last dispatch stopped, and their ceilings."""
-        self._rate, self._rate_at = 0.0, 0.0
+        self._drained = DrainRate()
         self.want({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ class FlowController:
                     return self.enqueue(item, now)
                 break
         band.pass_through(item, self._flow_of(item, band), now)
-        self._drained(now)
+        self._drained.note(now)
         return Outcome.DISPATCHED
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
@@ -288,7 +286,7 @@ class FlowController:
                 continue
             item = band.dispatch(flow, now)
             self._gone(item)
-            self._drained(now)
+            self._drained.note(now)
             return item
         return None
 
@@ -393,20 +391,9 @@ class FlowController:
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
             self._failed(fairness, error)
 
-    # ---- how fast it goes ------------------------------------------------------------------------------------------
-
-    def _drained(self, now: float) -> None:
-        self._rate = self._drain_rate(now) + 1 / _RATE_OVER
-        self._rate_at = now
-
-    def _drain_rate(self, now: float) -> float:
-        return self._rate * exp(-max(now - self._rate_at, 0.0) / _RATE_OVER)
-
     def retry_after(self, now: float) -> int:
-        """Seconds until the queue, as long as it is, will have drained at the rate of late: for `Retry-After`."""
-        rate = self._drain_rate(now)
-        wait = self.requests / rate if rate > 0 else inf if self.requests else 0.0
-        return max(1, ceil(min(wait, MOST_RETRY_AFTER)))
+        """Seconds until the queue, as long as it is, will have drained: for `Retry-After`."""
+        return self._drained.seconds(self.requests, now)
 
     def __repr__(self) -> str:
         return f"<FlowController {self.requests} waiting in {len(self._bands)} bands, {self.peers!r}>"

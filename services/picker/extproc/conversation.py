@@ -158,9 +158,12 @@ class Conversation:
 
     def set_response_headers(self, headers: Mapping[str, str]) -> None:
         """Set headers for the client, in the answer to the response headers that `ResponseStarted` has just told of.
+        Does nothing when the request is over already.
 
         Raises RuntimeError when that answer has been handed out.
         """
+        if self._state is not _ROUTED:
+            return
         if not self._answers:
             raise RuntimeError(f"the response headers have been answered: {self!r}")
         self._answers[-1] += outgoing.set_response_headers(headers)

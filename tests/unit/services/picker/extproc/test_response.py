@@ -10,6 +10,7 @@ from services.picker.extproc.events import Completed, Limits, ResponseBodyStarte
 from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.extproc.response import WHOLE
+from services.picker.request import Refusal
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.responses.usage import Usage
 from tests.unit.services.picker.extproc.proxy import (
@@ -306,6 +307,15 @@ def test_headers_for_the_client_go_with_the_answer_to_the_response_headers(
     assert answer == structs.replace(plain, set_headers={"x-session-token": "a1", "x-two": "2"})
     with pytest.raises(RuntimeError, match="have been answered"):
         conversation.set_response_headers({"x-late": "1"})
+
+
+def test_an_evicted_request_gets_no_headers_beside_its_refusal() -> None:
+    conversation = routed(LEAN, None).conversation
+    conversation.receive(headers({":status": "200"}, phase="response_headers").SerializeToString(), 2.0)
+    conversation.evict(Refusal(status=429, message="evicted"))
+    conversation.set_response_headers({"x-late": "1"})
+    (answer,) = map(read, conversation.responses())
+    assert (answer.status, "x-late" in answer.set_headers) == (429, False)
 
 
 @pytest.mark.parametrize(("told", "names"), [(True, [":status", "server"]), (False, [])])

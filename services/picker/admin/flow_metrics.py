@@ -1,13 +1,14 @@
 """Metrics of flow control: the Go original's `flow_control_*` series, and the queues of all pickers together."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from heapq import nlargest
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from services.picker.admin.families import Families, Names, family
+from services.picker.admin.families import Families, Kind, Names, Samples, family
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, Waiting
@@ -19,6 +20,42 @@ BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 NAMED_FLOWS = 100
 """Flows of a band with series of their own: those in which the most requests wait. The others share one."""
 _FOLD_EVERY = 512
+_POOL = ("inference_pool",)
+_BAND = ("priority", *_POOL)
+_OUTCOME = ("priority", "outcome", *_POOL)
+_FLOW = ("fairness_id", *_BAND)
+_FAMILIES: tuple[tuple[Kind, str, tuple[str, ...], str], ...] = (
+    (
+        CounterMetricFamily,
+        "requests",
+        _OUTCOME,
+        "Requests by how their wait for room ended; of those that needn't wait, Dispatched",
+    ),
+    (HistogramMetricFamily, "request_queue_duration_seconds", _OUTCOME, "Time that requests waited, by how it ended"),
+    (
+        GaugeMetricFamily,
+        "queue_size",
+        _FLOW,
+        "Requests that wait here; the flows beyond the fullest 100 share one series",
+    ),
+    (GaugeMetricFamily, "queue_bytes", _FLOW, "Bytes of the requests that wait here"),
+    (
+        GaugeMetricFamily,
+        "pool_saturation",
+        (*_POOL, "stage"),
+        "Saturation of the pool, 1 and more is full: of each stage, and effective, which is the fullest stage's",
+    ),
+    (GaugeMetricFamily, "capacity_utilization_requests", _BAND, "Share of a band's limit of requests that is used"),
+    (GaugeMetricFamily, "capacity_utilization_bytes", _BAND, "Share of a band's limit of bytes that is used"),
+    (
+        GaugeMetricFamily,
+        "global_capacity_utilization_requests",
+        _POOL,
+        "Used share of the limit of all requests",
+    ),
+    (GaugeMetricFamily, "global_capacity_utilization_bytes", _POOL, "Used share of the limit of all bytes"),
+    (CounterMetricFamily, "revocations_issued", _POOL, "Running requests that were evicted"),
+)
 
 
 class FlowMetrics(Collector):
@@ -60,9 +97,8 @@ class FlowMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """What waits at all pickers together, as this one knows it: what to scale a pool by."""
-        if self.flow is None or (controller := self.flow.controller) is None:
-            return
-        totals = controller.totals(self._clock())
+        controller = None if self.flow is None else self.flow.controller
+        totals = {} if controller is None else controller.totals(self._clock())
         for name, text, at in (
             ("requests", "Requests that wait for room in the pool, at all pickers", 0),
             ("tokens", "Prompt tokens of the requests that wait, at all pickers", 1),
@@ -72,79 +108,48 @@ class FlowMetrics(Collector):
             yield from family(GaugeMetricFamily, f"pointsman_picker_queue_{name}", text, ("priority",), samples)
 
     def _families(self, names: Names) -> Iterator[Metric]:
-        """The original's series; none while flow control is off."""
+        """The original's series; without samples while flow control is off."""
+        samples: dict[str, Samples] = {}
         if self.flow is not None and self.flow.controller is not None:
-            self.fold()
-            yield from _families(self.waits, self.flow, self.flow.controller, self._view, names)
+            pool = self._view.pool.name if self._view.pool is not None else ""
+            samples = self._samples(self.flow, self.flow.controller, pool)
+        for kind, name, labels, text in _FAMILIES:
+            yield from names(kind, f"flow_control_{name}", text, labels, samples.get(name, ()))
+
+    def _samples(self, flow: FlowAdmission, controller: FlowController, pool: str) -> dict[str, Samples]:
+        self.fold()
+        waits = sorted(self.waits.items())
+        stages = {**flow.gauge.stages, "effective": flow.gauge.saturation()}
+        samples: dict[str, Samples] = {
+            "requests": [((*key, pool), float(waited.count)) for key, waited in waits],
+            "request_queue_duration_seconds": [((*key, pool), waited) for key, waited in waits],
+            "pool_saturation": [((pool, stage), value) for stage, value in stages.items()],
+        }
+        queues = list(_queues(controller))
+        samples["queue_size"] = [((*flow, pool), float(requests)) for *flow, requests, _ in queues]
+        samples["queue_bytes"] = [((*flow, pool), float(size)) for *flow, _, size in queues]
+        bands, settings = controller.bands(), controller.settings
+        for what in ("requests", "bytes"):
+            used, most = getattr(controller, what), getattr(settings, f"max_{what}")
+            samples[f"capacity_utilization_{what}"] = [
+                ((str(band.priority), pool), getattr(band, what) / getattr(band.settings, f"max_{what}"))
+                for band in bands
+            ]
+            samples[f"global_capacity_utilization_{what}"] = [((pool,), used / most)] if most else []
+        if flow.evictor is not None:
+            samples["revocations_issued"] = [((pool,), float(flow.evictor.issued))]
+        return samples
 
 
-def _families(
-    waits: Mapping[tuple[str, str], Histogram],
-    flow: FlowAdmission,
-    controller: FlowController,
-    view: View,
-    names: Names,
-) -> Iterator[Metric]:
-    pool = view.pool.name if view.pool is not None else ""
-    by_key = sorted(waits.items())
-    yield from names(
-        CounterMetricFamily,
-        "flow_control_requests",
-        "Requests by how their wait for room ended; of those that needn't wait, Dispatched",
-        ("priority", "outcome", "inference_pool"),
-        [((*key, pool), float(histogram.count)) for key, histogram in by_key],
-    )
-    yield from names(
-        HistogramMetricFamily,
-        "flow_control_request_queue_duration_seconds",
-        "Time that requests waited, by how it ended",
-        ("priority", "outcome", "inference_pool"),
-        [((*key, pool), histogram) for key, histogram in by_key],
-    )
-    queues = list(_queues(controller))
-    for name, text, at in (
-        ("queue_size", "Requests that wait here", 0),
-        ("queue_bytes", "Bytes of the requests that wait here", 1),
-    ):
-        samples = [((flow_id, priority, pool), float(counts[at])) for flow_id, priority, counts in queues]
-        labels = ("fairness_id", "priority", "inference_pool")
-        yield from names(GaugeMetricFamily, f"flow_control_{name}", text, labels, samples)
-    stages = {**flow.gauge.stages, "effective": flow.gauge.saturation()}
-    yield from names(
-        GaugeMetricFamily,
-        "flow_control_pool_saturation",
-        "Saturation of the pool, 1 and more is full: of each stage, and effective, which is the fullest stage's",
-        ("inference_pool", "stage"),
-        [((pool, stage), value) for stage, value in stages.items()],
-    )
-    yield from _utilization(controller, pool, names)
-    if flow.evictor is not None:
-        issued = [((pool,), float(flow.evictor.issued))]
-        text = "Running requests that were evicted"
-        yield from names(CounterMetricFamily, "flow_control_revocations_issued", text, ("inference_pool",), issued)
-
-
-def _queues(controller: FlowController) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    """(fairness id, priority, (requests, bytes)) of the flows that wait here, the fullest ones by name."""
+def _queues(controller: FlowController) -> Iterator[tuple[str, str, int, int]]:
+    """(fairness id, priority, requests, bytes) of the flows that wait here, the fullest ones by name."""
     for band in controller.bands():
-        flows = sorted((flow for flow in band.flows.values() if flow.requests), key=lambda flow: -flow.requests)
-        for flow in flows[:NAMED_FLOWS]:
-            yield flow.id, str(band.priority), (flow.requests, flow.bytes)
-        if rest := flows[NAMED_FLOWS:]:
-            sums = sum(flow.requests for flow in rest), sum(flow.bytes for flow in rest)
-            yield OTHER_FLOWS, str(band.priority), sums
-
-
-def _utilization(controller: FlowController, pool: str, names: Names) -> Iterator[Metric]:
-    """How full the queues are, as shares of their limits."""
-    bands, settings = controller.bands(), controller.settings
-    for what, limit in (("requests", "max_requests"), ("bytes", "max_bytes")):
-        shares = [((str(band.priority), pool), getattr(band, what) / getattr(band.settings, limit)) for band in bands]
-        text = f"Share of a band's limit of {what} that is used"
-        labels = ("priority", "inference_pool")
-        yield from names(GaugeMetricFamily, f"flow_control_capacity_utilization_{what}", text, labels, shares)
-        most = getattr(settings, limit)
-        total = [((pool,), getattr(controller, what) / most)] if most else []
-        text = f"Share of the limit of {what} of all bands that is used"
-        name = f"flow_control_global_capacity_utilization_{what}"
-        yield from names(GaugeMetricFamily, name, text, ("inference_pool",), total)
+        flows = [flow for flow in band.flows.values() if flow.requests]
+        named = nlargest(
+            NAMED_FLOWS, (flow for flow in flows if flow.id != OTHER_FLOWS), key=lambda flow: flow.requests
+        )
+        for flow in named:
+            yield flow.id, str(band.priority), flow.requests, flow.bytes
+        if len(named) < len(flows):
+            requests = band.requests - sum(flow.requests for flow in named)
+            yield OTHER_FLOWS, str(band.priority), requests, band.bytes - sum(flow.bytes for flow in named)

@@ -21,6 +21,7 @@ from services.picker.extproc.events import NO_HEADERS, Completed, Event, Limits,
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
+from services.picker.extproc.request_answers import request_answers
 from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
 from services.picker.request import Refusal, Route
@@ -31,8 +32,6 @@ _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
-_LONG_ECHO = 2**20
-"""Bytes of a body of which the answers are made while they are asked for."""
 
 
 class State(Enum):
@@ -154,7 +153,16 @@ class Conversation:
         )
         self._state = _ROUTED
         self.response.expect(reader, observe, tell_headers=tell_headers)
-        self._answer_request(mutation, body)
+        answers, self._echo = request_answers(
+            mutation,
+            body,
+            self._body.size,
+            headers=self._headers_owed,
+            chunks=self._unanswered_chunks,
+            trailers=self._trailers_owed,
+            streamed=self._modes.request is BodyMode.FULL_DUPLEX_STREAMED,
+        )
+        self._answers += answers
 
     def set_response_headers(self, headers: Mapping[str, str]) -> None:
         """Set headers for the client, in the answer to the response headers that `ResponseStarted` has just told of.
@@ -334,43 +342,6 @@ class Conversation:
         if self.closed or self._state is _OVERTAKEN:
             return False
         raise RuntimeError(f"no request waits for an answer: {self!r}")
-
-    def _answer_request(self, mutation: Mutation, body: Sequence[bytes | memoryview]) -> None:
-        """Answer what the proxy waits for, in the order of its messages. The first answer carries the decision. `body`
-        is in pieces when it was changed."""
-        pending: Mutation | None = mutation
-        changed, size = len(body) > 1, self._body.size
-        answers = self._answers
-        if self._headers_owed:
-            answers.append(outgoing.answer_headers(mutation))
-            pending = None
-        if self._modes.request is BodyMode.FULL_DUPLEX_STREAMED:
-            if size or self._unanswered_chunks:
-                pieces = outgoing.echoing(body, not self._trailers_owed, pending)
-                if size > _LONG_ECHO:
-                    self._echo = pieces
-                else:
-                    answers.extend(pieces)
-                pending = None
-        else:
-            unchanged = [outgoing.REQUEST_BODY_UNCHANGED] * self._unanswered_chunks
-            if pending is not None and unchanged:
-                unchanged.pop()
-                if changed and size > _LONG_ECHO:
-                    self._echo = outgoing.replacing(pending, body)
-                else:
-                    answers.append(outgoing.answer_body(pending, body if changed else ()))
-                pending = None
-            if self._echo is None:
-                answers.extend(unchanged)
-            else:
-                self._echo = chain(self._echo, unchanged)
-        if self._trailers_owed:
-            last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
-            if self._echo is None:
-                answers.append(last)
-            else:
-                self._echo = chain(self._echo, (last,))
 
     # -- refusals
 

@@ -1,0 +1,62 @@
+"""Answers a routed request: everything that its proxy waits for, in the order of the proxy's messages."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from services.picker.extproc import outgoing
+from services.picker.extproc.outgoing import Mutation
+
+_LONG = 2**20
+"""Bytes of a body of which the answers are made while they are asked for."""
+
+
+def request_answers(
+    mutation: Mutation,
+    body: Sequence[bytes | memoryview],
+    size: int,
+    *,
+    headers: bool,
+    chunks: int,
+    trailers: bool,
+    streamed: bool,
+) -> tuple[list[bytes], Iterator[bytes] | None]:
+    """The answers, and what follows them: a long body on its way back. The first answer carries the decision.
+
+    `body` is in pieces if it was changed, and had `size` bytes when it came. `headers`, `chunks` and `trailers` say what
+    waits for an answer; a `streamed` body goes back even if it is unchanged.
+    """
+    answers: list[bytes] = []
+    echo: Iterator[bytes] | None = None
+    pending: Mutation | None = mutation
+    changed = len(body) > 1
+    if headers:
+        answers.append(outgoing.answer_headers(mutation))
+        pending = None
+    if streamed:
+        if size or chunks:
+            pieces = outgoing.echoing(body, not trailers, pending)
+            if size > _LONG:
+                echo = iter(pieces)
+            else:
+                answers.extend(pieces)
+            pending = None
+    else:
+        unchanged = [outgoing.REQUEST_BODY_UNCHANGED] * chunks
+        if pending is not None and unchanged:
+            unchanged.pop()
+            if changed and size > _LONG:
+                echo = outgoing.replacing(pending, body)
+            else:
+                answers.append(outgoing.answer_body(pending, body if changed else ()))
+            pending = None
+        if echo is None:
+            answers.extend(unchanged)
+        else:
+            echo = chain(echo, unchanged)
+    if trailers:
+        last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
+        if echo is None:
+            answers.append(last)
+        else:
+            echo = chain(echo, (last,))
+    return answers, echo

@@ -19,7 +19,7 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
 from services.picker.extproc.events import Limits
-from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
+from services.picker.flow_control.admission import DUE, ENDPOINTS, FRAME, FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.request_handler import RequestHandler
@@ -369,6 +369,7 @@ class PickerService(Service):
             self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
+            self.flow.notify(DUE)  # metrics get stale, and peers expire, without an event
 
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:

@@ -236,11 +236,10 @@ class Conversation:
         """The stream has ended: half-closed, cancelled, or lost."""
         if self._state is _ENDED:
             return []
-        refused = self._state is _REFUSED
-        seen = self.response.seen
+        aborted = not (self._state is _REFUSED or self.response.seen)
         self._body.clear()
         self._state = _ENDED
-        return self._complete(aborted=not (refused or seen))
+        return self._complete(aborted=aborted)
 
     # -- the request
 
@@ -363,8 +362,7 @@ class Conversation:
         events = self._responding().body(message, self._answers)
         if self._completed:
             return []
-        chunk = message.shown
-        if chunk.end_of_stream or chunk.end_of_stream_without_message:
+        if message.shown.end_of_stream or message.shown.end_of_stream_without_message:
             return events + self._complete(aborted=False)
         return events
 

@@ -22,8 +22,8 @@ def request_answers(
 ) -> tuple[list[bytes], Iterator[bytes] | None]:
     """The answers, and what follows them: a long body on its way back. The first answer carries the decision.
 
-    `body` is in pieces if it was changed, and had `size` bytes when it came. `headers`, `chunks` and `trailers` say what
-    waits for an answer; a `streamed` body goes back even if it is unchanged.
+    `body` is in pieces if it was changed, and had `size` bytes when it came. `headers`, `chunks` and `trailers` say
+    what waits for an answer; a `streamed` body goes back even if it is unchanged.
     """
     answers: list[bytes] = []
     echo: Iterator[bytes] | None = None

@@ -35,7 +35,7 @@ ARRIVAL, RELEASE, FRAME, ENDPOINTS, PEER, DUE = (
     "fresh metrics",
     "a change of endpoints",
     "a peer's queue table",
-    "a deadline",
+    "time",
 )
 """What may let a request go, as explanations say it."""
 

@@ -19,7 +19,7 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
 from services.picker.extproc.events import Limits
-from services.picker.flow_control.admission import DUE, ENDPOINTS, FRAME, FlowAdmission
+from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.request_handler import RequestHandler
@@ -128,7 +128,7 @@ class PickerService(Service):
             flow=self.flow,
             max_message_timeout=settings.max_message_timeout,
         )
-        self._configure_flow()
+        self._configure_flow(self.handler.pipeline)
         held = Gauge(
             "pointsman_picker_held_body_bytes",
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
@@ -293,8 +293,7 @@ class PickerService(Service):
     def _plugin_failed(self, plugin: str, error: Exception, request: str) -> None:
         self.plugin_failures.record(plugin, error, request_id=request)
 
-    def _configure_flow(self) -> None:
-        pipeline = self.handler.pipeline
+    def _configure_flow(self, pipeline: Pipeline) -> None:
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
 
     def _on_config(self, text: str, origin: str) -> None:
@@ -304,8 +303,9 @@ class PickerService(Service):
 
     def _use(self, config: LoadedConfig) -> None:
         """Replace the configuration. Its endpoint extractors begin with all endpoints."""
-        self.handler.pipeline = self._build(config)
-        self._configure_flow()
+        pipeline = self._build(config)
+        self._configure_flow(pipeline)
+        self.handler.pipeline = pipeline
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
         self._endpoint_events.reset(self.view.endpoints)
@@ -369,7 +369,7 @@ class PickerService(Service):
             self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
-            self.flow.notify(DUE)  # metrics get stale, and peers expire, without an event
+            self.flow.maintain()
 
 
 def _certificate(settings: PickerSettings) -> certificate.Certificate:

@@ -3,8 +3,8 @@
 However a stream ends, its charge is released exactly once.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 
 from services.picker.admin.request_metrics import OpenRequest
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
@@ -19,18 +19,15 @@ from services.picker.extproc.events import (
     ResponseBodyStarted,
     ResponseStarted,
 )
-from services.picker.flow_control.ticket import EVICTION, Ticket
-from services.picker.flow_control.waiting import Outcome
-from services.picker.preparation import prepare
+from services.picker.flow_control.ticket import EVICTION
 from services.picker.request import Route
 from services.picker.request_handler import RequestHandler
+from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
 from services.picker.state.inflight import Charge
 
-HANDED_BACK = "this picker stops; another one takes the request"
-"""The status message of a stream that a proxy is to begin anew elsewhere."""
 HEAVY = 2**20
 """Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
 
@@ -71,14 +68,8 @@ class RequestStream:
         self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
         self._waiting = BodyBuffer(handler.budget)
         """A large message that waits for its turn."""
-        self._prepared: Prepared | None = None
-        """The request while it waits to be scheduled."""
-        self._preparing: asyncio.Task[None] | None = None
-        self._ticket: Ticket | None = None
-        """The request's place with flow control, from its admission to its end."""
+        self._wait = RequestWait(handler, self._conversation, lambda: self.wake(), self._evict)
         self._evictable = self._evicted = False
-        self.handed_back = ""
-        """Why the proxy is to ask another picker; nothing has been answered."""
         self.wake: Callable[[], None] = _no_wake
         """Called when the request has waited enough, and `outbox` schedules it; and when it is evicted."""
         self._charge: Charge | None = None
@@ -98,26 +89,32 @@ class RequestStream:
     @property
     def waiting(self) -> bool:
         """Whether there will or may be answers that no message brings: see `wake`."""
-        return self._prepared is not None or self._evictable
+        return self._wait.prepared is not None or self._evictable
 
     @property
     def ready(self) -> bool:
         """Whether `outbox` has answers."""
-        if self._prepared is None:
-            return self._evicted
-        return self._preparing is None and (self._ticket is None or self._ticket.outcome is not None)
+        wait = self._wait
+        return self._evicted or wait.over or (wait.prepared is not None and self._conversation.has_answers)
 
-    def outbox(self) -> Iterator[bytes]:
-        """Schedules a request that has waited enough, in steps, as `receive` does; nothing while it waits."""
-        if not self.ready:
-            return
-        yield b""
+    @property
+    def handed_back(self) -> str:
+        """Why the proxy is to ask another picker, empty if it isn't. Nothing has been answered."""
+        return self._wait.handed_back
+
+    def outbox(self) -> Iterable[bytes]:
+        """The answers that no message brings. A request that has waited enough is scheduled, a large one in steps, as
+        `receive` does."""
         self._evicted = False
-        prepared = self._prepared
-        if prepared is not None:
-            self._stop_waiting()
-            yield from self._schedule_in_steps(prepared, self._handler.clock())
-        yield from self._responses()
+        prepared = self._wait.take() if self._wait.over else None
+        if prepared is None:
+            return self._conversation.responses()
+        now = self._handler.clock()
+        if self._conversation.body_size > HEAVY:
+            return chain(self._schedule_in_steps(prepared, now), self._responses())
+        self._decided(self._handler.schedule(prepared, now), now)
+        self._conversation.sent()
+        return self._conversation.responses()
 
     def receive(self, data: bytes) -> Iterable[bytes]:
         """Takes a message of the proxy and returns the answers, in order. Raises DecodeError for invalid bytes.
@@ -161,7 +158,7 @@ class RequestStream:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
                 yield b""
-                if not self._waits(prepared, now):
+                if not self._wait.begin(prepared, now):
                     yield from self._schedule_in_steps(prepared, now)
             else:
                 self._handle((event,), now)
@@ -190,7 +187,7 @@ class RequestStream:
         for event in events:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
-                if not self._waits(prepared, now):
+                if not self._wait.begin(prepared, now):
                     self._decided(self._handler.schedule(prepared, now), now)
             elif isinstance(event, ResponseStarted):
                 self._handler.observing += self._conversation.response.requested_to_observe
@@ -202,68 +199,11 @@ class RequestStream:
             elif isinstance(event, Refused):
                 self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
 
-    def _waits(self, prepared: Prepared, now: float) -> bool:
-        """Whether the request has to wait before it is scheduled. Its prompt counts as its body does."""
-        if prepared.refusal is not None:
-            return False
-        if prepared.producers:
-            self._preparing = asyncio.ensure_future(prepare(prepared))
-            self._preparing.add_done_callback(self._resume)
-        elif not self._queues(prepared, now):
-            return False
-        self._prepared = prepared
-        if self._handler.patience and not self.handed_back:
-            self._conversation.wait(self._handler.patience)
-        self._handler.budget.used += len(prepared.request.content.prompt)
-        return True
-
-    def _queues(self, prepared: Prepared, now: float) -> bool:
-        """Whether the request has to wait for room in the pool. One that isn't admitted is refused."""
-        flow = self._handler.flow
-        if flow is None or (ticket := flow.admit(prepared.request, prepared.priority, self, now)) is None:
-            prepared.ticket = self._ticket = None
-            return False
-        prepared.ticket = self._ticket = ticket
-        if ticket.outcome is Outcome.SHUT_DOWN and self._conversation.unanswered:
-            self.handed_back = HANDED_BACK
-        prepared.refusal = ticket.refusal(now)
-        return ticket.outcome is None or self.handed_back != ""
-
-    def _resume(self, _: object) -> None:
-        """The request is prepared. When it needn't wait for room, the transport schedules it when it is its turn."""
-        self._preparing = None
-        self.requeue()
-
-    def requeue(self) -> None:
-        """Queue the request, with the configuration of the moment."""
-        prepared = self._prepared
-        if prepared is not None and (prepared.refusal is not None or not self._queues(prepared, self._handler.clock())):
-            self.wake()
-
-    def released(self) -> None:
-        """The wait for room is over."""
-        prepared, ticket = self._prepared, self._ticket
-        if prepared is None or ticket is None or ticket.outcome is None:
-            return
-        if ticket.outcome is Outcome.SHUT_DOWN and self._conversation.unanswered:
-            self.handed_back = HANDED_BACK
-        prepared.refusal = ticket.refusal(self._handler.clock())
-        self.wake()
-
-    def evict(self) -> None:
-        """End the running request for one of a higher priority."""
+    def _evict(self) -> None:
+        """The running request ends for one of a higher priority."""
         self._evicted = True
         self._handle(self._conversation.evict(EVICTION), self._handler.clock())
         self.wake()
-
-    def _stop_waiting(self) -> None:
-        """The request is scheduled, or over before that."""
-        if self._prepared is not None:
-            self._handler.budget.used -= len(self._prepared.request.content.prompt)
-            self._prepared = None
-        if self._preparing is not None:
-            self._preparing.cancel()
-            self._preparing = None
 
     def _decided(self, decision: Decision, now: float) -> None:
         handler = self._handler
@@ -278,9 +218,10 @@ class RequestStream:
         else:
             self._conversation.refuse(decision.outcome)
             handler.ended(decision, handler.clock() - self._started)
-        if self._ticket is not None:
-            self._ticket.charged()
-            self._evictable = self._charge is not None and self._ticket.runs(now)
+        ticket = self._wait.ticket
+        if ticket is not None:
+            ticket.charged()
+            self._evictable = self._charge is not None and ticket.runs(now)
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _route(self, route: Route, hooks: ResponseHooks | None) -> None:
@@ -302,8 +243,8 @@ class RequestStream:
     def _on_response(self, event: ResponseStarted) -> None:
         """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
         endpoint has computed the prompt, so its prefix is withdrawn."""
-        self._stop_waiting()  # the proxy has answered by itself
         if self._charge is None or self._decision is None:
+            self._wait.stop(self._handler.clock())  # the proxy has answered by itself
             return
         if self._counted is not None:
             self._counted.answered(event.status)
@@ -365,7 +306,6 @@ class RequestStream:
 
     def _complete(self, event: Completed, now: float) -> None:
         handler, response = self._handler, self._conversation.response
-        self._stop_waiting()
         self._hooks = None
         handler.open -= 1
         handler.observing -= response.requested_to_observe
@@ -374,8 +314,8 @@ class RequestStream:
             self._charge.release()
             if not event.aborted:
                 handler.metrics.completed(seconds)
-        if self._ticket is not None:
-            self._leave_flow(self._ticket, usage, now)
+        self._evictable = False
+        self._wait.stop(now, None if self._decision is None else usage)
         if self._decision is not None:
             if event.aborted and not response.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
@@ -384,17 +324,6 @@ class RequestStream:
             if self._counted.status is not None:
                 handler.metrics.response(readable=response.readable, observed=response.observed)
             self._counted.completed(seconds, usage, response.received, aborted=event.aborted)
-
-    def _leave_flow(self, ticket: Ticket, usage: Usage | None, now: float) -> None:
-        """The request is over for flow control, too, whether it waits, runs or was refused."""
-        self._evictable = False
-        if ticket.outcome is None:
-            ticket.cancel(now)
-        elif usage is None or self._decision is None:
-            ticket.finished(now)
-        else:
-            prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
-            ticket.finished(now, prompt, usage.completion or 0)
 
     def __repr__(self) -> str:
         return f"<RequestStream {self._conversation!r}, {self._charge!r}>"

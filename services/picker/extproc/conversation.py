@@ -195,10 +195,20 @@ class Conversation:
         return self._complete(aborted=True)
 
     def wait(self, seconds: float) -> None:
-        """The request that `RequestReady` told of may wait so long: a proxy that times messages is to be patient."""
-        if self._state is _DECIDING and self._modes.request is not BodyMode.FULL_DUPLEX_STREAMED:
+        """The request that `RequestReady` told of may wait so long: the proxy, which is `timed`, is to be patient."""
+        if self._state is _DECIDING:
             self._patient = True
             self._answers.append(outgoing.longer(seconds))
+
+    @property
+    def timed(self) -> bool:
+        """Whether the proxy waits only for a limited time for an answer."""
+        return self._modes.request is not BodyMode.FULL_DUPLEX_STREAMED
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether there are answers to be handed out."""
+        return bool(self._answers)
 
     @property
     def unanswered(self) -> bool:

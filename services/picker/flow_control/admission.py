@@ -72,29 +72,37 @@ class FlowAdmission:
     def configure(
         self, settings: FlowControlSettings | None, detector: SaturationDetector, stale: StaleMetrics
     ) -> None:
-        """Use another configuration. Requests that wait are queued anew; without settings they wait no longer."""
-        former = self.controller
-        if former is not None and former.requests:
-            self._former.append(former)
-        self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
-        self.controller = self.evictor = self._priorities = None
-        self._view.in_flight.on_release = None
-        if settings is not None:
+        """Use another configuration. Requests that wait are queued anew; without settings they wait no longer. Raises
+        whatever its policies raise, and then changes nothing."""
+        former, controller, evictor = self.controller, None, None
+        if settings is not None:  # policies may raise: nothing has changed until they are at work
             peers = None if former is None else former.peers
-            self.controller = FlowController(
-                settings, self._ended, id=self._id, failed=self._policy_failed, peers=peers
-            )
-            self._view.in_flight.on_release = self._released
+            controller = FlowController(settings, self._ended, id=self._id, failed=self._policy_failed, peers=peers)
             if settings.eviction is not None:
                 grace = PROMPT_GRACE if detector.PROMPT else stale.after + SCRAPE_GRACE
-                self.evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
+                evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
+        self.controller, self.evictor, self._priorities = controller, evictor, None
+        self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
+        self._view.in_flight.on_release = None if controller is None else self._released
+        if former is not None and former.requests:
+            self._former.append(former)
         if self._former:
             self.wake(0.0)
 
     # ---- requests --------------------------------------------------------------------------------------------------
 
-    def admit(self, request: Request, priority: int, owner: Owner, now: float) -> Ticket | None:
-        """The request's ticket, which says whether it waits; None without flow control."""
+    def admit(
+        self,
+        request: Request,
+        priority: int,
+        owner: Owner,
+        now: float,
+        *,
+        since: float | None = None,
+        until: float = inf,
+    ) -> Ticket | None:
+        """The request's ticket, which says whether it waits; None without flow control. `since` is when it began to
+        wait, if that was before; at `until` its wait is over."""
         controller = self.controller
         if controller is None:
             return None
@@ -110,7 +118,8 @@ class FlowAdmission:
             bytes=request.body_size,
             tokens=tokens,
             slo_deadline=slo_deadline(received, headers.first_of(*SLO_TTFT_HEADERS)),
-            deadline=received + grpc_timeout(headers.get("grpc-timeout")),
+            deadline=min(received + grpc_timeout(headers.get("grpc-timeout")), until),
+            since=since,
         )
         ticket = Ticket(controller, self.evictor, item, owner, self._released)
         gauge = self.gauge
@@ -146,6 +155,13 @@ class FlowAdmission:
         if controller is not None and controller.requests:
             self._cause = cause
             self.wake(0.0)
+
+    def maintain(self) -> None:
+        """See to what happens without an event: peers expire, and metrics get stale. To be called a few times a
+        second."""
+        if self.controller is not None:
+            self.controller.peers.expire(self._clock())
+            self.notify(DUE)
 
     def _released(self) -> None:
         self.notify(RELEASE)

@@ -94,7 +94,8 @@ class Band:
         within = self._within(flow)
         self.idle.pop(within, None)
         item.within, item.state, item.priority = within, State.RUNNING, self.priority
-        item.enqueued_at = item.dispatched_at = now
+        item.enqueued_at = now if item.since is None else item.since
+        item.dispatched_at = now
         self._count_dispatch(within, now)
         self.columns.changed(within)
         self.changes += 1

@@ -148,7 +148,7 @@ class FlowController:
         refused = self._refusal(item, band)
         if refused is not None:
             return refused
-        item.enqueued_at = now
+        item.enqueued_at = now if item.since is None else item.since
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
         self.requests += 1

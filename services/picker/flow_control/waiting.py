@@ -52,6 +52,7 @@ class Waiting:
         "queued",
         "received_at",
         "released_by",
+        "since",
         "slo_deadline",
         "state",
         "tokens",
@@ -69,6 +70,7 @@ class Waiting:
         tokens: int = 1,
         slo_deadline: float = inf,
         deadline: float = inf,
+        since: float | None = None,
         owner: Any = None,
     ) -> None:
         self.flow = flow
@@ -81,7 +83,9 @@ class Waiting:
         self.slo_deadline = slo_deadline
         """When the first token is due; infinite where the client doesn't say."""
         self.deadline = deadline
-        """When the client gives up (`grpc-timeout`)."""
+        """When the client gives up (`grpc-timeout`), or the proxy."""
+        self.since = since
+        """When it began to wait, if it was queued before; else None."""
         self.owner = owner
         """What the caller wants to find here again."""
         self.state = State.NEW

@@ -7,6 +7,7 @@ A failure in a handler ends that stream only.
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from itertools import chain
+from time import perf_counter
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import grpc
@@ -56,6 +57,30 @@ class ServerOptions(Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS = ServerOptions()
+
+
+class Turn:
+    """One turn of the event loop: how much of it the answers to requests that have waited take."""
+
+    MOST = 0.005
+    """Seconds."""
+
+    def __init__(self) -> None:
+        self._began: float | None = None
+
+    async def place(self) -> None:
+        """Waits for a turn in which others have taken no longer."""
+        while self._full():  # noqa: ASYNC110 - the next turn is what is waited for
+            await asyncio.sleep(0)
+
+    def _full(self) -> bool:
+        if self._began is None:
+            self._began = perf_counter()
+            asyncio.get_running_loop().call_soon(self._end)
+        return perf_counter() - self._began > self.MOST
+
+    def _end(self) -> None:
+        self._began = None
 
 
 class StreamHandler(Protocol):
@@ -129,6 +154,7 @@ class ExtProcServer:
         """Streams under way."""
         self._heavy = asyncio.Lock()
         self._middling = asyncio.Lock()
+        self._turn = Turn()
         streams = Counter(
             "pointsman_ext_proc_streams",
             "Ended ext_proc streams: finished (half-closed, cancelled or lost: gRPC doesn't "
@@ -217,9 +243,9 @@ class ExtProcServer:
                 answers = await self._in_turn(answers)
             await _send(answers, context)
             answers = ()
-            if stream.closed or stream.handed_back:
+            if (stream.closed or stream.handed_back) and not stream.ready:
                 break
-            data = await (self._wait(stream, context) if stream.waiting else read())
+            data = await (self._wait(stream, context) if stream.waiting or stream.ready else read())
         return "refused" if stream.closed else "finished"
 
     async def _wait(self, stream: StreamHandler, context: Any) -> Any:
@@ -236,7 +262,11 @@ class ExtProcServer:
         try:
             while not stream.handed_back:
                 if stream.ready:
-                    await _send(await self._in_turn(iter(stream.outbox())), context)
+                    await self._turn.place()
+                    answers = stream.outbox()
+                    if isinstance(answers, Iterator):
+                        answers = await self._in_turn(answers)
+                    await _send(answers, context)
                     continue
                 if stream.closed or not stream.waiting:
                     break

@@ -11,11 +11,14 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.decision import Decision
 from services.picker.extproc.messages import BodyMode
 from services.picker.flow_control.admission import FlowAdmission, grpc_timeout
+from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.pipeline import build
 from services.picker.request_stream import RequestStream
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
 from services.picker.state.layout import Rows
+from shared.bus.columns import pack_counts, pack_hashes
+from shared.bus.messages import Load, QueueTable
 from shared.config import load
 from shared.model import Objective
 from shared.plugin import Registry
@@ -41,7 +44,14 @@ class Broken(SaturationDetector):
         raise ZeroDivisionError("a bug")
 
 
-REGISTRY = Registry([*Registry.installed(), Broken])
+class BrokenFairness(FairnessPolicy):
+    TYPE = "broken-fairness"
+
+    def flow_order(self) -> FlowOrder:
+        raise ZeroDivisionError("a bug")
+
+
+REGISTRY = Registry([*Registry.installed(), Broken, BrokenFairness])
 
 
 def document(detector: str = "concurrency-detector", parameters: str = "{maxConcurrency: 1}", **section: Any) -> str:
@@ -50,7 +60,7 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
     return (
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nfeatureGates: [flowControl]\n"
         f"plugins:\n- {{type: {detector}, parameters: {parameters}}}\n- type: active-request-scorer\n"
-        "- type: round-robin-fairness-policy\n"
+        "- type: round-robin-fairness-policy\n- type: broken-fairness\n"
         "schedulingProfiles:\n- {name: default, plugins: [{pluginRef: active-request-scorer}]}\n"
         f"flowControl: {json.dumps(section)}\n"
     )
@@ -77,8 +87,9 @@ class World(PickerUnderTest):
 
     def use(self, configuration: str) -> None:
         config = load(configuration, REGISTRY, allow_experimental=True)
-        self.handler.pipeline = pipeline = build(config, np.random.default_rng(1), lambda: 0.0)
+        pipeline = build(config, np.random.default_rng(1), lambda: 0.0)
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, config.stale_metrics)
+        self.handler.pipeline = pipeline
 
     def prioritize(self, **priorities: int) -> None:
         """InferenceObjectives of these names."""
@@ -357,6 +368,65 @@ def test_requests_move_to_another_configuration(modes: tuple[BodyMode, BodyMode]
     for request in waiting[1:]:
         request.completes()
     assert world.is_calm
+
+
+def test_a_wait_does_not_begin_anew_with_another_configuration() -> None:
+    world = World("a1", configuration=document(defaultRequestTTL="10s"))
+    world.ask("running")
+    waiting = world.ask("waiting")
+    for _ in range(2):
+        world.passes(4.0)
+        assert waiting.waits
+        world.use(document(defaultRequestTTL="10s"))
+    world.passes(2.0)
+    assert refused(waiting.collect()).status == 429
+
+
+def test_a_wait_ends_before_the_proxys_patience() -> None:
+    world = World("a1", configuration=document(defaultRequestTTL="10m"))
+    world.ask("running")
+    timed, untimed = world.ask("timed", LEAN), world.ask("untimed", FULL_DUPLEX)
+    assert [answer.patience for answer in timed.answers][-1] == 120.0
+    assert not untimed.answers
+    world.passes(119.4)
+    assert timed.waits
+    world.passes(0.1)
+    assert refused(timed.collect()).status == 429
+    assert untimed.waits
+
+
+def test_a_policy_that_cannot_begin_changes_nothing() -> None:
+    world = World("a1")
+    running, waiting = world.ask("running"), world.ask("waiting")
+    before = world.flow.controller
+    with pytest.raises(ZeroDivisionError):
+        world.use(document(defaultPriorityBand={"fairnessPolicyRef": "broken-fairness"}))
+    assert world.flow.controller is before
+    running.completes()
+    assert waiting.destination
+
+
+def test_a_response_of_the_proxys_own_ends_the_wait() -> None:
+    world = World("a1")
+    running, waiting = world.ask("running"), world.ask("waiting")
+    assert waiting.waits
+    world.say(waiting.stream, response_headers(504))
+    assert world.flow.waiting == 0
+    waiting.stream.end()
+    running.completes()
+    assert world.is_calm
+
+
+def test_peers_that_are_silent_count_no_longer_though_nothing_happens_here() -> None:
+    world = World("a1")
+    columns = dict.fromkeys(("requests", "tokens", "ages", "running", "dispatched", "served"), pack_counts([3]))
+    table = QueueTable(priorities=b"\0\0\0\0", flows=pack_hashes([1]), **columns)
+    load = Load(sender="picker-2", sent=1.0, sequence=1, ids=b"", requests=b"", tokens=b"", queue=table)
+    world.flow.apply(load, world.now)
+    assert world.sample("pointsman_picker_queue_requests", priority="0") == 3
+    world.now += 2.0
+    world.flow.maintain()
+    assert world.sample("pointsman_picker_queue_requests", priority="0") == 0
 
 
 def test_without_flow_control_nothing_waits() -> None:

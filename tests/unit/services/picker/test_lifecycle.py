@@ -169,19 +169,6 @@ async def test_the_prompt_of_a_waiting_request_counts_as_its_body_does() -> None
     assert world.is_calm()
 
 
-async def test_many_requests_that_have_waited_are_scheduled_in_turns() -> None:
-    """`wake` costs nothing; each is scheduled when the transport comes to it."""
-    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
-    Tokenizer.prepares = lambda _: asyncio.shield(blocks)
-    streams = [world.ask()[0] for _ in range(3)]
-    blocks.set_result(4.0)
-    await resumed(world, 3)
-    assert world.load == {}
-    steps = [list(stream.outbox()) for stream in streams]
-    assert [each[0] for each in steps] == [b""] * 3, "others have a turn first"
-    assert world.load == {"a3": 3}
-
-
 async def never() -> None:
     await asyncio.Event().wait()
 

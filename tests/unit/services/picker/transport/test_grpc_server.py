@@ -367,6 +367,26 @@ async def test_a_handler_may_answer_at_any_time_later() -> None:
         assert served.ended("refused") == 1
 
 
+class Evicted(Recorder):
+    """A handler whose request is evicted while its answers are on their way."""
+
+    def receive(self, data: bytes) -> Sequence[bytes]:
+        self.closed = self.ready = True
+        return [b"one"]
+
+    def outbox(self) -> Sequence[bytes]:
+        self.ready = False
+        return [b"evicted"]
+
+
+async def test_a_request_that_is_evicted_while_the_transport_writes_is_told() -> None:
+    async with serving(make=Evicted) as served, stream(served.server.port) as call:
+        await say(call, headers())
+        assert [await hear(call), await hear(call)] == [b"one", b"evicted"]
+        assert await call.read() is GRPC.EOF
+        assert served.ended("refused") == 1
+
+
 async def test_a_request_that_is_handed_back_ends_its_stream_as_unavailable() -> None:
     async with waiting() as (served, handler, call):
         handler.handed_back = "ask another one"

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer
+from services.picker.transport.grpc_server import SERVICE, ExtProcServer, Turn
 from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
@@ -141,3 +141,52 @@ async def test_the_loop_turns_between_messages_that_may_take_long() -> None:
         counting.cancel()
     await server.stop(0)
     assert len(set(turns)) == streams
+
+
+class Released(Noting):
+    """A handler whose request waits until a test lets it go; its answer takes more than half of its share of a turn."""
+
+    def receive(self, data: bytes) -> list[bytes]:
+        self.waiting = True
+        return []
+
+    def outbox(self) -> list[bytes]:
+        self.turns.append(self.turn())
+        self.waiting = self.ready = False
+        until = time.perf_counter() + Turn.MOST * 0.6
+        while time.perf_counter() < until:
+            pass
+        return [REQUEST_BODY_UNCHANGED]
+
+
+async def test_the_loop_turns_between_requests_that_have_waited_for_the_same_thing() -> None:
+    turns: list[int] = []
+    handlers: list[Released] = []
+    now, streams = 0, 6
+
+    def make() -> Released:
+        handlers.append(Released(turns, lambda: now))
+        return handlers[-1]
+
+    async def count() -> None:
+        nonlocal now
+        while True:
+            now += 1
+            await asyncio.sleep(0)
+
+    server = ExtProcServer(make, host="127.0.0.1", port=0)
+    await server.start()
+    async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        calls = [channel.stream_stream(METHOD, None, None)() for _ in range(streams)]
+        for call in calls:
+            await call.write(b"small")
+        await eventually(lambda: len(handlers) == streams and all(handler.waiting for handler in handlers))
+        counting = asyncio.create_task(count())
+        for handler in handlers:
+            handler.ready = True
+            handler.wake()
+        for call in calls:
+            assert await call.read() == REQUEST_BODY_UNCHANGED
+        counting.cancel()
+    await server.stop(0)
+    assert len(set(turns)) >= streams / 2, turns

@@ -1,0 +1,145 @@
+"""What a request waits for before it is scheduled: producers that prepare something, then room in the pool.
+
+However the wait ends, it ends once, and gives back what it holds: memory, the producers' work, the place in the queue.
+"""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+from services.picker.director import Prepared
+from services.picker.extproc.conversation import Conversation
+from services.picker.flow_control.ticket import Ticket
+from services.picker.flow_control.waiting import Outcome
+from services.picker.preparation import prepare
+from services.picker.request_handler import RequestHandler
+from services.picker.responses.usage import Usage
+
+HANDED_BACK = "this picker stops; another one takes the request"
+"""The status message of a stream that a proxy is to begin anew elsewhere."""
+MARGIN = 0.5
+"""Seconds by which a wait ends before the proxy's patience does."""
+
+
+class RequestWait:
+    """The wait of one request, and its place with flow control until its end. `wake` is called when it needn't wait any
+    longer, or has an answer to send; `evict` ends the request while it runs."""
+
+    def __init__(
+        self,
+        handler: RequestHandler,
+        conversation: Conversation,
+        wake: Callable[[], None],
+        evict: Callable[[], None],
+    ) -> None:
+        self.prepared: Prepared | None = None
+        """The request while it waits."""
+        self.ticket: Ticket | None = None
+        """From its admission to its end."""
+        self.handed_back = ""
+        """Why the proxy is to ask another picker; nothing has been answered."""
+        self.evict = evict
+        self._handler, self._conversation, self._wake = handler, conversation, wake
+        self._preparing: asyncio.Task[None] | None = None
+        self._patient_until = inf
+        """When the wait is to end, because the proxy's does."""
+        self._since: float | None = None
+        """When it began to wait for room."""
+
+    @property
+    def over(self) -> bool:
+        """Whether a request is there that has waited enough."""
+        if self.prepared is None or self._preparing is not None or self.handed_back:
+            return False
+        return self.ticket is None or self.ticket.outcome is not None
+
+    def begin(self, prepared: Prepared, now: float) -> bool:
+        """Whether the request has to wait. Its prompt then counts as its body does."""
+        if prepared.refusal is not None:
+            return False
+        if prepared.producers:
+            self._preparing = asyncio.ensure_future(prepare(prepared))
+            self._preparing.add_done_callback(self._resume)
+        elif not self._queues(prepared, now):
+            return False
+        self.prepared = prepared
+        self._handler.budget.used += len(prepared.request.content.prompt)
+        return True
+
+    def take(self) -> Prepared | None:
+        """The request, which is to be scheduled now."""
+        prepared = self.prepared
+        self._release()
+        return prepared
+
+    def stop(self, now: float, usage: Usage | None = None) -> None:
+        """The request is over, whether it waits, runs or was refused; or the proxy has answered it by itself. Without
+        its `usage`, its prompt isn't known to have been computed."""
+        self._release()
+        ticket = self.ticket
+        if ticket is None:
+            return
+        if ticket.outcome is None:
+            ticket.cancel(now)
+        elif usage is None:
+            ticket.finished(now)
+        else:
+            prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
+            ticket.finished(now, prompt, usage.completion or 0)
+
+    def requeue(self) -> None:
+        """Queue the request, with the configuration of the moment."""
+        prepared, now = self.prepared, self._handler.clock()
+        if prepared is None:
+            return
+        waits = prepared.refusal is None and self._queues(prepared, now)
+        if not waits or self.handed_back or self._conversation.has_answers:
+            self._wake()
+
+    def released(self) -> None:
+        """The wait for room is over."""
+        if self.prepared is None or self.ticket is None:
+            return
+        self._note_outcome(self.prepared, self.ticket, self._handler.clock())
+        self._wake()
+
+    def _queues(self, prepared: Prepared, now: float) -> bool:
+        """Whether the request has to wait for room in the pool. One that isn't admitted is refused, or handed back."""
+        flow = self._handler.flow
+        prepared.ticket = self.ticket = None
+        if flow is None:
+            return False
+        patience = self._handler.patience if self._conversation.timed else 0.0
+        until = self._patient_until
+        if until == inf and 0 < patience < flow.longest_wait:
+            until = now + max(patience - MARGIN, patience / 2)
+        ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
+        if ticket is None:
+            return False
+        prepared.ticket = self.ticket = ticket
+        if ticket.outcome is None:
+            self._since = ticket.item.enqueued_at
+            if patience and self._patient_until == inf:
+                self._conversation.wait(patience)
+                self._patient_until = now + max(patience - MARGIN, patience / 2)
+            return True
+        self._note_outcome(prepared, ticket, now)
+        return self.handed_back != ""
+
+    def _note_outcome(self, prepared: Prepared, ticket: Ticket, now: float) -> None:
+        if ticket.outcome is Outcome.SHUT_DOWN and self._conversation.unanswered:
+            self.handed_back = HANDED_BACK
+        prepared.refusal = ticket.refusal(now)
+
+    def _resume(self, _: object) -> None:
+        """The request is prepared."""
+        self._preparing = None
+        self.requeue()
+
+    def _release(self) -> None:
+        if self.prepared is not None:
+            self._handler.budget.used -= len(self.prepared.request.content.prompt)
+            self.prepared = None
+        if self._preparing is not None:
+            self._preparing.cancel()
+            self._preparing = None

@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
-from shared.bus.subscription import TURN
+from shared.tasks import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059

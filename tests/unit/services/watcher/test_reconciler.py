@@ -19,6 +19,7 @@ from shared.config.problems import Problem
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact, Objective, Pool
 from shared.plugin_failures import PluginFailures
+from tests.work import counted
 
 TEN = [str(number) for number in range(10)]
 POOL = PoolId("default", "llama")
@@ -150,3 +151,31 @@ def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None
             in_force = [*merged.endpoints.values(), *merged.other_facts(POOL)]
             assert sorted(map(repr, pool.facts.values())) == sorted(map(repr, in_force))
             assert pool.facts == pool.reconciler.facts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Reset("changed", Documents(resources=(Objective(name="o", priority=1),))),
+        Rejected("changed", (Problem("", "bad"),)),
+        Upsert("a", endpoint("x")),
+    ],
+    ids=["a resource", "a resource that is rejected", "an endpoint"],
+)
+def test_a_change_costs_the_same_beside_any_number_of_other_origins(change: Event) -> None:
+    def work(others: int) -> int:
+        pool = Bus()
+        warnings, problems = (Problem("", "odd"),), (Problem("", "bad"),)
+        good = [Objective(name=f"o{number}", priority=1) for number in range(others)]
+        with capture_logs():
+            pool.take(
+                *(Reset(one.name, Documents(resources=(one,), warnings=warnings)) for one in good),
+                *(Rejected(f"bad{number}", problems, ("objective", f"bad{number}")) for number in range(others)),
+                Rejected("changed", (Problem("", "worse"),)),
+            )
+            assert len(pool.reconciler.unmanaged) == others
+            with counted() as work:
+                pool.take(change)
+        return work.instructions
+
+    assert work(400) < 1.2 * work(40)

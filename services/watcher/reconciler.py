@@ -72,7 +72,7 @@ class PoolReconciler:
         self.desired = State(preferred=preferred)
         self.notifications = Notifications(event_counts)
         self.names = Names(resolve_interval)
-        self.resolver = Resolver(self.names, lookups, self.refresh, metrics)
+        self.resolver = Resolver(self.names, lookups, self._addresses_changed, metrics)
         self.eds = eds
         self.frames = frames
         self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
@@ -130,8 +130,7 @@ class PoolReconciler:
             configuration=self.configured().origin,
             revision=self.configured().revision,
         )
-        if any(endpoint is not None and endpoint.host for id in former for endpoint in (former[id], endpoints.get(id))):
-            self.resolver.follow(endpoints.values(), self.desired.origin)
+        self.resolver.follow(self._hosts(former))
         self._on_accepted(self)
         if changes.configuration:
             self.use_configuration()
@@ -140,6 +139,17 @@ class PoolReconciler:
         if self.notifications.table.makes:
             self._makes_attributes.set()
         return changes
+
+    def _hosts(self, changed: Mapping[str, Endpoint | None]) -> dict[str, tuple[str, str]]:
+        """Host name and origin of these endpoints, given with their former versions, where there is or was a name."""
+        hosts: dict[str, tuple[str, str]] = {}
+        for id, before in changed.items():
+            endpoint = self._merged.endpoints.get(id)
+            if endpoint is not None and endpoint.host:
+                hosts[id] = endpoint.host, self.desired.origin(endpoint)
+            elif before is not None and before.host:
+                hosts[id] = "", ""
+        return hosts
 
     def raise_problems(self) -> None:
         """Raises `Invalid` with the problems of all origins, if there are any."""
@@ -208,6 +218,9 @@ class PoolReconciler:
         self._on_change(self, published)
         for id in self.notifications.set_endpoints(self.endpoints, ids):
             self.sender.note(id, True)
+
+    def _addresses_changed(self, ids: Sequence[str]) -> None:
+        self.refresh(Changes(endpoints=dict.fromkeys(ids)))
 
     def _other_facts(self, changes: Changes | None) -> dict[str, Fact | None]:
         """By key on the bus: facts beside the endpoints that may have changed; None for those that are gone."""

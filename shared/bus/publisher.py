@@ -7,7 +7,7 @@ connection are thus refused too.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NoReturn
 
 import structlog
@@ -204,7 +204,7 @@ class FactPublisher:
         self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket)).replicas
         first = await self._fence.take(self._require_leadership)
         self._last_sequence = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence
-        self._adopt(await self._read(self._publish_fresh, known=not first), trust=first)
+        self._adopt(await self._read(known=not first), trust=first)
         self._synced_at = time.monotonic()
         self._check_at = self._synced_at + self._check_interval
         self.establishments += 1
@@ -221,7 +221,7 @@ class FactPublisher:
         try:
             before = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence + 1
             if time.monotonic() - self._found_at >= self._check_interval:
-                self._adopt(await self._read(fenced=False))
+                self._adopt(await self._read(writes=False))
             for key in self._reconciler.orphans():
                 self._require_leadership()
                 subject = self._subjects.fact(key)
@@ -232,11 +232,10 @@ class FactPublisher:
         except BusError as error:
             self._log.warning("facts.room.failed", bucket=self._bucket.name, reason=str(error))
 
-    async def _read(
-        self, between: Callable[[], Awaitable[object]] | None = None, *, known: bool = True, fenced: bool = True
-    ) -> BucketReading:
-        """What the bucket holds; unless it is not `fenced`, at least up to the present fence. Others may have filled
-        it: `between` pages, news is written. `known` as in `BucketReconciler.begin_reading`."""
+    async def _read(self, *, known: bool = True, writes: bool = True) -> BucketReading:
+        """What the bucket holds, at least up to the present fence. Others may have filled it: between pages, news
+        is written. `known` as in `BucketReconciler.begin_reading`. Not `writes`: the store is full, and any replica
+        will do."""
         reading = BucketReading(
             self._reconciler,
             self._subjects,
@@ -246,10 +245,19 @@ class FactPublisher:
         )
         kept, everything = self._reconciler.kept, self._subjects.fact(">")
         self._reconciler.begin_reading(known=known)
-        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=reading.read, between=between)
+
+        async def between() -> None:
+            if await self._publish_fresh() and known:
+                await self._write_synced()
+            elif known and self._reconciler.settled:
+                await self._repeat_synced()
+
+        await jetstream.snapshot(
+            self._bus, self._bucket.name, everything, read=reading.read, between=between if writes else None
+        )
         if self._reconciler.kept != kept:
             raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
-        if fenced and not reading.fenced:
+        if writes and not reading.fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         self._partly_read = reading.partial
         self._strays.found(reading.strays, more=reading.more_strays)
@@ -265,7 +273,7 @@ class FactPublisher:
         more = self._partly_read or self._strays.more
         if ours and found.messages >= self._reconciler.keys and now > self._marked_until and not more:
             return
-        repaired = self._adopt(await self._read(self._keep_published), trust=True)
+        repaired = self._adopt(await self._read(), trust=True)
         if repaired:
             self.repaired += repaired
             self._published = False
@@ -310,13 +318,6 @@ class FactPublisher:
             await self._write(changes)
             found = True
         return found
-
-    async def _keep_published(self) -> None:
-        """The same for a bucket whose content is known, as far as this owner has written it."""
-        if await self._publish_fresh():
-            await self._write_synced()
-        else:
-            await self._repeat_synced()
 
     async def _repeat_synced(self) -> None:
         """Write each pool's `synced` if that is due."""

@@ -48,7 +48,7 @@ class View:
         """The endpoints as they are now; every array of the view is in its order."""
         if self._endpoints_changed:
             self._endpoints_changed = False
-            layout = Layout(self.endpoints.values(), self._layout.generation + 1)
+            layout = Layout(self.endpoints.values(), self._layout.generation + 1, former=self._layout)
             for part in (self.columns, self.in_flight, self.prefixes, self.health):
                 part.relayout(layout)
             self._layout = layout

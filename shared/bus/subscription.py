@@ -55,7 +55,7 @@ class Subscription:
                 self.subject,
                 cb=self._handle,
                 pending_msgs_limit=self._limits.max_pending_messages,
-                pending_bytes_limit=self._limits.max_pending_bytes,
+                pending_bytes_limit=max(self._limits.max_pending_bytes, 2 * client.max_payload),
             )
 
     async def _handle(self, message: Msg) -> None:

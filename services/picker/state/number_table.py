@@ -195,12 +195,12 @@ class NumberTable:
         moved._read = self._read
         source = np.full(size, -1, np.intp)
         source[here] = there
-        at = _rearranged(self._at, source, NEVER)
+        at = rearranged(self._at, source, NEVER)
         newest = at.max(axis=1, initial=NEVER).tolist()
         lines = [line for line in self._kept(self._at, moved._most) if newest[line] > NEVER]
         everything = len(lines) == len(at)
         moved._at = at if everything else at[lines]
-        moved._values = _rearranged(self._values if everything else self._values[lines], source, np.nan)
+        moved._values = rearranged(self._values if everything else self._values[lines], source, np.nan)
         names = list(self.columns)
         tables = zip([names[line] for line in lines], moved._values, moved._at, strict=True)
         moved.columns = {name: NumberColumn(values, at) for name, values, at in tables}
@@ -214,7 +214,7 @@ class NumberTable:
         return newest
 
 
-def _rearranged(table: Floats, source: Rows, nothing: float) -> Floats:
+def rearranged(table: Floats, source: Rows, nothing: float) -> Floats:
     """The columns `source` of a table; -1 is a column of `nothing`."""
     if not table.size:
         return np.full((len(table), len(source)), nothing)

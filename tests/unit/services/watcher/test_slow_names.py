@@ -198,7 +198,7 @@ async def test_others_run_while_many_names_are_followed(dns: Dns, monkeypatch: p
     running = Running()
     hosts = {str(number): (f"a{number}", "") for number in range(2 * module.MOST)}
     running.resolver.follow(hosts)
-    turns, following = 0, asyncio.ensure_future(running.resolver.look_up_due(within=0))
+    turns, following = 0, asyncio.ensure_future(running.resolver.look_up_due(within=TIMEOUT))
     while len(running.names.names) < len(hosts):
         await asyncio.sleep(0)
         turns += 1

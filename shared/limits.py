@@ -26,8 +26,8 @@ class BusLimits(Struct, frozen=True, kw_only=True):
     max_pending_bytes: Annotated[
         PositiveSize,
         Meta(
-            description="maximum bytes of waiting messages of a subscription, at least 2Mi: more than one message has; "
-            "one message for each 512",
+            description="maximum bytes of waiting messages of a subscription, at least 2Mi and twice nats-server's "
+            "max_payload; one message for each 512",
         ),
     ] = 32 * 2**20
 

@@ -118,7 +118,24 @@ class Configuration(Struct, frozen=True, kw_only=True, tag="config/1"):
     """Where it was read, for messages: a file, a ConfigMap's key."""
 
 
+SHOWN_ADDRESS = 80
+"""Characters of an invalid address in messages."""
+
 Fact: TypeAlias = Endpoint | Pool | Objective | ModelRewrite | Model | Configuration
+
+
+def unusable_address(endpoint: Endpoint) -> str | None:
+    """The first address of an endpoint that can't be part of a request, with its field; None if all can."""
+    if _is_plain(f"{endpoint.address}{endpoint.host}{endpoint.metrics_host}{endpoint.node_address}"):
+        return None
+    for field in ("address", "host", "metrics_host", "node_address"):
+        if not _is_plain(text := getattr(endpoint, field)):
+            return f"{field}: {text[:SHOWN_ADDRESS]!r} isn't an address: it has characters that none has"
+    return None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def entries_of(fact: Fact) -> int:
@@ -165,6 +182,8 @@ def _is_port(text: str) -> bool:
 
 def is_ip(text: str) -> bool:
     """Whether the text is an IPv4 or IPv6 address, without brackets."""
+    if not text.isascii():  # a zone may be anything
+        return False
     try:
         ip_address(text)
     except ValueError:

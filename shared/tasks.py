@@ -1,7 +1,25 @@
 """Small things that asyncio lacks."""
 
 import asyncio
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+TURN = 0.005
+"""Seconds that a long piece of work may take in one go, after which others have their turn."""
+
+
+async def in_turns(
+    items: Iterable[T], turn: float = TURN, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[T]:
+    """The items. Whenever they and what is done with them have taken `turn` seconds, others run."""
+    until = clock() + turn
+    for item in items:
+        yield item
+        if clock() >= until:
+            await asyncio.sleep(0)
+            until = clock() + turn
 
 
 async def set_within(event: asyncio.Event, seconds: float | None) -> bool:

@@ -71,16 +71,27 @@ def read_documents(
     reader = _Reader(text, origin, pool, object_kinds)
     parsing = Problems()
     documents = parse_documents(text, parsing, max_values)
-    for index, document in enumerate(documents):
-        reader.document(document, index, several=len(documents) > 1)
+    several, empty = len(documents) > 1, not documents
+    for index in range(len(documents)):
+        document, documents[index] = documents[index], None
+        reader.document(document, index, several=several)
+        # This runs in a thread. Freeing a large list in one go would hold the other threads.
+        entries = list(document["endpoints"]) if _lists_endpoints(document) else []
+        del document
+        while entries:
+            entries.pop()
         if len(reader.errors) >= MOST_PROBLEMS:
             break
     problems.errors += by_line(reader.errors + parsing.errors)
     problems.warnings += reader.warnings
-    if not documents and not parsing.errors:
+    if empty and not parsing.errors:
         # A file that is written in place is empty for a moment: that must not mean that there are no endpoints.
         problems.error("", "is empty; `endpoints: []` says that there are none")
     return reader.result()
+
+
+def _lists_endpoints(document: object) -> bool:
+    return isinstance(document, Mapping) and isinstance(document.get("endpoints"), list)
 
 
 def by_line(problems: Iterable[Problem]) -> list[Problem]:

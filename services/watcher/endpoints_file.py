@@ -186,13 +186,20 @@ def _check_metrics_host(raw: object, path: str, problems: Problems) -> None:
         host, port = "", None
     if port is None:
         problems.error(path, f"{show(raw)} isn't an address with a port; host:port is expected")
-    elif ":" not in host and (reason := _host_name_problem(host)) and not is_ip(host):
+    elif ":" in host:
+        if reason := _address_problem(ip_address(host)):
+            problems.error(path, f"{show(raw)} {reason}")
+    elif (reason := _host_name_problem(host)) and not is_ip(host):
         problems.error(path, f"{show(raw)} {reason}")
 
 
 def _check_node_address(raw: object, path: str, problems: Problems) -> None:
-    if _filled(raw) and not is_ip(str(raw)):
+    if not _filled(raw):
+        return
+    if not is_ip(str(raw)):
         problems.error(path, f"{show(raw)} isn't an IP address")
+    elif reason := _address_problem(ip_address(str(raw))):
+        problems.error(path, f"{show(raw)} {reason}")
 
 
 def _read_labels(raw: object, path: str, problems: Problems) -> dict[str, str]:

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from queue import SimpleQueue
@@ -15,12 +15,14 @@ import structlog
 
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Group, Names
-from shared.model import Endpoint
+from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
 GATHER = 0.02
 """Seconds that answers are gathered, so that they are one change and the names are searched once."""
+MOST = 500
+"""Endpoints that change together."""
 TOO_LATE = "no answer in time"
 
 
@@ -32,9 +34,9 @@ class Lookup(Protocol):
 class Lookups:
     """The look-ups under way, of all pools. A name has one at a time.
 
-    A look-up can't be interrupted, and may take very long. So it occupies its slot even after its time-out, and a group
-    of names occupies at most as many slots as are free, and new and slow names of one origin three quarters: names that
-    hang leave slots to others.
+    A look-up can't be interrupted, and may take very long. So it occupies its slot even after its time-out. Names that
+    hang leave slots to others: a group of names occupies at most as many slots as are free, new and slow names of one
+    origin half of them, and of the last quarter each origin one.
     """
 
     def __init__(self, lookup: Lookup, timeout: float, concurrent: int) -> None:
@@ -45,19 +47,33 @@ class Lookups:
         self._groups: dict[str, Group] = {}
         """The group that occupies the slot of a name."""
         self._occupied: Counter[Group] = Counter()
+        self._last: dict[str, str] = {}
+        """By origin: the name that occupies its slot of the last quarter."""
         self._waiting: dict[Callable[[], None], None] = {}
 
     def may_begin(self, group: Group) -> bool:
         """Whether there is a slot for a name of this group."""
         untested = sum(self._occupied[Group(group.origin, kind)] for kind in ("new", "slow"))
-        if group.kind != "known" and untested >= max(1, self._concurrent * 3 // 4):
+        if group.kind != "known" and untested >= max(1, self._concurrent // 2):
             return False
-        return self._occupied[group] < self._concurrent - len(self._under_way)
+        if self._few_free and group.origin in self._last:
+            return False
+        return self._occupied[group] < self._free_slots
+
+    @property
+    def _free_slots(self) -> int:
+        return self._concurrent - len(self._under_way)
+
+    @property
+    def _few_free(self) -> bool:
+        return self._free_slots <= self._concurrent // 4
 
     def begin(self, host: str, group: Group) -> asyncio.Task[list[str]]:
         """The look-up of a name, which may be under way already."""
         task = self._under_way.get(host)
         if task is None:
+            if self._few_free:
+                self._last[group.origin] = host
             task = self._under_way[host] = asyncio.create_task(self._run(host), name=f"look-up of {host}")
             self._groups[host] = group
             self._occupied[group] += 1
@@ -86,7 +102,10 @@ class Lookups:
 
     def _ended(self, host: str, task: asyncio.Task[list[str]]) -> None:
         del self._under_way[host]
-        self._free(self._groups.pop(host))
+        group = self._groups.pop(host)
+        self._free(group)
+        if self._last.get(group.origin) == host:
+            del self._last[group.origin]
         if task.cancelled():
             return  # the process ends
         task.exception()  # the name may have been forgotten
@@ -172,13 +191,13 @@ class _Threads:
 
 
 class Resolver:
-    """Keeps `names` up to date. Calls `on_change` when an address has changed."""
+    """Keeps `names` up to date. Calls `on_change` with the ids of endpoints whose address has changed."""
 
     def __init__(
         self,
         names: Names,
         lookups: Lookups,
-        on_change: Callable[[], None],
+        on_change: Callable[[Sequence[str]], None],
         metrics: WatcherMetrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -190,20 +209,47 @@ class Resolver:
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By the name whose answer they wait for."""
-        self._changed = False
-        """Whether an address has changed since the last `on_change`."""
+        self._changes: dict[str, tuple[str, str]] = {}
+        """What `follow` has been told and hasn't taken effect."""
+        self._following = False
+        """Whether it is about to."""
+        self._changed: set[str] = set()
+        """Names whose address has changed since the last `on_change`."""
 
-    def follow(self, endpoints: Iterable[Endpoint], origin_of: Callable[[Endpoint], str] = lambda endpoint: "") -> None:
-        """Look up the names of these endpoints from now on, and no others."""
-        for host in self.names.follow(endpoints, origin_of):
+    def follow(self, hosts: Mapping[str, tuple[str, str]]) -> None:
+        """These endpoints, by id, have these names, as these origins state them; an empty name is none. Many take
+        effect while `look_up_due` or `run` runs."""
+        self._changes |= hosts
+        if len(self._changes) <= MOST and not self._following:
+            for _ in self._follow_changes():
+                pass
+        self._wake.set()
+
+    async def _follow_in_turns(self) -> None:
+        self._following = True
+        try:
+            async for _ in in_turns(self._follow_changes()):
+                pass
+        finally:
+            self._following = False
+
+    def _follow_changes(self) -> Iterator[None]:
+        """One name at a time. A name that only other endpoints have in the end is kept."""
+        while self._changes:
+            changes, self._changes = self._changes, {}
+            for id, (host, origin) in reversed(changes.items()):  # of new names, the last comes first
+                self.names.set(id, host, origin)
+                yield
+        for host in self.names.forget():
             task = self._tasks.pop(host, None)
             if task is not None:
                 task.cancel()
-        self._wake.set()
+            yield
 
     async def look_up_due(self, within: float | None = None) -> bool:
         """Look up the names that are due, and wait at most `within` seconds. Returns whether an address has changed;
         later answers take effect while `run` runs."""
+        await self._follow_in_turns()
         self._begin()
         try:
             async with asyncio.timeout(within):
@@ -211,8 +257,8 @@ class Resolver:
                     await asyncio.wait(self._tasks.values())
         except TimeoutError:
             pass
-        changed, self._changed = self._changed, False
-        return changed
+        changed, self._changed = self._changed, set()
+        return bool(changed)
 
     async def run(self) -> None:
         """Look up names when they are due, for ever. An answer takes effect at once: a name that hangs delays no
@@ -220,9 +266,11 @@ class Resolver:
         try:
             while True:
                 self._wake.clear()
-                if self._changed:
-                    self._changed = False
-                    self._on_change()
+                await self._follow_in_turns()
+                ids, self._changed = self.names.endpoints_of(self._changed), set()
+                for start in range(0, len(ids), MOST):
+                    self._on_change(ids[start : start + MOST])
+                    await asyncio.sleep(0)
                 self._begin()
                 due = self.names.next_due()
                 try:
@@ -268,7 +316,8 @@ class Resolver:
 
     def _answered(self, host: str, addresses: Sequence[str]) -> None:
         changed = self.names.answered(host, addresses, self._clock())
-        self._changed |= changed
+        if changed:
+            self._changed.add(host)
         name = self.names.names.get(host)
         if name is not None and name.error:
             self._log_failure(host, name.error)

@@ -27,7 +27,7 @@ from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.config.defaults import BUILT_IN, revision
 from shared.datalayer.events import EventCounts
-from shared.model import Configuration, Endpoint, Fact
+from shared.model import Configuration, Endpoint, Fact, Pool
 from shared.service.configured import Configured
 
 log = structlog.get_logger(__name__)
@@ -72,7 +72,7 @@ class PoolReconciler:
         self.desired = State(preferred=preferred)
         self.notifications = Notifications(event_counts)
         self.names = Names(resolve_interval)
-        self.resolver = Resolver(self.names, lookups, self.refresh, metrics)
+        self.resolver = Resolver(self.names, lookups, self._addresses_changed, metrics)
         self.eds = eds
         self.frames = frames
         self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
@@ -85,12 +85,15 @@ class PoolReconciler:
         """Those that have an address, by id."""
         self._others: set[str] = set()
         """Keys of facts that aren't endpoints."""
+        self._unknown: tuple[frozenset[tuple[str, str]], list[str]] = frozenset(), []
+        """Facts that aren't known, and their keys."""
         self._leads = leads
         self._metrics = metrics
         self._on_accepted = on_accepted
         self._on_change = on_change
         self._makes_attributes = asyncio.Event()
-        self._remarks: set[tuple[str, str, str]] = set()
+        self._remarks: dict[str, set[tuple[str, str]]] = {}
+        """What was logged, by origin."""
 
     # Input
 
@@ -100,13 +103,13 @@ class PoolReconciler:
 
     def take(self, events: Sequence[Event]) -> None:
         """Merge events from a source, and publish what has changed."""
-        problems, unknown = self.desired.problems(), self.desired.unknown()
+        origins = {event.origin for event in events}
+        problems, unknown = self.desired.problems(origins), self.desired.unknown()
         changed = self.apply(events)
-        self._log_problems(problems, self.desired.problems())
-        self.log_remarks()
+        self._log_problems(problems, self.desired.problems(origins))
+        self.log_remarks(origins)
         if changed:
-            changes = self.accept()
-            self.refresh(changes.endpoints, others=changes.resources or changes.configuration)
+            self.refresh(self.accept())
         elif unknown != self.desired.unknown():
             self._on_change(self, [])
 
@@ -127,8 +130,7 @@ class PoolReconciler:
             configuration=self.configured().origin,
             revision=self.configured().revision,
         )
-        if any(endpoint is not None and endpoint.host for id in former for endpoint in (former[id], endpoints.get(id))):
-            self.resolver.follow(endpoints.values(), self.desired.origin)
+        self.resolver.follow(self._hosts(former))
         self._on_accepted(self)
         if changes.configuration:
             self.use_configuration()
@@ -137,6 +139,17 @@ class PoolReconciler:
         if self.notifications.table.makes:
             self._makes_attributes.set()
         return changes
+
+    def _hosts(self, changed: Mapping[str, Endpoint | None]) -> dict[str, tuple[str, str]]:
+        """Host name and origin of these endpoints, given with their former versions, where there is or was a name."""
+        hosts: dict[str, tuple[str, str]] = {}
+        for id, before in changed.items():
+            endpoint = self._merged.endpoints.get(id)
+            if endpoint is not None and endpoint.host:
+                hosts[id] = endpoint.host, self.desired.origin(endpoint)
+            elif before is not None and before.host:
+                hosts[id] = "", ""
+        return hosts
 
     def raise_problems(self) -> None:
         """Raises `Invalid` with the problems of all origins, if there are any."""
@@ -149,17 +162,24 @@ class PoolReconciler:
         again = [source.set_object_kinds(self.notifications.kinds) for source in self.sources]
         return any(again)
 
-    def log_remarks(self) -> None:
-        """Log each warning, and each document that is left out, once."""
-        warnings, ignored = self.desired.warnings().items(), self.desired.ignored().items()
-        remarks = {("warning", origin, str(warning)) for origin, found in warnings for warning in found}
-        remarks |= {("debug", origin, document) for origin, found in ignored for document in found}
-        for level, origin, text in sorted(remarks - self._remarks):
-            if level == "warning":
-                log.warning("facts.warning", origin=origin, problem=text)
+    def log_remarks(self, origins: Collection[str] | None = None) -> None:
+        """Log each warning, and each document that is left out, once. With `origins`, those of others haven't
+        changed, except what is said of their configurations."""
+        if origins is not None:
+            origins = {*origins, *self.desired.configured}
+        warnings, ignored = self.desired.warnings(origins), self.desired.ignored(origins)
+        for origin in sorted({*self._remarks, *warnings, *ignored} if origins is None else origins):
+            remarks = {("warning", str(warning)) for warning in warnings.get(origin, ())}
+            remarks |= {("debug", document) for document in ignored.get(origin, ())}
+            for level, text in sorted(remarks - self._remarks.get(origin, set())):
+                if level == "warning":
+                    log.warning("facts.warning", origin=origin, problem=text)
+                else:
+                    log.debug("facts.ignored", origin=origin, document=text)
+            if remarks:
+                self._remarks[origin] = remarks
             else:
-                log.debug("facts.ignored", origin=origin, document=text)
-        self._remarks = remarks
+                self._remarks.pop(origin, None)
 
     def _log_problems(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:
         for origin, problems in after.items():
@@ -171,12 +191,13 @@ class PoolReconciler:
 
     # Output
 
-    def refresh(self, ids: Collection[str] | None = None, *, others: bool = True) -> None:
-        """Publish what has changed: of the endpoints `ids` (all of them by default), and of the `others`."""
+    def refresh(self, changes: Changes | None = None) -> None:
+        """Publish what has changed; by default, compare everything."""
         merged = self._merged
         check_again = self.unpublishable.limit_changed()
-        if ids is None or check_again:
-            ids, others = merged.endpoints.keys() | self.endpoints.keys(), True
+        if check_again:
+            changes = None
+        ids = merged.endpoints.keys() | self.endpoints.keys() if changes is None else changes.endpoints.keys()
         published: list[Upsert | Delete] = []
         for id in ids:
             endpoint = merged.endpoints.get(id)
@@ -186,16 +207,38 @@ class PoolReconciler:
             else:
                 self.endpoints[id] = endpoint
             self._set(named_key(self.token, "endpoint", id), endpoint, published, check_again)
-        if others:
-            facts = {fact_key(self.token, fact): fact for fact in merged.other_facts(self.pool)}
-            for key in [*facts, *(self._others - facts.keys())]:
-                self._set(key, facts.get(key), published, check_again)
-            self._others = set(facts)
+        for key, fact in self._other_facts(changes).items():
+            self._set(key, fact, published, check_again)
+            if fact is None:
+                self._others.discard(key)
+            else:
+                self._others.add(key)
         if self.eds is not None and ids:
             self.eds.update(self.endpoints.values())
         self._on_change(self, published)
         for id in self.notifications.set_endpoints(self.endpoints, ids):
             self.sender.note(id, True)
+
+    def _addresses_changed(self, ids: Sequence[str]) -> None:
+        self.refresh(Changes(endpoints=dict.fromkeys(ids)))
+
+    def _other_facts(self, changes: Changes | None) -> dict[str, Fact | None]:
+        """By key on the bus: facts beside the endpoints that may have changed; None for those that are gone."""
+        merged, found = self._merged, dict[str, Fact | None]()
+        if changes is None:
+            found |= dict.fromkeys(self._others)
+            found |= {fact_key(self.token, fact): fact for fact in merged.other_facts(self.pool)}
+            return found
+        for key, before in changes.resources.items():
+            if (resource := merged.resources.get(key) or before) is not None:
+                found[fact_key(self.token, resource)] = merged.resources.get(key)
+        if changes.configuration:
+            former = merged.configuration or Configuration(text="")
+            found[fact_key(self.token, former)] = merged.configuration
+        if changes.configuration or any(kind is Pool for kind, _ in changes.resources):
+            pool = merged.pool(self.pool)
+            found[fact_key(self.token, pool)] = pool
+        return found
 
     def _set(self, key: str, fact: Fact | None, published: list[Upsert | Delete], check_again: bool) -> None:
         before = self.facts.get(key)
@@ -213,8 +256,10 @@ class PoolReconciler:
     def unmanaged(self) -> list[str]:
         """Keys on the bus that stay as they are: facts that aren't known here and may have been known to an earlier
         watcher, and those that can't be published."""
-        unknown = (named_key(self.token, kind, name) for kind, name in self.desired.unknown())
-        return [*unknown, *self.unpublishable.reasons]
+        unknown = self.desired.unknown()
+        if self._unknown[0] is not unknown:
+            self._unknown = unknown, [named_key(self.token, kind, name) for kind, name in unknown]
+        return [*self._unknown[1], *self.unpublishable.reasons]
 
     async def send_attributes(self) -> None:
         """Send what extractors derive for endpoints, once there is an extractor that does. Runs while this watcher

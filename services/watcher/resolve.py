@@ -6,10 +6,12 @@ it: an outage of DNS is no reason to drop servers that work. A name that has nev
 retried sooner.
 
 Names wait for their look-up in groups, which take turns: names that hang, or those of one file, don't delay others.
+
+A change of one endpoint costs the same beside any number of others.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from ipaddress import ip_address
 from typing import Literal, NamedTuple
@@ -60,34 +62,74 @@ class Names:
     def __init__(self, interval: float) -> None:
         self._interval = interval
         self.names: dict[str, Name] = {}
-        self._origins: dict[str, str] = {}
+        self._stated: dict[str, tuple[str, str]] = {}
+        """By endpoint: its name, and the origin that states it."""
+        self._origins: dict[str, Counter[str]] = {}
+        """By name: how many endpoints of each origin have it."""
+        self._endpoints: dict[str, dict[str, None]] = {}
+        """By name: the ids of its endpoints."""
+        self._sizes: Counter[str] = Counter()
+        """How many names each origin has."""
+        self._unused: dict[str, None] = {}
+        """Names that no endpoint has any more."""
+        self._due_at: dict[str, float] = {}
+        """When each name is due that isn't."""
         self._later: list[tuple[float, str]] = []
-        """A heap of the names that aren't due, each with the time at which it is."""
-        self._due: dict[Group, deque[str]] = {}
+        """A heap of these, and of entries that don't count any more."""
+        self._due: dict[Group, OrderedDict[str, None]] = {}
         """The group whose turn it is comes first."""
+        self._queued: dict[str, Group] = {}
+        """The group in which a name is due."""
 
-    def follow(
-        self, endpoints: Iterable[Endpoint], origin_of: Callable[[Endpoint], str] = lambda endpoint: ""
-    ) -> list[str]:
-        """Follow the names of these endpoints, and forget the others, which are returned. A name of several origins
-        counts for the one with the fewest."""
-        stated = {(endpoint.host, origin_of(endpoint)) for endpoint in endpoints if endpoint.host}
-        self._origins = dict(stated)
-        if len(self._origins) < len(stated):
-            sizes = Counter(origin for _, origin in stated)
-            self._origins = dict(sorted(stated, key=lambda pair: (-sizes[pair[1]], pair)))
-        before, self.names = self.names, {host: self.names.get(host) or Name(host) for host in sorted(self._origins)}
-        self._later = [entry for entry in self._later if entry[1] in self.names]
-        heapify(self._later)
-        due, self._due = self._due, {}
-        moved = [host for host in reversed(self.names) if host not in before]
-        for group, hosts in due.items():
-            moved += [host for host in hosts if host in self.names and self._origins[host] != group.origin]
-            if kept := [host for host in hosts if self._origins.get(host) == group.origin]:
-                self._due[group] = deque(kept)
-        for host in moved:
-            self._queue(host)
-        return [host for host in before if host not in self.names]
+    def set(self, endpoint_id: str, host: str = "", origin: str = "") -> None:
+        """An endpoint has this name, as this origin states it; empty: none. A name of several origins counts for the
+        one with the fewest."""
+        stated = (host, origin) if host else ("", "")
+        former = self._stated.get(endpoint_id, ("", ""))
+        if stated == former:
+            return
+        if host:
+            self._stated[endpoint_id] = stated
+            origins = self._origins.setdefault(host, Counter())
+            self._sizes[origin] += not origins[origin]
+            origins[origin] += 1
+            self._endpoints.setdefault(host, {})[endpoint_id] = None
+            self._unused.pop(host, None)
+        else:
+            del self._stated[endpoint_id]
+        if former[0]:
+            self._drop(*former)
+            if former[0] != host:
+                del self._endpoints[former[0]][endpoint_id]
+        for name in {host, former[0]} & self._origins.keys():
+            if name not in self.names:
+                self.names[name] = Name(name)
+                self._queue(name)
+            elif name in self._queued:
+                self._queue(name)
+
+    def _drop(self, host: str, origin: str) -> None:
+        origins = self._origins[host]
+        origins[origin] -= 1
+        if origins[origin]:
+            return
+        del origins[origin]
+        self._sizes[origin] -= 1
+        if not self._sizes[origin]:
+            del self._sizes[origin]
+        if not origins:
+            del self._origins[host]
+            self._unused[host] = None
+
+    def forget(self) -> Iterator[str]:
+        """Forget the names that no endpoint has any more, one at a time."""
+        while self._unused:
+            host, _ = self._unused.popitem()
+            self.names.pop(host, None)
+            self._endpoints.pop(host, None)
+            self._due_at.pop(host, None)
+            self._unqueue(host)
+            yield host
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> bool:
         """Use addresses that another watcher has published, for names without one. Returns whether there were any."""
@@ -99,16 +141,23 @@ class Names:
                 adopted = True
         return adopted
 
+    def endpoints_of(self, hosts: Iterable[str]) -> list[str]:
+        """The ids of the endpoints with these names."""
+        return [id for host in hosts for id in self._endpoints.get(host, ())]
+
     def take(self, now: float, may: Callable[[Group], bool] = lambda group: True) -> tuple[str, Group] | None:
         """A name to look up, of a group that may begin a look-up; None if there is none. Of new names, those that were
         stated last come first."""
-        while self._later and self._later[0][0] <= now:
-            self._queue(heappop(self._later)[1])
+        while (at := self.next_due()) is not None and at <= now:
+            _, host = heappop(self._later)
+            del self._due_at[host]
+            self._queue(host)
         group = next(filter(may, self._due), None)
         if group is None:
             return None
         hosts = self._due.pop(group)
-        host = hosts.pop() if group.kind == "new" else hosts.popleft()
+        host, _ = hosts.popitem(last=group.kind == "new")
+        del self._queued[host]
         if hosts:
             self._due[group] = hosts
         self.names[host] = replace(self.names[host], looked_up=True, slow=False)
@@ -121,12 +170,36 @@ class Names:
 
     def next_due(self) -> float | None:
         """When the next name becomes due; None if there is none."""
+        while self._later and self._due_at.get(self._later[0][1]) != self._later[0][0]:
+            heappop(self._later)
         return self._later[0][0] if self._later else None
 
+    def _wait(self, host: str, until: float) -> None:
+        """The name is due at a time."""
+        self._due_at[host] = until
+        if len(self._later) > 2 * len(self._due_at):
+            self._later = [(at, host) for host, at in self._due_at.items()]
+            heapify(self._later)
+        else:
+            heappush(self._later, (until, host))
+
     def _queue(self, host: str) -> None:
+        """The name is due."""
         name = self.names[host]
+        origins = self._origins.get(host, ("",))  # none of one that is about to be forgotten
         kind: Literal["new", "known", "slow"] = "slow" if name.slow else "known" if name.looked_up else "new"
-        self._due.setdefault(Group(self._origins[host], kind), deque()).append(host)
+        group = Group(min(origins, key=lambda origin: (self._sizes[origin], origin)), kind)
+        if self._queued.get(host) != group:
+            self._unqueue(host)
+            self._queued[host] = group
+            self._due.setdefault(group, OrderedDict())[host] = None
+
+    def _unqueue(self, host: str) -> None:
+        group = self._queued.pop(host, None)
+        if group is not None:
+            del self._due[group][host]
+            if not self._due[group]:
+                del self._due[group]
 
     def answered(self, host: str, addresses: Iterable[str], now: float) -> bool:
         """Record an answer. Returns whether the name's address has changed."""
@@ -137,7 +210,7 @@ class Names:
         if not ordered:
             return self.failed(host, "no address that a server could have", now)
         self.names[host] = Name(host, ordered, looked_up=True, slow=name.slow)
-        heappush(self._later, (now + self._interval, host))
+        self._wait(host, now + self._interval)
         return name.address != ordered[0]
 
     def failed(self, host: str, reason: str, now: float) -> bool:
@@ -147,7 +220,7 @@ class Names:
             wait = self._interval if name.addresses else min(FIRST_RETRY * 2**name.failures, self._interval)
             failures = min(name.failures + 1, 30)
             self.names[host] = replace(name, error=reason, failures=failures)
-            heappush(self._later, (now + wait, host))
+            self._wait(host, now + wait)
         return False
 
     def hangs(self, host: str, reason: str) -> None:
@@ -166,7 +239,7 @@ class Names:
     @property
     def unresolved(self) -> list[str]:
         """Names without an address. Their endpoints aren't published."""
-        return [name.host for name in self.names.values() if not name.addresses]
+        return sorted(name.host for name in self.names.values() if not name.addresses)
 
     def __repr__(self) -> str:
         return f"<Names {len(self.names)}, {len(self.unresolved)} unresolved>"

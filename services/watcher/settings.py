@@ -71,7 +71,7 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     resolve_timeout: Annotated[PositiveDuration, Meta(description="time limit of a look-up of a host name")] = 5.0
     max_lookups: Annotated[
         int,
-        Meta(ge=1, description="maximum concurrent look-ups of host names; new ones of a file use three quarters"),
+        Meta(ge=1, description="maximum concurrent look-ups of host names; new ones of a file use half"),
     ] = 64
     rescan_interval: Annotated[
         PositiveDuration, Meta(description="interval between checks of the files when the system sends no notification")

@@ -3,10 +3,11 @@
 Two rules keep a mistake from emptying a pool. A rejected origin keeps its last valid statements. While origins conflict
 (two state the same endpoint, or none has an `endpoints` list), the last state without a conflict stays in force.
 
-Each statement is indexed by what it is about, so a change of one endpoint costs the same in a pool of any size.
+Each statement is indexed by what it is about, so a change of one endpoint or resource costs the same in a pool of any
+size.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -36,10 +37,14 @@ class Merged(Struct):
 
     def other_facts(self, pool: PoolId) -> list[Fact]:
         """The facts beside the endpoints. A pool that no document describes gets the defaults."""
-        found: list[Fact] = list(self.resources.values())
-        if not any(isinstance(resource, Pool) for resource in found):
-            found.append(Pool(name=pool.name, namespace=pool.namespace))
+        found: list[Fact] = [resource for resource in self.resources.values() if not isinstance(resource, Pool)]
+        found.append(self.pool(pool))
         return found if self.configuration is None else [*found, self.configuration]
+
+    def pool(self, pool: PoolId) -> Pool:
+        """The pool's own fact: what a document states, or the defaults."""
+        stated = (resource for resource in self.resources.values() if isinstance(resource, Pool))
+        return next(stated, Pool(name=pool.name, namespace=pool.namespace))
 
 
 class Changes(Struct):
@@ -47,7 +52,8 @@ class Changes(Struct):
 
     endpoints: dict[str, Endpoint | None] = {}
     """The former versions of changed endpoints, by id; None for a new one."""
-    resources: bool = False
+    resources: dict[tuple[type, str], Resource | None] = {}
+    """The former versions of changed resources, likewise."""
     objects: bool = False
     configuration: bool = False
 
@@ -59,7 +65,15 @@ class State:
         self._preferred = preferred
         self._valid: dict[str, Reset] = {}
         """The last `Reset` of each origin."""
+        self._configured: set[str] = set()
+        """Those of them with a configuration."""
+        self._listing: set[str] = set()
+        """Those of them with a list of endpoints, which may be empty."""
+        self._remarked: set[str] = set()
+        """Those of them with warnings or ignored documents."""
         self._rejected: dict[str, Rejected] = {}
+        self._unknown: frozenset[tuple[str, str]] | None = frozenset()
+        """What `unknown` returns; None: it has to be found out."""
         self._stated: dict[str, set[Key]] = {}
         """What each origin states."""
         self._statements: dict[Key, dict[str, Item]] = {}
@@ -78,9 +92,10 @@ class State:
     def apply(self, events: Iterable[Event], now: float) -> bool:
         """Apply events that belong together. Returns whether `merged` has changed."""
         for event in events:
+            unknown = self._unknown_fact(event.origin)
             match event:
                 case Reset(origin, documents):
-                    self._valid[origin] = event
+                    self._set_valid(origin, event)
                     self._rejected.pop(origin, None)
                     items = (*(documents.endpoints or ()), *documents.resources, *documents.objects)
                     self._reset(origin, {_key(item): item for item in items})
@@ -91,23 +106,24 @@ class State:
                 case Rejected(origin):
                     self._rejected[origin] = event
                 case Removed(origin):
-                    self._valid.pop(origin, None)
+                    self._set_valid(origin, None)
                     self._rejected.pop(origin, None)
                     self._reset(origin, {})
+            if unknown != self._unknown_fact(event.origin):
+                self._unknown = None
         chosen, conflicts = self._choose_configuration()
-        listed = any(reset.documents.endpoints is not None for reset in self._valid.values())
-        if not listed and not self._rejected:  # otherwise the rejected origin is the one to correct
+        if not self._listing and not self._rejected:  # otherwise the rejected origin is the one to correct
             problem = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
             conflicts.append((min(self._valid, default=""), problem))
         conflicts = [*self._collisions(), *conflicts]
         self._conflicts = tuple(conflicts[:MOST_PROBLEMS])
         if (more := len(conflicts) - MOST_PROBLEMS) > 0:
             self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
-        if not self.problems():
+        if not self._rejected and not self._conflicts:
             self.since = None
         elif self.since is None:
             self.since = now
-        return listed and not self._conflicts and self._merge(chosen)
+        return bool(self._listing) and not self._conflicts and self._merge(chosen)
 
     def take_changes(self) -> Changes:
         """What has changed since the last call."""
@@ -115,6 +131,26 @@ class State:
         return changes
 
     # Statements
+
+    def _set_valid(self, origin: str, event: Reset | None) -> None:
+        for origins in (self._configured, self._listing, self._remarked):
+            origins.discard(origin)
+        if event is None:
+            self._valid.pop(origin, None)
+            return
+        self._valid[origin] = event
+        documents = event.documents
+        if documents.configuration:
+            self._configured.add(origin)
+        if documents.endpoints is not None:
+            self._listing.add(origin)
+        if documents.warnings or documents.ignored or (event.loaded and event.loaded.warnings):
+            self._remarked.add(origin)
+
+    def _unknown_fact(self, origin: str) -> tuple[str, str] | None:
+        """Kind and name of the origin's fact if it has never been valid."""
+        event = self._rejected.get(origin)
+        return event.states if event is not None and event.states[0] and origin not in self._valid else None
 
     def _reset(self, origin: str, items: Mapping[Key, Item]) -> None:
         for key in self._stated.get(origin, set()) - items.keys():
@@ -158,10 +194,9 @@ class State:
 
     def _choose_configuration(self) -> tuple[Reset | None, list[tuple[str, Problem]]]:
         """The origin whose configuration is in force, and those with a further one."""
-        configured = [origin for origin, reset in self._valid.items() if reset.documents.configuration]
-        if not configured:
+        if not self._configured:
             return None, []
-        first, *others = sorted(configured, key=lambda origin: (origin != self._preferred, origin))
+        first, *others = sorted(self._configured, key=lambda origin: (origin != self._preferred, origin))
         problem = Problem("", f"{CONFIGURATION_KIND} is in {first} too; a pool has one")
         return self._valid[first], [] if first == self._preferred else [(origin, problem) for origin in others]
 
@@ -173,7 +208,7 @@ class State:
         changed = merged is None
         if merged is None:
             merged = self.merged = Merged()
-            changes.configuration = changes.objects = changes.resources = True
+            changes.configuration = changes.objects = True
         for key in self._unmerged:
             statements = self._statements.get(key)
             changed |= self._merge_item(merged, key, next(iter(statements.values())) if statements else None)
@@ -205,44 +240,63 @@ class State:
         elif kind is KubernetesObject:
             self._changes.objects = True
         else:
-            self._changes.resources = True
+            self._changes.resources.setdefault(name, before)
         return True
 
     # Reports
 
-    def problems(self) -> dict[str, list[Problem]]:
-        """What is wrong, by origin; empty if `merged` is what the origins state."""
-        found = self.rejected
+    def problems(self, origins: Iterable[str] | None = None) -> dict[str, list[Problem]]:
+        """What is wrong, by origin; empty if `merged` is what the origins state. With `origins`, what concerns several
+        origins, and these."""
+        found = self._problems(self._rejected if origins is None else origins)
         for origin, problem in self._conflicts:
             found.setdefault(origin, []).append(problem)
         return found
 
-    def warnings(self) -> dict[str, tuple[Problem, ...]]:
-        return {
-            origin: warnings
-            for origin, reset in sorted(self._valid.items())
-            if (warnings := (*reset.documents.warnings, *(reset.loaded.warnings if reset.loaded else ())))
-        }
+    def _problems(self, origins: Iterable[str]) -> dict[str, list[Problem]]:
+        rejected = self._rejected
+        return {origin: list(rejected[origin].problems) for origin in sorted({*origins} & rejected.keys())}
 
-    def ignored(self) -> dict[str, tuple[str, ...]]:
-        """Valid documents that are left out, by origin, each with the reason."""
-        found = {origin: reset.documents.ignored for origin, reset in sorted(self._valid.items())}
-        if self._preferred in self._valid:
-            note = f"{CONFIGURATION_KIND}: {self._preferred} takes precedence"
-            for origin, reset in self._valid.items():
-                if reset.documents.configuration and origin != self._preferred:
-                    found[origin] = (*found[origin], note)
-        return {origin: notes for origin, notes in found.items() if notes}
+    def warnings(self, origins: Iterable[str] | None = None) -> dict[str, tuple[Problem, ...]]:
+        """By origin; of all, or of these."""
+        found: dict[str, tuple[Problem, ...]] = {}
+        for origin in sorted(self._remarked if origins is None else self._remarked.intersection(origins)):
+            reset = self._valid[origin]
+            if warnings := (*reset.documents.warnings, *(reset.loaded.warnings if reset.loaded else ())):
+                found[origin] = warnings
+        return found
+
+    def ignored(self, origins: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
+        """Valid documents that are left out, by origin, each with the reason; of all, or of these."""
+        chosen = self._remarked | self._configured
+        if origins is not None:
+            chosen.intersection_update(origins)
+        note = f"{CONFIGURATION_KIND}: {self._preferred} takes precedence"
+        found: dict[str, tuple[str, ...]] = {}
+        for origin in sorted(chosen):
+            notes = self._valid[origin].documents.ignored
+            if self._preferred in self._valid and origin in self._configured and origin != self._preferred:
+                notes = (*notes, note)
+            if notes:
+                found[origin] = notes
+        return found
+
+    @property
+    def configured(self) -> Collection[str]:
+        """The origins with a configuration."""
+        return self._configured
 
     @property
     def rejected(self) -> dict[str, list[Problem]]:
         """The problems of invalid origins."""
-        return {origin: list(event.problems) for origin, event in sorted(self._rejected.items())}
+        return self._problems(self._rejected)
 
     def unknown(self) -> frozenset[tuple[str, str]]:
         """Kind and name of facts whose origin has never been valid."""
-        rejected = self._rejected.items()
-        return frozenset(event.states for origin, event in rejected if event.states[0] and origin not in self._valid)
+        if self._unknown is None:
+            found = map(self._unknown_fact, self._rejected)
+            self._unknown = frozenset(fact for fact in found if fact is not None)
+        return self._unknown
 
     def origin(self, item: Item) -> str:
         """An origin that states this; empty while none does and the last state without a conflict stays in force."""

@@ -51,6 +51,10 @@ class BucketReconciler:
         """What of these was found there."""
         self._found_ages: dict[str, float] = {}
         """Those pools of which a complete copy was found, with the age that it was said to have."""
+        self._meanwhile: set[str] | None = None
+        """Keys that were written since `begin_reading`; None: the bucket isn't being read."""
+        self._fresh: dict[str, None] = {}
+        """Keys that are to be written meanwhile."""
         self._due: tuple[dict[str, Change], ...] | None = None
         """The changes to write, by key, in the order of `changes`; None after something that concerns all keys."""
         self.has_desired = False
@@ -96,6 +100,9 @@ class BucketReconciler:
             if key not in checked:
                 _require_fact(key, stated)
             wanted[key] = self._desired[key] if self._facts.get(key) is fact else encode_fact(fact)
+        if self._meanwhile is not None:
+            self._fresh |= {key: None for key, raw in wanted.items() if self._desired.get(key) != raw}
+            self._fresh |= dict.fromkeys(self._facts.keys() - facts.keys())
         self._due = None
         self._keep(frozenset(kept))
         self._facts = dict(facts)
@@ -117,6 +124,8 @@ class BucketReconciler:
                 del self._desired[event.key]
                 if event.key in self._found:
                     self._desired[event.key] = self._found[event.key]
+            if self._meanwhile is not None:
+                self._fresh[event.key] = None
             self._review(event.key)
 
     def _keep(self, kept: frozenset[str]) -> None:
@@ -160,6 +169,29 @@ class BucketReconciler:
         """How many changes there are, about: foreign keys may be wanted by now."""
         return sum(map(len, self._prepare())) + len(self._foreign)
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is to be written but deletes of keys that nobody wants."""
+        news, deletes, _, repetitions = self._prepare()
+        return not (news or deletes or repetitions)
+
+    def begin_reading(self, *, known: bool) -> None:
+        """The bucket is read from now on, for `observe`. Meanwhile, `fresh_changes` can be written. `known`: but for
+        what others did, it is known what is stored."""
+        self._meanwhile = set()
+        self._fresh = {}
+        if known and self._due is not None:
+            news, deletes, _, _ = self._due
+            self._fresh = dict.fromkeys([*news, *deletes])
+
+    def fresh_changes(self, most: int) -> list[Change]:
+        """The first `most` changes of what is wanted otherwise since `begin_reading`, or is known to have been due
+        then. Each is returned once."""
+        keys = list(islice(self._fresh, most))
+        for key in keys:
+            del self._fresh[key]
+        return [Change(key, self._desired.get(key)) for key in keys]
+
     def _prepare(self) -> tuple[dict[str, Change], ...]:
         if self._due is None:
             self._due = ({}, {}, {}, {})
@@ -197,6 +229,7 @@ class BucketReconciler:
 
     def acknowledge(self, change: Change) -> None:
         """A change was acknowledged."""
+        self._note_written(change.key)
         self._unknown.discard(change.key)
         self._repeated.pop(change.key, None)
         self._unstore(change.key)
@@ -206,9 +239,14 @@ class BucketReconciler:
 
     def mark_unknown(self, change: Change) -> None:
         """A change may have been written or not."""
+        self._note_written(change.key)
         self._unstore(change.key)
         self._unknown.add(change.key)
         self._review(change.key)
+
+    def _note_written(self, key: str) -> None:
+        if self._meanwhile is not None:
+            self._meanwhile.add(key)
 
     def recognize(self, key: str, raw: bytes) -> bytes | None:
         """The content of a key (an encoded fact or a `synced`) as `observe` needs it: if it is desired, believed to be
@@ -224,12 +262,13 @@ class BucketReconciler:
         """Compare with the bucket: (key, content according to `recognize`), and keys that this owner doesn't know.
 
         With `trust`, correct keys needn't be written; without it, everything must be. Undesired keys will be deleted,
-        also the `synced` of a pool that no longer exists. Returns how many keys that were believed to be correct
-        aren't.
+        also the `synced` of a pool that no longer exists. What was written since `begin_reading` is as it was written:
+        a message of it may have been read before. Returns how many keys that were believed to be correct aren't.
         """
         believed, self._stored, self._due = self._stored, {}, None
+        meanwhile, self._meanwhile, self._fresh = self._meanwhile or set(), None, {}
         self._totals.clear()
-        self._unknown.clear()
+        self._unknown &= meanwhile
         self._foreign = deque(foreign)
         self._repeated.clear()
         for key in self._found.keys() - self._facts.keys():
@@ -238,8 +277,11 @@ class BucketReconciler:
         self._found_ages.clear()
         ours = {synced_key(pool): pool for pool in self._pools}
         seen: dict[str, bytes | None] = {}
-        for key, raw in found:
-            if key == EPOCH:
+        for key in meanwhile & believed.keys():
+            seen[key] = believed[key]
+            self._store(key, believed[key])
+        for key, raw in dict(found).items():  # one that was written again during the reading was found twice
+            if key == EPOCH or key in meanwhile:
                 continue
             seen[key] = raw
             if key in ours:
@@ -257,7 +299,7 @@ class BucketReconciler:
                 self._repeated[key] = raw
         # What isn't wanted any more, a fact or a pool's `synced`, is there as it was left: nothing is odd about it.
         odd = {key for key, raw in believed.items() if seen.get(key) != raw}
-        odd |= {key for key in self._unknown - believed.keys() if not key.endswith(f".{SYNCED}")}
+        odd |= {key for key in self._unknown - believed.keys() - meanwhile if not key.endswith(f".{SYNCED}")}
         return len(odd) + sum(not key.endswith(f".{SYNCED}") for key in self._foreign)
 
     def found_age(self, pool: str) -> float | None:

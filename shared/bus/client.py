@@ -10,6 +10,7 @@ import nats.errors
 from nats.aio.client import Client
 
 CLOSE_TIMEOUT = 1.0
+_SUBJECT = b"Nats-Subject: "
 TURN = 100
 """Messages that are read in one go: some milliseconds, after which others have their turn."""
 
@@ -33,6 +34,16 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
         self._on_end = on_end
         self._on_unreadable = on_unreadable
         self._read = 0
+
+    @staticmethod
+    def _parse_header_lines(raw: bytes) -> dict[str, str]:
+        """nats-py strips white space of which a subject can end in some: a stored message would have another's name."""
+        headers: dict[str, str] = Client._parse_header_lines(raw)
+        if b"\v" in raw or b"\f" in raw:
+            for line in raw.split(b"\r\n"):
+                if line.startswith(_SUBJECT):
+                    headers["Nats-Subject"] = line.removeprefix(_SUBJECT).decode("utf-8", "replace")
+        return headers
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         try:

@@ -25,7 +25,7 @@ from shared.bus.messages import (
     Synced,
 )
 from shared.limits import LIMITS
-from shared.model import Fact
+from shared.model import Endpoint, Fact, unusable_address
 
 M = TypeVar("M", bound=Message)
 
@@ -139,7 +139,10 @@ def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.max_fact_entries) -
     try:
         if len(bytes(raw)) > most and (count := _fact_shapes.decode(raw).entries(most)) > most:
             raise Malformed(f"no fact: {count} entries; {most} are allowed")
-        return _fact_decoder.decode(raw)
+        fact = _fact_decoder.decode(raw)
+        if isinstance(fact, Endpoint) and (reason := unusable_address(fact)):
+            raise Malformed(f"no endpoint: {reason}")
+        return fact
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise Malformed(f"no fact: {error}") from error
 

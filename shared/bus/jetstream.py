@@ -9,7 +9,7 @@ gets), ADR-43 (time to live per message) of github.com/nats-io/nats-architecture
 import asyncio
 import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ from nats.aio.msg import Msg
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
-from shared.bus.subscription import TURN
+from shared.tasks import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
 STREAM_NOT_FOUND: Final = 10059
@@ -219,11 +219,13 @@ async def snapshot(
     subjects: str,
     *,
     read: Callable[[Stored], Any] = lambda stored: stored,
+    between: Callable[[], Awaitable[object]] | None = None,
     page: int = PAGE,
     timeout: float = API_TIMEOUT,
 ) -> list[Any]:
     """Call `read` with the last message of every subject that matches `subjects`, in the stream's order, and return the
-    results. Messages come in pages by batched direct gets, so that only one page is held at a time.
+    results. Messages come in pages by batched direct gets, so that only one page is held at a time. `between` is
+    awaited after each page.
 
     Any replica may answer, also one that is behind. `timeout` is for a page. An empty bucket gives an empty list.
     Raises NoResponders for a missing bucket, JetStreamError and as `Bus.request`.
@@ -241,6 +243,8 @@ async def snapshot(
             if time.monotonic() - began >= TURN:
                 await asyncio.sleep(0)
                 began = time.monotonic()
+        if between is not None:
+            await between()
         told, headers = status(end), end.headers or {}
         if told == "404":
             return found

@@ -6,7 +6,7 @@ connected server.
 
 from shared.bus.codec import encode_fact
 from shared.bus.subjects import fact_key
-from shared.model import Fact, entries_of
+from shared.model import Endpoint, Fact, entries_of, unusable_address
 
 MAX_PAYLOAD = 2**20
 """Bytes of a message, as nats-server takes them unless it is told otherwise."""
@@ -31,6 +31,8 @@ def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> s
         return f"it makes a message of {size} bytes; NATS takes {most} at most"
     if max_entries is not None and (count := entries_of(fact)) > max_entries:
         return f"it has {count} entries; {max_entries} are allowed"
+    if isinstance(fact, Endpoint) and (reason := unusable_address(fact)):
+        return reason
     name = len(fact_key("", fact).rpartition(".")[2])
     if name > MAX_NAME:
         return f"its name takes {name} bytes of a key on the bus; {MAX_NAME} are allowed"

@@ -15,18 +15,17 @@ import structlog
 from shared.bus import jetstream
 from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
-from shared.bus.codec import SHOWN, decode, encode
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.epochs import believed, next_epoch
-from shared.bus.errors import BusError, LostLeadership, Malformed, NoRoom, WrongLastSequence
+from shared.bus.epochs import believed
+from shared.bus.errors import BusError, LostLeadership, NoRoom, WrongLastSequence
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
-from shared.bus.messages import Epoch
+from shared.bus.fence import Fence
 from shared.bus.stray_messages import StrayMessages
-from shared.bus.subjects import EPOCH, Subjects, synced_key
+from shared.bus.subjects import Subjects, synced_key
 from shared.model import Fact
 from shared.tasks import set_within
 
-_EPOCH_ATTEMPTS = 5
 _NOWHERE = -1
 """Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
 _NAMED = 3
@@ -77,16 +76,15 @@ class FactPublisher:
         self._window = window
         self._is_leader = is_leader
         self._age = age
-        self.malformed = bus.malformed
         self._log = structlog.get_logger()
 
         self._reconciler = BucketReconciler()
-        self._leads = False
-        """The epoch in the bucket is, or may be, this run's."""
-        self._fence = 0
+        self._fence = Fence(bus, subjects, owner, self._reconciler)
         self._replicas = replicas
         self._established = False
         self._check_at = 0.0
+        self._synced_at = float("-inf")
+        """When `synced` was written last."""
         self._found_at = float("-inf")
         """When the bucket was read last."""
         self._last_sequence = 0
@@ -144,7 +142,7 @@ class FactPublisher:
 
     async def run(self) -> NoReturn:
         """Publish until cancelled, from the first `update` on. Raises LostLeadership when another owner takes over."""
-        self._leads = False
+        self._fence.release()
         self._established = False
         self._failure = ""
         unhook = self._bus.on_connect(self._connected)
@@ -170,7 +168,7 @@ class FactPublisher:
                 await self._pause()
         finally:
             unhook()
-            self._leads = False
+            self._fence.release()
             self._published = False
 
     async def _pause(self) -> None:
@@ -204,15 +202,11 @@ class FactPublisher:
         """Ensure the bucket and the fence, and find out what to write: at the start of a term the differences, later
         everything, because nobody knows what happened meanwhile."""
         self._replicas = (await jetstream.ensure_bucket(self._bus, self._bucket)).replicas
-        for _ in range(_EPOCH_ATTEMPTS):
-            first = await self._take_epoch()
-            if first is not None:
-                break
-        else:
-            raise BusError(f"the epoch of bucket {self._bucket.name!r} changes all the time")
+        first = await self._fence.take(self._require_leadership)
         self._last_sequence = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence
-        self._adopt(await self._read(), trust=first)
-        self._check_at = time.monotonic() + self._check_interval
+        self._adopt(await self._read(known=not first), trust=first)
+        self._synced_at = time.monotonic()
+        self._check_at = self._synced_at + self._check_interval
         self.establishments += 1
         self._log.info(
             "facts.established",
@@ -221,51 +215,13 @@ class FactPublisher:
             changes=self._reconciler.due,
         )
 
-    async def _take_epoch(self) -> bool | None:
-        """Write the epoch anew. Returns whether the term begins with it, or None when somebody else was quicker."""
-        self._require_leadership()
-        subject = self._subjects.fact(EPOCH)
-        found = await jetstream.last(self._bus, self._bucket.name, subject)
-        seen = Epoch(epoch=0, owner="")
-        if found is not None:
-            try:
-                seen = decode(Epoch, found.data)
-            except Malformed as error:
-                self._log.warning("facts.epoch.malformed", bucket=self._bucket.name, reason=str(error))
-            if self._believed(seen.epoch) < 0:
-                reason = f"epoch {seen.epoch} can't be the time at which it took over; it is written over"
-                self.malformed.implausible.report(seen.owner, reason, subject=subject)
-                seen = Epoch(epoch=0, owner=seen.owner)
-        ours = self._leads and seen == Epoch(epoch=self._reconciler.epoch, owner=self.owner)
-        if self._leads and not ours and seen.epoch > self._reconciler.epoch:
-            raise LostLeadership(f"{seen.owner[:SHOWN]!r} owns bucket {self._bucket.name!r} since epoch {seen.epoch}")
-        first = not self._leads
-        if not ours:
-            self._reconciler.start_epoch(
-                next_epoch(time.time(), max(seen.epoch, self._believed(self._reconciler.epoch)))
-            )
-            self._leads = True
-        try:
-            self._fence = await jetstream.put(
-                self._bus,
-                subject,
-                encode(Epoch(epoch=self._reconciler.epoch, owner=self.owner)),
-                headers={jetstream.EXPECTED_SEQUENCE: str(0 if found is None else found.sequence)},
-                timeout=jetstream.API_TIMEOUT,
-            )
-        except WrongLastSequence:
-            if first:
-                self._leads = False
-            return None
-        return first
-
     async def _make_room(self) -> None:
         """Purge undesired keys: a full store accepts no deletes, because each is a message. Readers notice at the next
         `synced`. What a later owner has written stays."""
         try:
             before = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence + 1
             if time.monotonic() - self._found_at >= self._check_interval:
-                self._adopt(await self._read(fenced=False))
+                self._adopt(await self._read(writes=False))
             for key in self._reconciler.orphans():
                 self._require_leadership()
                 subject = self._subjects.fact(key)
@@ -276,27 +232,36 @@ class FactPublisher:
         except BusError as error:
             self._log.warning("facts.room.failed", bucket=self._bucket.name, reason=str(error))
 
-    async def _read(self, *, fenced: bool = True) -> BucketReading:
-        """What the bucket holds; unless it is not `fenced`, at least up to the present fence."""
+    async def _read(self, *, known: bool = True, writes: bool = True) -> BucketReading:
+        """What the bucket holds, at least up to the present fence. Others may have filled it: between pages, news
+        is written. `known` as in `BucketReconciler.begin_reading`. Not `writes`: the store is full, and any replica
+        will do."""
         reading = BucketReading(
             self._reconciler,
             self._subjects,
-            fence=self._fence,
+            fence=self._fence.sequence,
             memory=self._bus.limits.max_fact_memory,
-            plausible=lambda epoch: self._believed(epoch) >= 0,
+            plausible=lambda epoch: believed(epoch, time.time()) >= 0,
         )
         kept, everything = self._reconciler.kept, self._subjects.fact(">")
-        await jetstream.snapshot(self._bus, self._bucket.name, everything, read=reading.read)
+        self._reconciler.begin_reading(known=known)
+
+        async def between() -> None:
+            if await self._publish_fresh() and known:
+                await self._write_synced()
+            elif known and self._reconciler.settled:
+                await self._repeat_synced()
+
+        await jetstream.snapshot(
+            self._bus, self._bucket.name, everything, read=reading.read, between=between if writes else None
+        )
         if self._reconciler.kept != kept:
             raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
-        if fenced and not reading.fenced:
+        if writes and not reading.fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         self._partly_read = reading.partial
         self._strays.found(reading.strays, more=reading.more_strays)
         return reading
-
-    def _believed(self, epoch: int) -> int:
-        return believed(epoch, time.time())
 
     async def _check(self) -> None:
         """Compare with the bucket, to which anybody may write. It is read only if somebody else has written or a
@@ -325,19 +290,44 @@ class FactPublisher:
 
     # Writing
 
+    @property
+    def _batch(self) -> int:
+        """Writes in flight at once."""
+        return self._window if self._replicas == 1 else 1
+
     async def _publish(self) -> None:
-        """Write what differs, then each pool's `synced`."""
+        """Write what differs, then each pool's `synced`, which doesn't wait for deletes of many foreign keys."""
         self._require_leadership()
-        while changes := self._reconciler.changes(self._window if self._replicas == 1 else 1):
+        while changes := self._reconciler.changes(self._batch):
             await self._write(changes)
+            if self._reconciler.settled:
+                await self._repeat_synced()
         if self._partly_read:
             self._check_at = 0.0
             return
-        for pool in self._reconciler.complete:
-            await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
+        await self._write_synced()
         if not self._reconciler.changes(1):
             self._failure = ""
             self._published = True
+
+    async def _publish_fresh(self) -> bool:
+        """Write what has changed while the bucket is read; returns whether anything has."""
+        self._require_leadership()
+        found = False
+        while changes := self._reconciler.fresh_changes(self._batch):
+            await self._write(changes)
+            found = True
+        return found
+
+    async def _repeat_synced(self) -> None:
+        """Write each pool's `synced` if that is due."""
+        if time.monotonic() - self._synced_at >= self._synced_interval:
+            await self._write_synced()
+
+    async def _write_synced(self) -> None:
+        self._synced_at = time.monotonic()
+        for pool in self._reconciler.complete:
+            await self._fenced_put(synced_key(pool), encode(self._reconciler.synced(pool, self._age_of(pool))), {})
 
     async def _write(self, changes: Sequence[Change]) -> None:
         self._require_leadership()
@@ -375,8 +365,7 @@ class FactPublisher:
         )
 
     async def _fenced_put(self, key: str, payload: bytes, headers: dict[str, str]) -> None:
-        headers[jetstream.EXPECTED_SEQUENCE] = str(self._fence)
-        headers[jetstream.EXPECTED_SUBJECT] = self._subjects.fact(EPOCH)
+        headers |= self._fence.headers
         await jetstream.put(self._bus, self._subjects.fact(key), payload, headers=headers, timeout=self._ack_timeout)
         self._last_sequence += 1
 

@@ -11,6 +11,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from shared.limits import BusLimits
+from shared.tasks import TURN
 
 Handler: TypeAlias = Callable[[Msg], None]
 """Takes a message: `subject`, `data`, `headers` (or None), `reply`. Runs in the event loop and must not block."""
@@ -19,8 +20,6 @@ SILENT = 1.0
 """Seconds after a traceback in the log in which a subscription's further ones aren't."""
 _HANDING_OVER = 5e-6
 """Seconds that nats-py takes for a message beside its handler."""
-TURN = 0.005
-"""Seconds that a subscription's messages may take in one go, after which others have their turn."""
 
 
 class Subscription:
@@ -56,7 +55,7 @@ class Subscription:
                 self.subject,
                 cb=self._handle,
                 pending_msgs_limit=self._limits.max_pending_messages,
-                pending_bytes_limit=self._limits.max_pending_bytes,
+                pending_bytes_limit=max(self._limits.max_pending_bytes, 2 * client.max_payload),
             )
 
     async def _handle(self, message: Msg) -> None:

@@ -72,8 +72,11 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
         try:
             while loader.check_node():
                 node = loader.get_node()
-                _Nodes(problems, most).check(node)
-                document = loader.construct_document(node)
+                try:
+                    _Nodes(problems, most).check(node)
+                    document = loader.construct_document(node)
+                finally:
+                    _free(node)
                 if document is not None:
                     documents.append(document)
         finally:
@@ -100,6 +103,18 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
     except _Refused:
         pass
     return documents
+
+
+def _free(root: Any) -> None:
+    """Free a tree of nodes one by one. In one go, a large one would hold other threads for tenths of a second."""
+    rest = [root]
+    while rest:
+        node = rest.pop()
+        if isinstance(node.value, list):
+            children, node.value = node.value, []
+            while children:
+                child = children.pop()
+                rest += child if isinstance(child, tuple) else (child,)
 
 
 def _check_events(text: str, problems: Problems, most: int | None) -> None:

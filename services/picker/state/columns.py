@@ -5,8 +5,8 @@ A value that an endpoint doesn't have is absent, never zero: NaN (or None) with 
 sample wins, and a value that is missing, or beyond its attribute's bounds, leaves the last one to age, unless the frame
 says that the endpoint is known not to have it.
 
-Attributes that the picker makes of the endpoints themselves are columns too, made anew with each layout. Where a frame
-has one of that name, the picker's own goes before it.
+Attributes that the picker makes of the endpoints themselves are columns too. Where a frame has one of that name, the
+picker's own goes before it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,7 +16,7 @@ import numpy as np
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from services.picker.state.number_table import FrameRows, NumberColumn, NumberTable
+from services.picker.state.number_table import FrameRows, NumberColumn, NumberTable, rearranged
 from services.picker.state.object_column import NEVER, ROW, ObjectColumn
 from shared.attributes import ALWAYS, AttributeKey, AttributeMap
 from shared.bus.columns import Ages, unpack_ages, unpack_floats
@@ -54,15 +54,20 @@ class Columns:
         self.frames = 0
 
     def relayout(self, layout: Layout) -> None:
-        """Take the arrays over to a new layout: endpoints that stayed keep their samples, new ones have none.
-
-        The picker's own attributes are to be told again by `own`.
-        """
+        """Take the arrays over to a new layout: endpoints that stayed keep their samples, new ones have none, also of
+        the picker's own attributes."""
         here, there = layout.moved_from(self._layout)
+        source = np.full(len(layout), -1, np.intp)
+        source[here] = there
         self._numbers = self._numbers.moved(len(layout), here, there)
         moved = {name: column.moved(len(layout), here, there) for name, column in self._objects.items()}
         self._objects = {name: column for name, column in moved.items() if (column.at > NEVER).any()}
-        self._own_numbers, self._own_objects = {}, {}
+        self._own_numbers = {
+            name: NumberColumn(*(rearranged(table[np.newaxis], source, nothing)[0] for table, nothing in tables))
+            for name, column in self._own_numbers.items()
+            for tables in [((column.values, np.nan), (column.at, NEVER))]
+        }
+        self._own_objects = {name: column.moved(len(layout), here, there) for name, column in self._own_objects.items()}
         self._most_objects = min(
             max(1, self._limits.attributes // 8), self._limits.attribute_bytes // (ROW * max(1, len(layout)))
         )
@@ -70,23 +75,32 @@ class Columns:
         self._places.clear()
         self._remembered = 0
 
-    def own(self, made: Mapping[str, AttributeMap]) -> None:
-        """What the picker itself makes of the endpoints, by id: all of it, in the place of what it was before."""
-        size = len(self._layout)
+    def own(self, made: Mapping[str, AttributeMap | None]) -> None:
+        """What the picker itself makes of these endpoints, by id, in the place of what it was before."""
+        rows = {row: made[id] for id in made if (row := self._layout.index.get(id)) is not None}
+        changed = np.fromiter(rows, np.intp, len(rows))
         numbers: dict[str, tuple[Floats, Floats]] = {}
-        self._own_objects = {}
-        for id, attributes in made.items():
-            row = self._layout.index.get(id)
-            for key, sample in attributes.items():
-                if row is None or sample.value is None:
+        for name, column in self._own_numbers.items():
+            numbers[name] = values, at = column.values.copy(), column.at.copy()
+            values[changed], at[changed] = np.nan, NEVER
+        for own in self._own_objects.values():
+            own.drop(changed, ALWAYS)
+            own.at = own.at.copy()
+        size = len(self._layout)
+        for row, attributes in rows.items():
+            for key, sample in attributes.items() if attributes is not None else ():
+                if sample.value is None:
                     continue
                 if key.kind is float:
-                    values, at = numbers.setdefault(key.wire, (np.full(size, np.nan), np.full(size, NEVER)))
+                    if key.wire not in numbers:
+                        numbers[key.wire] = np.full(size, np.nan), np.full(size, NEVER)
+                    values, at = numbers[key.wire]
                     values[row], at[row] = sample.value, sample.at
                 else:
-                    column = self._own_objects.setdefault(key.wire, ObjectColumn(size))
-                    column.place(row, sample.value, sample.at)
-        self._own_numbers = {name: NumberColumn(values, at) for name, (values, at) in numbers.items()}
+                    own = self._own_objects.get(key.wire) or self._own_objects.setdefault(key.wire, ObjectColumn(size))
+                    own.place(row, sample.value, sample.at)
+        self._own_numbers = {name: NumberColumn(*arrays) for name, arrays in numbers.items() if _any(arrays[1])}
+        self._own_objects = {name: own for name, own in self._own_objects.items() if _any(own.at)}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
         """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
@@ -207,6 +221,11 @@ class Columns:
 
     def __repr__(self) -> str:
         return f"<Columns {len(self._columns())} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
+
+
+def _any(at: Floats) -> bool:
+    """Whether any endpoint has the attribute."""
+    return bool((at > NEVER).any())
 
 
 def _sampled(sent: float, ages: Ages) -> Floats:

@@ -190,8 +190,7 @@ class InFlight:
     def relayout(self, layout: Layout) -> None:
         """Take the counts over to the positions of a new layout. An endpoint that the last one didn't have counts our
         own part."""
-        size, index = len(layout), self._layout.index
-        there = np.fromiter((index.get(endpoint.id, -1) for endpoint in layout.endpoints), np.intp, size)
+        size, there = len(layout), layout.rows_in(self._layout)
         stayed = there >= 0
         there = there[stayed]
         requests, tokens, at_sample = np.zeros(size), np.zeros(size), np.zeros(size)

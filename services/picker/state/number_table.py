@@ -193,14 +193,14 @@ class NumberTable:
         endpoint has any more is left out, and so is what is too much for a layout of that size."""
         moved = NumberTable(size, self._limits)
         moved._read = self._read
-        at = self._at[:, there]
-        known = frozenset(np.flatnonzero((at > NEVER).any(axis=1)).tolist())
-        lines = [line for line in self._kept(at, moved._most) if line in known]
-        kept = np.array(lines, np.intp)
-        moved._values = np.full((len(kept), size), np.nan)
-        moved._at = np.full((len(kept), size), NEVER)
-        moved._values[:, here] = self._values[np.ix_(kept, there)]
-        moved._at[:, here] = at[kept]
+        source = np.full(size, -1, np.intp)
+        source[here] = there
+        at = rearranged(self._at, source, NEVER)
+        newest = at.max(axis=1, initial=NEVER).tolist()
+        lines = [line for line in self._kept(self._at, moved._most) if newest[line] > NEVER]
+        everything = len(lines) == len(at)
+        moved._at = at if everything else at[lines]
+        moved._values = rearranged(self._values if everything else self._values[lines], source, np.nan)
         names = list(self.columns)
         tables = zip([names[line] for line in lines], moved._values, moved._at, strict=True)
         moved.columns = {name: NumberColumn(values, at) for name, values, at in tables}
@@ -212,6 +212,15 @@ class NumberTable:
         lines = [line for line, name in enumerate(self.columns) if name != REACHABLE.wire]
         newest: Floats = np.maximum.reduce(self._at[lines], axis=0, initial=NEVER)
         return newest
+
+
+def rearranged(table: Floats, source: Rows, nothing: float) -> Floats:
+    """The columns `source` of a table; -1 is a column of `nothing`."""
+    if not table.size:
+        return np.full((len(table), len(source)), nothing)
+    found: Floats = np.take(table, source, axis=1, mode="clip")  # several times as fast as with a check
+    found[:, source < 0] = nothing
+    return found
 
 
 class TableLines:

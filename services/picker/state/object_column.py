@@ -102,10 +102,15 @@ class ObjectColumn:
         """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         column = ObjectColumn(size)
         column._kind = self._kind
-        column.at[here] = self.at[there]
-        for row, was in zip(here.tolist(), there.tolist(), strict=True):
-            if self._raw[was] is not None:
-                column._replace(row, self._raw[was])
+        source = np.full(size, -1, np.intp)
+        source[here] = there
+        rows = source.tolist()
+        column.at[here], column.counts[here] = self.at[there], self.counts[there]
+        # the last one, where row -1 finds it, is what an endpoint has that wasn't there
+        column.values = list(map([*self.values, None].__getitem__, rows))
+        column._raw = list(map([*self._raw, None].__getitem__, rows))
+        column._weights = list(map([*self._weights, 0].__getitem__, rows))
+        column.weight += sum(column._weights)
         return column
 
     def _replace(self, row: int, raw: Any) -> None:

@@ -97,16 +97,18 @@ class LruPrefixIndex(PrefixIndex):
 
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
-        here, _ = layout.moved_from(self._layout)
-        stayed = {layout.endpoints[row].id for row in here.tolist()}
-        for name in [id for id in self._slots if id not in stayed]:
-            self._retired.append(self._slots.pop(name))
+        _, there = layout.moved_from(self._layout)
+        gone = np.ones(len(self._layout), np.bool_)
+        gone[there] = False
+        for row in np.flatnonzero(gone).tolist():
+            slot = self._slots.pop(self._layout.endpoints[row].id, None)
+            if slot is not None:
+                self._retired.append(slot)
+                self._live ^= 1 << slot
         self._layout = layout
         self._rows = None
-        self._live = 0
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
-            self._live |= 1 << slot
 
     def match(self, hashes: Sequence[int]) -> Floats:
         counts = np.zeros(len(self._layout))

@@ -43,7 +43,10 @@ class View:
         self._endpoints_changed = False
         self._made: dict[str, AttributeMap] = {}
         """Attributes from endpoint extractors, by endpoint id."""
-        self._made_changed = False
+        self._made_changed: set[str] = set()
+        """Ids of endpoints whose made attributes the columns don't have."""
+        self._owned: set[str] = set()
+        """Ids of endpoints of which the columns have some."""
         self._rewrites: Rewrites | None = Rewrites()
         self._priorities: frozenset[int] | None = None
 
@@ -52,19 +55,28 @@ class View:
         """The endpoints as they are now; every array of the view is in its order."""
         if self._endpoints_changed:
             self._endpoints_changed = False
-            layout = Layout(self.endpoints.values(), self._layout.generation + 1)
+            layout = Layout(self.endpoints.values(), self._layout.generation + 1, former=self._layout)
             for part in (self.columns, self.in_flight, self.prefixes, self.health):
                 part.relayout(layout)
-            self._layout = layout
-            self._made_changed = True
+            former, self._layout = self._layout, layout
+            if self._made:
+                for one, other in ((layout, former), (former, layout)):  # other servers, and those that are gone
+                    changed = np.ones(len(one), np.bool_)
+                    changed[one.moved_from(other)[0]] = False
+                    self._made_changed |= {one.endpoints[row].id for row in np.flatnonzero(changed).tolist()}
         if self._made_changed:
-            self._made_changed = False
-            self._made = {
-                id: attributes
-                for id, attributes in self._made.items()
-                if id in self._layout.index and _says(attributes)
-            }
-            self.columns.own(self._made)
+            ids, self._made_changed = self._made_changed, set()
+            own: dict[str, AttributeMap | None] = {}
+            for id in ids:
+                attributes = self._made.get(id)
+                if attributes is not None and id in self._layout.index and _says(attributes):
+                    own[id] = attributes
+                else:
+                    self._made.pop(id, None)
+                    if id in self._owned:
+                        own[id] = None
+            self._owned = (self._owned - ids) | {id for id, attributes in own.items() if attributes is not None}
+            self.columns.own(own)
         return self._layout
 
     @property
@@ -75,8 +87,11 @@ class View:
     def made(self, id: str) -> AttributeMap:
         """What endpoint extractors made of an endpoint, to be changed by them. It is in the columns with the next
         layout that is read."""
-        self._made_changed = True
-        return self._made.setdefault(id, AttributeMap())
+        self._made_changed.add(id)
+        made = self._made.get(id)
+        if made is None:
+            made = self._made[id] = AttributeMap()
+        return made
 
     @property
     def rewrites(self) -> Rewrites:

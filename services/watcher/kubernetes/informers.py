@@ -151,8 +151,9 @@ class Informer:
 
     def notify(self, ids: Collection[ObjectId] | None = None) -> None:
         """Call the handlers: these objects may have changed, or all."""
-        for id in [id for id, (item, _) in self.unreadable.items() if self.objects.get(id) is not item]:
-            del self.unreadable[id]
+        for id in self.unreadable.keys() & (self.unreadable if ids is None else ids):
+            if self.objects.get(id) is not self.unreadable[id][0]:
+                del self.unreadable[id]
         for handler in tuple(self.handlers):
             handler(self, ids)
 

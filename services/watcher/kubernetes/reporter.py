@@ -18,7 +18,7 @@ from services.watcher.kubernetes.backoff import Timing
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import Conflict, ErrorKind, KubernetesError, NotFound
 from services.watcher.kubernetes.events import EVENTS, event_name, event_of
-from services.watcher.kubernetes.reports import Finding, PoolView, Report, make_reports
+from services.watcher.kubernetes.reports import Finding, PoolView, Report, iterate_reports
 from services.watcher.kubernetes.resource import JsonObject, identity
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.status import (
@@ -31,6 +31,7 @@ from services.watcher.kubernetes.status import (
 )
 from services.watcher.kubernetes.write_limits import NEVER, ContestedWrites, RateLimiter, WriteTarget
 from services.watcher.metrics import WatcherMetrics
+from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -114,23 +115,35 @@ class Reporter:
         if self._api is None or (revision == self._seen_revision and now < self._due):
             return
         if revision != self._seen_revision:
-            self._reports = make_reports(self._views())
-            self._prune(now)
+            reports = [report async for report in in_turns(iterate_reports(self._views())) if report is not None]
+            self._reports = tuple(reports)
+            await self._prune(now)
             self._seen_revision = revision
         self._due = NEVER
         self._pending.clear()
-        ordered = sorted(self._reports, key=lambda report: self._failures[_uid(report.item)])
-        for report in ordered:
+        ordered = self._ordered()
+        async for report in in_turns(ordered):
             await self._write_condition(self._api, report)
-        for report in ordered:
+        async for report in in_turns(ordered):
             for finding in report.findings:
                 await self._create_event(self._api, report, finding)
         self._targets = {name: target for name, target in self._targets.items() if name in self._pending}
 
-    def _prune(self, now: float) -> None:
+    def _ordered(self) -> Sequence[Report]:
+        """The reports, those with the most failures last."""
+        if not self._failures:
+            return self._reports
+        failed = [report for report in self._reports if _uid(report.item) in self._failures]
+        others = [report for report in self._reports if _uid(report.item) not in self._failures]
+        return [*others, *sorted(failed, key=lambda report: self._failures[_uid(report.item)])]
+
+    async def _prune(self, now: float) -> None:
         """Forget what is gone, and note what is new."""
-        names = {event_name(report.item, finding) for report in self._reports for finding in report.findings}
-        items = {_uid(report.item): report.item for report in self._reports}
+        names: set[str] = set()
+        items: dict[str, JsonObject] = {}
+        async for report in in_turns(self._reports):
+            items[_uid(report.item)] = report.item
+            names.update(event_name(report.item, finding) for finding in report.findings)
         self._found_at = {name: self._found_at.get(name, now) for name in names}
         self._created_at = {name: at for name, at in self._created_at.items() if name in names}
         self._skipped = {uid: skipped for uid, skipped in self._skipped.items() if uid in items}

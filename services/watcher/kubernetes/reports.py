@@ -4,7 +4,7 @@ The watcher that serves a pool reports on the resources that refer to it; anothe
 there is no pool of the name at all, every watcher may say so.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -93,26 +93,36 @@ class Report(Struct, frozen=True, kw_only=True):
 def make_reports(views: Sequence[PoolView]) -> tuple[Report, ...]:
     """A report for each resource, except those being deleted. While the existing pools are unknown, there are none for
     what refers to pools."""
+    return tuple(report for report in iterate_reports(views) if report is not None)
+
+
+def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
+    """As `make_reports`, in steps: None is none that is finished. The views may not change meanwhile."""
     best: dict[tuple[str, str, ObjectId], tuple[ResourceResult, PoolView]] = {}
     for view in views:
         for result in view.results:
+            yield None
             if result.item["metadata"].get("deletionTimestamp") or (view.pools is None and result.kind != POOL):
                 continue
             key = result.kind, result.resource.kind.group, result.id
             if key not in best or isinstance(best[key][0].outcome, str):
                 best[key] = result, view
-    holders = _name_holders(result for result, _ in best.values())
-    groups = {id(view): _pool_groups(view) for view in views}
+    holders: dict[str, tuple[ResourceResult, Model]] = {}
+    for result, _ in best.values():
+        _hold_name(result, holders)
+        yield None
+    groups: dict[int, dict[str, set[str]]] = {}
+    for view in views:
+        groups[id(view)] = _pool_groups(view)
+        yield None
+    for result, view in best.values():
+        if result.kind == POOL:
+            yield (yield from _pool_report(result, view))
+        else:
+            yield _resource_report(result, view, groups[id(view)], holders)
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
-    return (
-        *(
-            _pool_report(result, view)
-            if result.kind == POOL
-            else _resource_report(result, view, groups[id(view)], holders)
-            for result, view in best.values()
-        ),
-        *(_report(result, None, _rejection(result)) for result in configurations.values()),
-    )
+    for result in configurations.values():
+        yield _report(result, None, _rejection(result))
 
 
 def _pool_groups(view: PoolView) -> dict[str, set[str]]:
@@ -146,12 +156,13 @@ def _resource_report(
     return _report(result, Condition(True, ACCEPTED, f"in force for InferencePool {view.pool}{warnings}"))
 
 
-def _pool_report(result: ResourceResult, view: PoolView) -> Report:
+def _pool_report(result: ResourceResult, view: PoolView) -> Generator[None, None, Report]:
     if isinstance(result.outcome, str) or result.shadowed_by:
         return _report(result, None)
     if (rejection := _rejection(result)) is not None:
         return _report(result, None, rejection)
-    return _report(result, None, _without_endpoints(result, view), _pods_shared(result, view))
+    shared = yield from _pods_shared(result, view)
+    return _report(result, None, _without_endpoints(result, view), shared)
 
 
 def _report(result: ResourceResult, condition: Condition | None, *findings: Finding | None) -> Report:
@@ -182,20 +193,18 @@ def _missing_pool(result: ResourceResult, view: PoolView, groups: Mapping[str, C
     return Finding("PoolNotFound", f"{text}; {' or '.join(existing)}, where it is, is expected", transient=True)
 
 
-def _name_holders(results: Iterable[ResourceResult]) -> dict[str, tuple[ResourceResult, Model]]:
-    """The InferenceModel that holds a model's name, by namespace, pool and name: the oldest, as the API defines. A
+def _hold_name(result: ResourceResult, holders: dict[str, tuple[ResourceResult, Model]]) -> None:
+    """Note the InferenceModel that holds a model's name, by namespace, pool and name: the oldest, as the API defines. A
     rejected one holds the name of its last valid version, which is published."""
-    holders: dict[str, tuple[ResourceResult, Model]] = {}
-    for result, model in _models(results):
+    for model in _models(result):
         key = _name_key(result, model)
         other = holders.get(key)
         if other is None or (model.created, model.name) < (other[1].created, other[1].name):
             holders[key] = result, model
-    return holders
 
 
 def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResult, Model]]) -> Finding | None:
-    for _, model in _models([result]):
+    for model in _models(result):
         holder = holders[_name_key(result, model)][1]
         if holder.name != model.name:
             text = f"spec.modelName: {model.model_name!r} is taken by InferenceModel {holder.name!r}, which is older"
@@ -203,13 +212,12 @@ def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResu
     return None
 
 
-def _models(results: Iterable[ResourceResult]) -> Iterator[tuple[ResourceResult, Model]]:
-    for result in results:
-        effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
-        if isinstance(effective, Reset) and not result.shadowed_by:
-            for resource in effective.documents.resources:
-                if isinstance(resource, Model):
-                    yield result, resource
+def _models(result: ResourceResult) -> Iterator[Model]:
+    effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
+    if isinstance(effective, Reset) and not result.shadowed_by:
+        for resource in effective.documents.resources:
+            if isinstance(resource, Model):
+                yield resource
 
 
 def _name_key(result: ResourceResult, model: Model) -> str:
@@ -228,12 +236,13 @@ def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None
     return Finding("NoEndpoints", text, transient=True)
 
 
-def _pods_shared(result: ResourceResult, view: PoolView) -> Finding | None:
+def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None, Finding | None]:
     """An older pool of the namespace, whoever serves it, selects pods of this one too."""
     if not view.selected or view.slices_of:
         return None
     others = (other for other in view.results if _competes(other) and other.id[1] != result.id[1])
     for other in sorted((other for other in others if _age(other) < _age(result)), key=_age):
+        yield
         theirs = _selector(other)
         if theirs is None:
             continue

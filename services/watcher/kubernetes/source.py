@@ -34,6 +34,7 @@ from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Endpoint, Pool
+from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -41,6 +42,8 @@ PODS = "pods"
 """The origin of the endpoints."""
 COALESCE = 0.005
 """Seconds in which changes are collected."""
+MOST = 500
+"""Resources that are reported together; of more that have changed, the others follow."""
 _POD = (ObjectKind("", "v1", "Pod"),)
 _SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
 _CONFIG_MAP = (ObjectKind("", "v1", "ConfigMap"),)
@@ -76,6 +79,8 @@ class KubernetesSource:
         self._resources = PoolResources(options.pool)
         self._objects: dict[ObjectKind, Informer] = {}
         """Those of the objects that the configuration's extractors read."""
+        self._left_objects: set[ObjectKind] = set()
+        """Kinds whose objects are no longer followed, or by another informer."""
         self._config: Informer | None = None
         self._config_read: tuple[JsonObject | None, Event] | None = None
         """The last ConfigMap that was read, and its event."""
@@ -108,7 +113,7 @@ class KubernetesSource:
                 for group in GROUPS:
                     kinds = tuple(ObjectKind(group, version, kind) for version in KINDS[kind].specs)
                     spec = InformerSpec(kinds, namespace, strip=strip_resource, required=required)
-                    self._resources.informers[kind, group] = self._follow(spec)
+                    self._resources.follow(kind, group, self._follow(spec))
         if (config := self._options.config_map) is not None:
             spec = InformerSpec(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}")
             self._config = self._follow(spec)
@@ -125,6 +130,7 @@ class KubernetesSource:
         }
         for kind in [kind for kind, informer in self._objects.items() if informer.spec != specs.get(kind)]:
             self._leave(self._objects.pop(kind))
+            self._left_objects.add(kind)
         for kind in specs.keys() - self._objects.keys():
             self._objects[kind] = self._follow(specs[kind])
         return False
@@ -142,6 +148,7 @@ class KubernetesSource:
 
     def _note(self, informer: Informer, ids: Collection[ObjectId] | None = None) -> None:
         """An informer has changed."""
+        self._resources.note(informer, ids)
         noted = self._dirty.setdefault(informer, set())
         if ids is None:
             self._dirty[informer] = None
@@ -156,6 +163,8 @@ class KubernetesSource:
         while True:
             await self._read_ahead()
             events = self._collect()
+            if self._resources.waiting:
+                continue
             if self._complete():
                 self._loaded = True
                 if PODS in self._reported:
@@ -170,7 +179,10 @@ class KubernetesSource:
         self._changed.clear()
         await asyncio.sleep(COALESCE)
         await self._read_ahead()
-        return self._collect()
+        events = self._collect()
+        if self._resources.waiting:
+            self._changed.set()
+        return events
 
     async def run(self, emit: Emit) -> None:
         while True:
@@ -207,57 +219,60 @@ class KubernetesSource:
         """The events for all changes since the last call."""
         events: list[Event] = []
         dirty, self._dirty = self._dirty, {}
-        for kind in self._resources.touched(dirty.keys()):
-            found, orphans = self._resources.read(kind)
-            events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
-            if kind == POOL:
-                self._choose_pool(found)
-            events += self._report(f"{kind} ", found)
+        found, orphans = self._resources.read(MOST)
+        events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
+        events += self._report(found)
+        if not dirty.keys().isdisjoint(self._resources.pool_informers):
+            self._choose_pool()
         if (alone := self._options.stand_alone) is not None:
             origin = origin_of(POOL, (alone.namespace, alone.name))
-            events += self._report(origin, {origin: Reset(origin, Documents(resources=(alone,)))})
-        events += self._report("objects ", self._read_objects(dirty.keys()))
+            events += self._report({origin: Reset(origin, Documents(resources=(alone,)))})
+        events += self._report(self._read_objects(dirty.keys()))
         if (config := self._options.config_map) is not None and self._config in dirty and self._config.synced:
             if self._config_read is None or self._config_read[0] is not self._config_item:
                 self._config_read = self._config_item, read_config_map(config, self._config_item, self._validate)
-            events += self._report(str(config), {str(config): self._config_read[1]})
+            events += self._report({str(config): self._config_read[1]})
         if self._next_pods is not None and self._next_pods.synced:
             self._use_next_pods()
         events += self._read_pods(dirty.get(self._pods, set()) if self._pods is not None else set())
         self.revision += 1
         return events
 
-    def _report(self, prefix: str, found: Mapping[str, Event]) -> list[Event]:
-        """The events by which the origins that begin with `prefix` differ from what was reported."""
-        removed = [origin for origin in self._reported if origin.startswith(prefix) and origin not in found]
-        changed = {origin: event for origin, event in found.items() if self._reported.get(origin) != event}
+    def _report(self, found: Mapping[str, Event | None]) -> list[Event]:
+        """The events by which these origins (None: they state nothing any more) differ from what was reported."""
+        removed = [origin for origin, event in found.items() if event is None and origin in self._reported]
         for origin in removed:
             del self._reported[origin]
+        changed = {
+            origin: event
+            for origin, event in found.items()
+            if event is not None and event != self._reported.get(origin)
+        }
         self._reported |= changed
         return [*map(Removed, removed), *changed.values()]
 
-    def _read_objects(self, dirty: Collection[Informer]) -> dict[str, Event]:
-        found: dict[str, Event] = {}
+    def _read_objects(self, dirty: Collection[Informer]) -> dict[str, Event | None]:
+        left, self._left_objects = self._left_objects - self._objects.keys(), set()
+        found: dict[str, Event | None] = {f"objects {kind}": None for kind in left}
         for kind, informer in self._objects.items():
-            origin = f"objects {kind}"
             if informer in dirty and informer.synced:
+                origin = f"objects {kind}"
                 objects = tuple(_object(kind, item) for _, item in sorted(informer.objects.items()))
                 found[origin] = Reset(origin, Documents(objects=objects))
-            elif origin in self._reported:
-                found[origin] = self._reported[origin]
         return found
 
     # Endpoints
 
-    def _choose_pool(self, found: Mapping[str, Event]) -> None:
-        """Use the pool among these origins. An invalid one leaves the former pool in place."""
-        valid = [event.documents for event in found.values() if isinstance(event, Reset)]
-        resources = (resource for documents in valid for resource in documents.resources)
+    def _choose_pool(self) -> None:
+        """Use the pool that the resource states. An invalid one leaves the former pool in place."""
+        origin = origin_of(POOL, (self._options.pool.namespace, self._options.pool.name))
+        event = self._reported.get(origin)
+        resources = event.documents.resources if isinstance(event, Reset) else ()
         pool = next((resource for resource in resources if isinstance(resource, Pool)), None)
         if pool is not None:
             self._use(pool)
-        elif not any(map(self._resources.holds, found)) and self._resources.pools() is not None:
-            self._settled = self._settled or not found
+        elif not self._resources.holds(origin) and self._resources.pools_known:
+            self._settled = self._settled or event is None
             self._pool = self._index = None
             for informer in (self._pods, self._next_pods):
                 if informer is not None:
@@ -335,7 +350,10 @@ class KubernetesSource:
         return None if config is None or informer is None else informer.objects.get((config.namespace, config.name))
 
     async def _read_ahead(self) -> None:
-        """Read the configuration in a thread: a large one takes seconds, longer than the lease allows."""
+        """Read resources in turns with others, and the configuration in a thread: a large one takes seconds, longer
+        than the lease allows."""
+        async for _ in in_turns(self._resources.read_ahead(MOST)):
+            pass
         if self._config is None or self._config not in self._dirty or not self._config.synced:
             return
         while self._config_read is None or self._config_read[0] is not self._config_item:
@@ -351,13 +369,13 @@ class KubernetesSource:
         return self._resources.ignored()
 
     def view(self) -> PoolView:
-        """What is known of the pool."""
+        """What is known of the pool. Later changes don't change it."""
         selects = self._pool is not None and self._pods is not None and self._pods.synced and self._next_pods is None
         return PoolView(
             pool=self._options.pool,
-            results=tuple(self._resources.results(published=self._loaded)),
+            results=self._resources.results(published=self._loaded),
             pools=self._resources.pools(),
-            selected=self._pods.objects if selects and self._pods is not None else None,
+            selected=dict(self._pods.objects) if selects and self._pods is not None else None,
             slices_of=self._options.slices_of,
             configuration=self._configuration(),
         )

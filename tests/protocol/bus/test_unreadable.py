@@ -67,6 +67,7 @@ FACTS = f"{POOL}.endpoint.".encode()
 CANT_BE_NAMED = {
     "too long": FACTS.ljust(4000, b"x"),
     "refused by the client": b"a\rb",
+    "ends in white space": FACTS + b"a\v",
     "no text": FACTS + b"\xff",
     "matches facts": FACTS + b"*",
     "matches all of a pool": f"{POOL}.>".encode(),

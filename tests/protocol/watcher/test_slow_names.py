@@ -38,7 +38,7 @@ async def test_names_that_hang_keep_the_watcher_neither_from_nats_nor_from_other
     nats: NatsServer, tmp_path: Path, asked: set[str]
 ) -> None:
     path = tmp_path / "endpoints.yaml"
-    hanging = [f"{number}.slow" for number in range(40)]
+    hanging = [f"{number}.slow" for number in range(30)]
     path.write_text(text("a.fast"))
     url = nats.url.replace("127.0.0.1", "localhost")  # to be looked up at each connection
     async with reader(nats.url) as seen, watcher(url, endpoints_file=str(path), resolve_timeout=1.0) as service:

@@ -40,7 +40,8 @@ def test_an_endpoints_authority_is_its_address_and_port_as_envoy_spells_them() -
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"), [("10.0.0.1", True), ("fd00::1", True), ("[fd00::1]", False), ("a", False)]
+    ("text", "is_one"),
+    [("10.0.0.1", True), ("fd00::1", True), ("[fd00::1]", False), ("a", False), ("fe80::1%é", False)],
 )
 def test_an_ip_address_is_told_from_a_name(text: str, is_one: bool) -> None:
     assert is_ip(text) is is_one

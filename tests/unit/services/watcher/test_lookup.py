@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 from services.watcher.lookup import Lookups, Resolver
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import Names
-from shared.model import Endpoint
 
 
 class Clock:
@@ -37,8 +36,8 @@ class Dns:
 
 def made(dns: Dns, clock: Clock) -> tuple[Resolver, CollectorRegistry, asyncio.Event]:
     registry, changed = CollectorRegistry(), asyncio.Event()
-    resolver = Resolver(Names(30.0), Lookups(dns, 30.0, 64), changed.set, WatcherMetrics(registry), clock)
-    resolver.follow(Endpoint(id=f"default/{host}", name=host, address="", host=host, port=80) for host in dns.answers)
+    resolver = Resolver(Names(30.0), Lookups(dns, 30.0, 64), lambda ids: changed.set(), WatcherMetrics(registry), clock)
+    resolver.follow({f"default/{host}": (host, "") for host in dns.answers})
     return resolver, registry, changed
 
 
@@ -88,6 +87,6 @@ async def test_names_that_are_new_are_looked_up_without_waiting() -> None:
     running = asyncio.create_task(resolver.run())
     await asyncio.sleep(0)
     dns.answers["a"] = ["10.0.0.1"]
-    resolver.follow([Endpoint(id="default/a", name="a", address="", host="a", port=80)])
+    resolver.follow({"default/a": ("a", "")})
     await changed.wait()
     running.cancel()

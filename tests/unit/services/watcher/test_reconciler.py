@@ -1,5 +1,6 @@
 """What a reconciler publishes: changes only, and all of them."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -19,6 +20,8 @@ from shared.config.problems import Problem
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact, Objective, Pool
 from shared.plugin_failures import PluginFailures
+from tests.waiting import eventually
+from tests.work import counted
 
 TEN = [str(number) for number in range(10)]
 POOL = PoolId("default", "llama")
@@ -39,6 +42,10 @@ def endpoint(name: str, port: int = 80, host: str = "", label: str = "") -> Endp
     return Endpoint(id=f"default/{name}", name=name, address=address, host=host, port=port, labels={"a": label})
 
 
+async def look_up(host: str) -> list[str]:
+    return ["10.0.0.7"]
+
+
 class Bus:
     """What was published, and what each change was."""
 
@@ -50,7 +57,7 @@ class Bus:
             POOL,
             (),
             preferred="",
-            lookups=cast(Lookups, None),
+            lookups=Lookups(look_up, 5.0, 64),
             resolve_interval=30.0,
             frames=cast(Any, None),
             leads=lambda: True,
@@ -94,15 +101,33 @@ def test_one_endpoint_is_published_alone_and_what_did_not_change_is_not() -> Non
     assert pool.take(Removed("o")) == ["-default_llama.objective.o"]
 
 
-def test_an_endpoint_of_a_host_name_is_published_once_the_name_has_an_address() -> None:
+async def test_an_endpoint_of_a_host_name_is_published_once_the_name_has_an_address() -> None:
     pool = Bus()
     assert pool.take(Upsert("a", endpoint("x", host="x.example"))) == []
-    pool.reconciler.names.answered("x.example", ["10.0.0.7"], 0.0)
+    assert await pool.reconciler.resolver.look_up_due()
     pool.reconciler.refresh()
     assert pool.changes == ["+x"]
     assert cast(Endpoint, pool.facts[f"{KEY}x"]).address == "10.0.0.7"
     assert pool.take(Delete("a", "default/x")) == ["-x"]
+    await pool.reconciler.resolver.look_up_due()
     assert pool.reconciler.names.names == {}
+
+
+async def test_a_changed_address_costs_the_same_beside_any_number_of_other_names() -> None:
+    async def work(others: int) -> int:
+        pool = Bus()
+        hosts = [f"h{number}" for number in range(others)]
+        pool.take(*(Upsert("a", endpoint(host, host=host)) for host in hosts))
+        running = asyncio.create_task(pool.reconciler.resolver.run())
+        await eventually(lambda: len(pool.facts) == others + 1, step=0)
+        pool.changes = []
+        with counted() as work:
+            pool.take(Upsert("b", endpoint("x", host="x.example")))
+            await eventually(lambda: pool.changes == ["+x"], step=0)
+        running.cancel()
+        return work.instructions
+
+    assert await work(400) < 2 * await work(40)
 
 
 def test_what_cannot_be_published_is_withdrawn_and_left_as_it_is_on_the_bus() -> None:
@@ -150,3 +175,31 @@ def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None
             in_force = [*merged.endpoints.values(), *merged.other_facts(POOL)]
             assert sorted(map(repr, pool.facts.values())) == sorted(map(repr, in_force))
             assert pool.facts == pool.reconciler.facts
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Reset("changed", Documents(resources=(Objective(name="o", priority=1),))),
+        Rejected("changed", (Problem("", "bad"),)),
+        Upsert("a", endpoint("x")),
+    ],
+    ids=["a resource", "a resource that is rejected", "an endpoint"],
+)
+def test_a_change_costs_the_same_beside_any_number_of_other_origins(change: Event) -> None:
+    def work(others: int) -> int:
+        pool = Bus()
+        warnings, problems = (Problem("", "odd"),), (Problem("", "bad"),)
+        good = [Objective(name=f"o{number}", priority=1) for number in range(others)]
+        with capture_logs():
+            pool.take(
+                *(Reset(one.name, Documents(resources=(one,), warnings=warnings)) for one in good),
+                *(Rejected(f"bad{number}", problems, ("objective", f"bad{number}")) for number in range(others)),
+                Rejected("changed", (Problem("", "worse"),)),
+            )
+            assert len(pool.reconciler.unmanaged) == others
+            with counted() as work:
+                pool.take(change)
+        return work.instructions
+
+    assert work(400) < 1.2 * work(40)

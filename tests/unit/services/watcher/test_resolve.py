@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from services.watcher.lookup import SystemLookup
 from services.watcher.resolve import Names, order
 from shared.model import Endpoint
+from tests.unit.services.watcher.hosts import Followed
 
 
 def endpoint(name: str, host: str = "", address: str = "") -> Endpoint:
@@ -15,7 +16,7 @@ def endpoint(name: str, host: str = "", address: str = "") -> Endpoint:
 def names_for(*hosts: str, interval: float = 30.0) -> tuple[Names, list[Endpoint]]:
     names = Names(interval)
     endpoints = [endpoint(f"e{index}", host) for index, host in enumerate(hosts)]
-    names.follow(endpoints)
+    Followed(names).follow(endpoints)
     return names, endpoints
 
 
@@ -27,7 +28,7 @@ def due(names: Names, now: float) -> list[str]:
 def test_an_endpoint_with_an_address_needs_no_name() -> None:
     names = Names(30.0)
     fixed = endpoint("a", address="10.0.0.1")
-    names.follow([fixed])
+    Followed(names).follow([fixed])
     assert (due(names, 0.0), names.next_due(), names.resolve(fixed)) == ([], None, fixed)
 
 
@@ -79,8 +80,10 @@ def test_another_address_is_a_change_and_the_same_is_none() -> None:
 def test_groups_of_names_take_turns_and_new_names_that_were_stated_last_come_first() -> None:
     names, origins = Names(30.0), {"a": "x", "b": "x", "c": "x", "d": "y", "e": "x"}
 
+    followed = Followed(names)
+
     def follow(*hosts: str) -> list[str]:
-        return names.follow([endpoint(host, host) for host in hosts], lambda endpoint: origins[endpoint.name])
+        return followed.follow([endpoint(host, host) for host in hosts], lambda endpoint: origins[endpoint.name])
 
     follow("a", "b", "c", "d")
     assert follow("a", "b", "d", "e") == ["c"]
@@ -99,7 +102,8 @@ def test_groups_of_names_take_turns_and_new_names_that_were_stated_last_come_fir
 def test_a_name_of_two_files_counts_for_the_one_with_fewer_names() -> None:
     names = Names(30.0)
     stated = [("a", "big"), ("b", "big"), ("a", "small"), ("c", "big")]
-    names.follow([endpoint(origin, host) for host, origin in stated], lambda endpoint: endpoint.name)
+    endpoints = [endpoint(f"{origin}-{host}", host) for host, origin in stated]
+    Followed(names).follow(endpoints, lambda endpoint: endpoint.name.partition("-")[0])
     groups = dict(iter(lambda: names.take(0.0), None))
     assert {host: group.origin for host, group in groups.items()} == {"a": "small", "b": "big", "c": "big"}
 
@@ -121,7 +125,8 @@ def test_an_earlier_watchers_address_holds_until_the_name_resolves() -> None:
 def test_a_name_that_no_endpoint_has_is_forgotten() -> None:
     names, _ = names_for("a.example")
     names.answered("a.example", ["10.0.0.1"], 1.0)
-    names.follow([])
+    names.set("default/e0")
+    assert list(names.forget()) == ["a.example"]
     assert names.answered("a.example", ["10.0.0.2"], 2.0) is False
     assert not names.names
 

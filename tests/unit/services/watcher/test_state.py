@@ -89,14 +89,16 @@ def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_n
 def test_the_changes_have_what_was_before() -> None:
     state = State()
     state.apply([endpoints("a", "x", "y")], now=1.0)
-    first = Changes({"default/x": None, "default/y": None}, resources=True, objects=True, configuration=True)
+    first = Changes({"default/x": None, "default/y": None}, objects=True, configuration=True)
     assert state.take_changes() == first
     moved = Endpoint(id="default/x", name="x", address="10.0.0.2", port=80)
     state.apply([Upsert("a", moved), Delete("a", "default/y"), Upsert("a", endpoint("z"))], now=2.0)
     state.apply([Upsert("a", endpoint("x"))], now=2.0)
     assert state.take_changes() == Changes({"default/x": endpoint("x"), "default/y": endpoint("y"), "default/z": None})
-    state.apply([Reset("b", Documents(resources=(Objective(name="o", priority=1),)))], now=3.0)
-    assert state.take_changes() == Changes(resources=True)
+    objectives = [Objective(name="o", priority=priority) for priority in (1, 2)]
+    for priority, before in enumerate([None, objectives[0]]):
+        state.apply([Reset("b", Documents(resources=(objectives[priority],)))], now=3.0)
+        assert state.take_changes() == Changes(resources={(Objective, "o"): before})
 
 
 NAMES, ORIGINS = st.sampled_from("xyz"), st.sampled_from("ab")

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
@@ -33,6 +34,7 @@ from shared.bus.messages import (
     Message,
     Synced,
 )
+from shared.bus.publishable import fault
 from shared.model import Endpoint, Pool
 
 ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, labels={"b": "1", "a": "2"})
@@ -87,6 +89,15 @@ def test_a_fact_of_an_unknown_kind_and_deeply_nested_bytes_are_malformed() -> No
         decode_fact(msgspec.msgpack.encode({"type": "endpoint/2", "id": "x"}))
     with pytest.raises(Malformed):
         decode(Frame, b"\x81\xa3foo" + b"\x91" * 100_000)
+
+
+@pytest.mark.parametrize("field", ["address", "host", "metrics_host", "node_address"])
+@pytest.mark.parametrize("text", ["10.0.0.1\r\nX: y", "10.0.0.é", "10.0.0.1 ", "\u0661"])
+def test_an_endpoint_whose_address_no_request_can_have_is_neither_published_nor_read(field: str, text: str) -> None:
+    made = replace(Endpoint(id="d/a", name="a", address="10.0.0.1", port=80), **{field: text})
+    assert (fault(made) or "").startswith(f"{field}: {text!r} isn't an address")
+    with pytest.raises(Malformed, match=f"no endpoint: {field}: "):
+        decode_fact(encode_fact(made))
 
 
 FRAME = Frame(sender="c", sent=0.0, sequence=1, ids=("a",), columns={"x/p": bytes(8)}, ages={"x/p": bytes(4)})

@@ -10,7 +10,7 @@ import pytest
 
 from shared.bus import jetstream
 from shared.bus.errors import BusError
-from shared.bus.subscription import TURN
+from shared.tasks import TURN
 
 
 @pytest.mark.parametrize("data", [b"{", b"[]", b'{"error": {"description": "\xff"}}', b'{"config": ' + b"[" * 100_000])

@@ -172,14 +172,21 @@ def test_the_pickers_own_attributes_are_columns_too() -> None:
     own.put(QUEUE, 7.0, ALWAYS)
     own.put(MODELS, ("y",), ALWAYS)
     made.apply(frame(["a1", "a2"], {QUEUE: [1, 2], USAGE: [0.1, 0.2]}), NOW, 0.0)
-    made.own({"a2": own, "gone": own})
+    made.own({"a1": own})
+    made.own({"a2": own, "gone": own, "a1": None})
     queue = made.numbers(QUEUE.wire)
     assert queue.at.tolist() == [NEVER, ALWAYS], "the picker's own goes before what is reported"
     assert queue.median == 7.0
     assert made.objects(MODELS).holders("y").tolist() == [False, True]
     assert made.of(1, NOW + 60)[QUEUE.wire] == {"value": 7.0, "age": 0.0}
     assert made.newest().tolist() == [NOW, NOW]
-    made.own({})
+    made.relayout(Layout([endpoint("a0"), endpoint("a1"), endpoint("a2")]))
+    assert made.numbers(QUEUE.wire).at.tolist() == [NEVER, NEVER, ALWAYS]
+    assert made.objects(MODELS).values == [None, None, ("y",)]
+    made.relayout(Layout([endpoint("a1"), endpoint("a2")]))
+    made.own({"a1": own})
+    assert made.numbers(QUEUE.wire).at.tolist() == [ALWAYS, ALWAYS]
+    made.own({"a1": None, "a2": None})
     assert made.numbers(QUEUE.wire).values.tolist() == [1.0, 2.0]
     assert made.objects(MODELS).values == [None, None]
 

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.watcher.kubernetes import reporter as module
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import (
     ApiError,
@@ -24,6 +26,7 @@ from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resources import PoolId
+from shared.tasks import in_turns
 from tests.fake_kubernetes.timing import FakeTime, until
 from tests.unit.services.watcher.kubernetes.readings import objective, pool, reading, view
 
@@ -118,6 +121,18 @@ async def test_a_condition_is_written_once() -> None:
     world.change(view(objective(resourceVersion="1")))  # a form from before it was written
     await world.look()
     assert world.api.names == ["premium"]
+
+
+async def test_others_run_while_many_resources_are_reported_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "in_turns", partial(in_turns, turn=0.0))
+    world = World(view(*(objective(f"o{number}") for number in range(50))), kubernetes_conditions_per_minute=1)
+    for _ in range(2):
+        world.change(*world.views)
+        turns, writing = 0, asyncio.ensure_future(world.look())
+        while not writing.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns > 200, "50 are read, compared, pruned and written"
 
 
 async def test_a_condition_that_somebody_removes_each_time_is_written_more_and_more_seldom_and_that_is_said_once() -> (

@@ -21,7 +21,8 @@ from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.datalayer.objects import ObjectKind
 from shared.model import Configuration, Pool
-from tests.unit.services.watcher.kubernetes.readings import EXPERIMENTAL, STABLE, item_of
+from tests.unit.services.watcher.kubernetes.readings import EXPERIMENTAL, STABLE, item_of, objective
+from tests.work import counted
 
 OURS = PoolId("default", "llama")
 ALONE = Pool(name="llama", namespace="default", selector={"app": "vllm"}, target_ports=(8000,))
@@ -282,6 +283,35 @@ async def test_nothing_is_said_to_be_in_force_before_everything_is_known() -> No
     peer.informers.say(peer.informers.find("ConfigMap"), config_map())
     await peer.loaded()
     assert {each_result.id[1] for each_result in peer.source.view().results} == {"llama", "bad", "premium"}
+
+
+async def test_a_change_of_one_resource_costs_the_same_beside_any_number_of_others() -> None:
+    async def work(others: int) -> int:
+        peer = await served()
+        objectives = peer.informers.find("InferenceObjective", EXPERIMENTAL)
+        peer.informers.say(objectives, *[objective(f"o{number}") for number in range(others)])
+        await peer.changes()
+        for name, priority in (("first", 1), ("first", 2), ("o7", 2)):
+            changed = objective(name, priority=priority)
+            objectives.objects["default", name] = changed
+            objectives.notify([("default", name)])
+            with counted() as work:
+                (event,) = await peer.source.changes()
+            assert event.origin == f"InferenceObjective default/{name}"
+        return work.instructions
+
+    assert await work(400) < 1.2 * await work(40)
+
+
+async def test_many_changed_resources_are_told_in_parts_and_loaded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST", 10)
+    peer = await served()
+    objectives = peer.informers.find("InferenceObjective", EXPERIMENTAL)
+    peer.informers.say(objectives, *[objective(f"o{number}") for number in range(35)])
+    assert [len(await peer.changes()) for _ in range(4)] == [10, 10, 10, 5]
+    assert len(await peer.loaded()) == 37, "the pool and its pods, too"
+    peer.informers.say(objectives)
+    assert len(await peer.loaded()) == 2
 
 
 async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_its_name() -> None:

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
 from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
-from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.plugin import Input, Role
 from shared.quantities import PositiveDuration
 
@@ -70,7 +70,6 @@ class UtilizationDetector(SaturationDetector, Filter):
     CONSUMES = (
         Input(WAITING_QUEUE_SIZE, optional=True),
         Input(KV_CACHE_USAGE, optional=True),
-        Input(RUNNING_REQUESTS_SIZE, optional=True),
         Input(IN_FLIGHT_LOAD, optional=True),
     )
     parameters: UtilizationParameters
@@ -154,12 +153,11 @@ class UtilizationDetector(SaturationDetector, Filter):
     def _fits(self, cycle: Cycle, reading: _Reading, ceiling: float) -> Floats:
         """Requests that fit on each endpoint beyond those that its metrics show: as many as its queue may grow by, and
         its KV cache holds if each takes as much as those that run. One that has no queue has free slots, but nobody
-        knows how many: it is taken to have as many as it uses, or as its queue may have. Stale ones have no room."""
+        knows how many: it is taken to have as many as it uses, or as its queue may have. What is in flight and doesn't
+        queue runs. Stale ones have no room."""
         limits = self.parameters
         queue, usage = np.nan_to_num(reading.queue.values), np.nan_to_num(reading.usage.values)
-        reported = cycle.read(RUNNING_REQUESTS_SIZE, reading.rows, limits.metrics_staleness_threshold).values
-        in_flight = cycle.view.in_flight.at_sample.take(reading.rows)
-        running = np.where(np.isnan(reported), np.maximum(in_flight - queue, 0.0), reported)
+        running = np.maximum(cycle.view.in_flight.at_sample.take(reading.rows) - queue, 0.0)
         slots = np.where(queue > 0.0, 0.0, np.maximum(running, limits.queue_depth_threshold))
         by_queue = slots + ceiling * limits.queue_depth_threshold - queue
         free = ceiling * limits.kv_cache_util_threshold - usage

@@ -4,7 +4,7 @@ import pytest
 from services.picker.director import Prepared
 from services.picker.pipeline import build
 from services.picker.request import Refusal
-from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.plugin import Registry
 from tests.unit.services.picker.world import NOW, pool, request
@@ -48,7 +48,6 @@ def test_what_profiles_and_the_detector_read_of_servers_is_known_with_its_reader
     assert made.reads == {
         WAITING_QUEUE_SIZE: ("queue-scorer", "utilization-detector"),
         KV_CACHE_USAGE: ("kv-cache-utilization-scorer", "utilization-detector"),
-        RUNNING_REQUESTS_SIZE: ("utilization-detector",),
     }
 
 

@@ -266,7 +266,7 @@ BAD = [
         ],
     ),
     (objective("{poolRef: {name: llama}, priority: 2147483648}"), [
-        "spec.priority: 2147483648 is above 2.14748e+09 (line 4)"
+        "spec.priority: 2147483648 is above 2147483647 (line 4)"
     ]),
     (
         objective("{poolRef: {name: llama}, priorty: 1}"),

@@ -7,6 +7,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import zygote
+from tests.soak.promises import soaking
+
 # Tests run gRPC servers and start processes. gRPC's handlers would start its threads again in every forked child,
 # before it becomes nats-server or Envoy, and at times abort it. Read when grpc is imported: stands before everything.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -25,6 +28,17 @@ RETRIES = int(os.environ.get("POINTSMAN_RETRIES", "2"))
 """How often a test that failed is tried again, where it starts processes or opens sockets."""
 UNIT = Path(__file__).parent / "unit"
 """Tests without either, which are never tried again."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    started = any(UNIT not in item.path.parents for item in session.items)
+    if started and not soaking() and not session.config.option.collectonly:  # a soak measures how long things take
+        zygote.install()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    zygote.forking = item.get_closest_marker("command_line") is None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

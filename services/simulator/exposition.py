@@ -130,6 +130,10 @@ def _integer(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
+_EMPTY = "# \n"
+"""The shortest comment."""
+
+
 def filler(prefix: str, model: str, size: int) -> str:
     """`size` bytes of histograms without observations, as of parts of an engine that are idle; a comment fills up the
     rest."""
@@ -141,10 +145,10 @@ def filler(prefix: str, model: str, size: int) -> str:
         help = "Time in a stage of the simulated engine that is never entered."
         series = [(f'{name}{{{_LE},model_name="{escape(model)}"}}', "idle")]
         piece = Family(name, "histogram", help, series).render({"idle": idle})
-        if len(piece) > left:
+        if len(piece) != left and len(piece) > left - len(_EMPTY):
             break
         pieces.append(piece)
         left -= len(piece)
-    if left >= 3:
-        pieces.append(f"# {'.' * (left - 3)}\n")
+    if left >= len(_EMPTY):
+        pieces.append(f"# {'.' * (left - len(_EMPTY))}\n")
     return "".join(pieces)

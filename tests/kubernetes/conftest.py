@@ -66,7 +66,7 @@ def _patient_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leadership, "Lease", partial(Lease, ttl=600.0, hold=500.0))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def apiserver(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
     """One server for all tests that leave it alive, with every definition of `crds`."""
     async with ApiServer(kubernetes_peers, tmp_path_factory.mktemp("apiserver")) as server:
@@ -75,7 +75,7 @@ async def apiserver(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFa
         yield server
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def fragile(kubernetes_peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiServer]:
     """One server for all tests that do something to it. It has no watch cache: what etcd has compacted is gone."""
     directory = tmp_path_factory.mktemp("fragile")

@@ -1,5 +1,6 @@
 """A JetStream store that is full: what the owner does, and what readers see, until there is room again."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -70,14 +71,15 @@ async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
     async with leading(publisher):
         publisher.update(facts(1), [POOL])
         await eventually(lambda: publisher.published, lambda: publisher)
-        async with stranger(server) as sender:
 
-            async def full() -> bool:
-                for number in range(100):
-                    await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
-                return "JetStream has no room" in (publisher.readiness() or "")
+        async def full() -> bool:
+            async with stranger(server) as sender:
+                with contextlib.suppress(ConnectionError):  # it misreads some carriage returns and hangs up
+                    for number in range(100):
+                        await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
+            return "JetStream has no room" in (publisher.readiness() or "")
 
-            await eventually(full, lambda: publisher)
+        await eventually(full, lambda: publisher)
         publisher.update(facts(20), [POOL])
         await eventually(lambda: publisher.published, lambda: publisher)
         assert (await js.extent(bus, "endpoints")).messages == 22

@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+pytestmark = pytest.mark.command_line
+
 
 @contextlib.asynccontextmanager
 async def process(*flags: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:

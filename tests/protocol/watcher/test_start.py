@@ -4,6 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.command_line
+
 
 def start(*flags: str) -> tuple[int, list[str]]:
     """(exit code, lines that are no logs)."""

@@ -40,6 +40,7 @@ def test_garbage_is_collected_again_after_the_modules_came_but_not_in_them() -> 
         gc.unfreeze()
 
 
+@pytest.mark.command_line
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["simulator", "--help"]])
 def test_output_that_nobody_reads_ends_the_command_without_a_word(arguments: list[str]) -> None:
     """`pointsman picker --help | head -1`, with a reader that is gone before anything is written."""

@@ -3,6 +3,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.simulator.exposition import Histogram, escape, families, filler, number
 
+SHORTEST = 1194
+"""Bytes of one family for the model `m`."""
+
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0.0"), (3, "3.0"), (0.5, "0.5"), (1795226673.8, "1.7952266738e+09"), (10**7, "1e+07")]
@@ -48,14 +51,15 @@ def test_a_counter_can_say_since_when_it_counts() -> None:
     ]
 
 
-@pytest.mark.parametrize("size", [3, 10, 500, 50_000])
-def test_filler_has_the_size_that_is_asked_for_and_is_exposition_text(size: int) -> None:
+@pytest.mark.parametrize(("size", "families"), [(3, 0), (500, 0), (SHORTEST, 1), (SHORTEST + 1, 0), (50_000, 41)])
+def test_filler_has_the_size_that_is_asked_for_and_is_exposition_text(size: int, families: int) -> None:
+    """One byte more than families take is too little for a comment."""
     text = filler("vllm:", "m", size)
     assert len(text) == size
     assert text.endswith("\n")
-    families = list(text_string_to_metric_families(text))
-    assert bool(families) == (size > 1000)
-    assert all(sample.value == 0 for family in families for sample in family.samples)
+    found = list(text_string_to_metric_families(text))
+    assert len(found) == families
+    assert all(sample.value == 0 for family in found for sample in family.samples)
 
 
 @pytest.mark.parametrize("size", [-5, 0, 2])

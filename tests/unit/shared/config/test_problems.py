@@ -17,7 +17,7 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
     [
         ("queue-scorrer", ["random-picker", "queue-scorer"], "queue-scorer"),
         *(("PluginREF", ["pluginRef"], "pluginRef"), ("hott", ["hot"], "hot"), ("ho", ["hot"], "")),
-        *(("hto", ["cold", "hot"], "hot"), ("colldd", ["cold"], "cold")),
+        *(("hto", ["cold", "hot"], "hot"), ("ohtel", ["hotel"], "hotel"), ("colldd", ["cold"], "cold")),
         *(("queue_socrer", ["queue-scorer"], "queue-scorer"), ("depth-b", ["depth-aa", "depth-a"], "depth-a")),
         *(("depth-b", ["depth-c", "depth-a"], "depth-c"), ("heat", ["beak"], "")),
         *(("decode-filter", ["served-model-filter", "label-selector-filter"], ""), ("queue", ["queue-scorer"], "")),

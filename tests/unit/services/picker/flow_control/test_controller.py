@@ -1,5 +1,6 @@
 """One picker's queues: limits, ends of waits, bands."""
 
+import weakref
 from math import inf
 
 import pytest
@@ -109,6 +110,22 @@ def test_a_pool_that_scales_from_zero_serves_its_queue() -> None:
     assert picker.dispatch() == []
     picker.pool.capacity = 1
     assert picker.dispatch() == ["a"]
+
+
+class Owner:
+    """Of a request."""
+
+
+def test_requests_that_have_left_are_let_go_while_another_waits_on() -> None:
+    picker = Picker(settings(ttl=0.0), Room(0))
+    picker.add("patient", deadline=10.0**6)
+    owners: list[weakref.ref[Owner]] = []
+    for _ in range(1000):
+        item = picker.add(Owner(), deadline=10.0**7)
+        owners.append(weakref.ref(item.owner))
+        picker.controller.cancel(item, 0.0)
+        picker.told.clear()
+    assert sum(owner() is not None for owner in owners) < 200
 
 
 def test_a_cancelled_request_leaves_at_once_and_once() -> None:

@@ -95,6 +95,16 @@ def test_attributes_follow_objects_and_endpoints() -> None:
     assert made.table.of("a") == {}
 
 
+def test_the_counts_of_a_source_end_with_its_configuration() -> None:
+    counts = EventCounts(PluginFailures(time.monotonic))
+    made = Notifications(counts)
+    made.use(config())
+    made.set_objects([node("n1", "8")])
+    assert (counts.events.total(), list(counts.failures.counts())) == (1, ["node-labels-extractor"])
+    made.use(None)
+    assert (counts.events.total(), list(counts.failures.counts())) == (0, [])
+
+
 def test_the_extractors_of_another_configuration_begin_with_all_objects() -> None:
     made = served(node("n1", "8"))
     made.set_endpoints(

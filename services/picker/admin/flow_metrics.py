@@ -37,17 +37,18 @@ class FlowMetrics(Collector):
         self._view, self._clock = view, clock
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
-        self.waits: dict[tuple[str, str], Histogram] = {}
-        """Seconds of waits, by (priority, outcome)."""
+        self.waits: dict[tuple[int, Outcome], Histogram] = {}
+        """Seconds of waits, by priority and outcome."""
         self._unfolded = 0
 
     def ended(self, item: Waiting, outcome: Outcome, now: float) -> None:
         """A wait is over; of a request that needn't wait, at once."""
-        key = str(item.priority), outcome.value
+        key = item.priority, outcome
         waits = self.waits.get(key)
         if waits is None:
             waits = self.waits[key] = Histogram(BUCKETS)
-        waits.note(max(now - item.enqueued_at, 0.0))
+        seconds = now - item.enqueued_at
+        waits.note(seconds if seconds > 0.0 else 0.0)
         self._unfolded += 1
         if self._unfolded >= _FOLD_EVERY:
             self.fold()
@@ -79,14 +80,14 @@ class FlowMetrics(Collector):
 
 
 def _families(
-    waits: Mapping[tuple[str, str], Histogram],
+    waits: Mapping[tuple[int, Outcome], Histogram],
     flow: FlowAdmission,
     controller: FlowController,
     view: View,
     names: Names,
 ) -> Iterator[Metric]:
     pool = view.pool.name if view.pool is not None else ""
-    by_key = sorted(waits.items())
+    by_key = sorted(((str(priority), outcome.value), histogram) for (priority, outcome), histogram in waits.items())
     yield from names(
         CounterMetricFamily,
         "flow_control_requests",

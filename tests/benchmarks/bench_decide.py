@@ -45,9 +45,11 @@ def reference() -> None:
         total ^= counts[key]
 
 
-def world(endpoints: int, random: np.random.Generator) -> tuple[View, PickerMetrics, Pipeline, Callable[[], None]]:
-    """A view with metrics of every endpoint, and the default configuration on it; the last one ends what is kept of the
-    scores, as a collector's frame does."""
+def world(
+    endpoints: int, random: np.random.Generator, configuration: str = ""
+) -> tuple[View, PickerMetrics, Pipeline, Callable[[], None]]:
+    """A view with metrics of every endpoint, and the default or another configuration on it; the last one ends what is
+    kept of the scores, as a collector's frame does."""
     view = View()
     view.reset({f"pool.endpoint.{one}": _endpoint(one) for one in range(endpoints)})
     values = {
@@ -66,7 +68,7 @@ def world(endpoints: int, random: np.random.Generator) -> tuple[View, PickerMetr
     )
     view.apply_frame(frame, NOW, 0.0)
     metrics = PickerMetrics(CollectorRegistry(), view)
-    pipeline = build(load("", Registry.installed()), random, time.time, metrics.plugin)
+    pipeline = build(load(configuration, Registry.installed()), random, time.time, metrics.plugin)
 
     def frame_comes() -> None:
         for key in values:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from heapq import nlargest
+from operator import itemgetter
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -74,17 +75,18 @@ class FlowMetrics(Collector):
         self._view, self._clock = view, clock
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
-        self.waits: dict[tuple[str, str], Histogram] = {}
-        """Seconds of waits, by (priority, outcome)."""
+        self.waits: dict[tuple[int, Outcome], Histogram] = {}
+        """Seconds of waits, by priority and outcome."""
         self._unfolded = 0
 
     def ended(self, item: Waiting, outcome: Outcome, now: float) -> None:
         """A wait is over; of a request that needn't wait, at once."""
-        key = str(item.priority), outcome.value
+        key = item.priority, outcome
         waits = self.waits.get(key)
         if waits is None:
             waits = self.waits[key] = Histogram(BUCKETS)
-        waits.note(max(now - item.enqueued_at, 0.0))
+        seconds = now - item.enqueued_at
+        waits.note(seconds if seconds > 0.0 else 0.0)
         self._unfolded += 1
         if self._unfolded >= _FOLD_EVERY:
             self.fold()
@@ -118,8 +120,10 @@ class FlowMetrics(Collector):
 
     def _samples(self, flow: FlowAdmission, controller: FlowController, pool: str) -> dict[str, Samples]:
         self.fold()
-        waits = sorted(self.waits.items())
-        stages = {**flow.gauge.stages, "effective": flow.gauge.saturation()}
+        named = (((str(priority), outcome.value), waited) for (priority, outcome), waited in self.waits.items())
+        waits = sorted(named, key=itemgetter(0))
+        gauge = flow.gauge.at(self._clock())
+        stages = {**gauge.stages, "effective": gauge.saturation()}
         samples: dict[str, Samples] = {
             "requests": [((*key, pool), float(waited.count)) for key, waited in waits],
             "request_queue_duration_seconds": [((*key, pool), waited) for key, waited in waits],

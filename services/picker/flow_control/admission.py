@@ -111,14 +111,15 @@ class FlowAdmission:
             self._priorities = priorities
             controller.want(priorities)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
+        slo, timeout = headers.first_of(*SLO_TTFT_HEADERS), headers.get("grpc-timeout")
         item = Waiting(
             flow_id(headers.first_of(*FAIRNESS_HEADERS)),
             priority,
             received,
             bytes=request.body_size,
             tokens=tokens,
-            slo_deadline=slo_deadline(received, headers.first_of(*SLO_TTFT_HEADERS)),
-            deadline=min(received + grpc_timeout(headers.get("grpc-timeout")), until),
+            slo_deadline=slo_deadline(received, slo) if slo else inf,
+            deadline=min(received + grpc_timeout(timeout), until) if timeout else until,
             since=since,
         )
         ticket = Ticket(controller, self.evictor, item, owner, self._released)
@@ -164,7 +165,10 @@ class FlowAdmission:
             self.notify(DUE)
 
     def _released(self) -> None:
-        self.notify(RELEASE)
+        controller = self.controller
+        if controller is not None and controller.requests:
+            self._cause = RELEASE
+            self.wake(0.0)
 
     def run(self) -> None:
         """Let requests go while there is room, and end the waits that are over."""

@@ -16,7 +16,9 @@ class DrainRate:
 
     def note(self, now: float) -> None:
         """A request has left."""
-        self._rate, self._at = self._of(now) + 1 / _OVER, now
+        passed = now - self._at
+        self._rate = (self._rate * exp(-passed / _OVER) if passed > 0.0 else self._rate) + 1 / _OVER
+        self._at = now
 
     def seconds(self, requests: int, now: float) -> int:
         """Until so many requests will have left, in whole seconds from 1 to `MOST_SECONDS`."""

@@ -64,11 +64,6 @@ class RequestHandler:
         request, so the number of observed responses is limited."""
         return self.observing < self.most_observed and self.observe()
 
-    @property
-    def patience(self) -> float:
-        """Seconds for which proxies are asked to wait when a request does; 0 without flow control."""
-        return 0.0 if self.flow is None else min(self.flow.longest_wait, self.max_message_timeout)
-
     def prepare(self, ready: RequestReady, now: float) -> Prepared:
         """Reads the request. One whose body can't be read will be refused."""
         head, pipeline = ready.head, self.pipeline

@@ -109,17 +109,17 @@ class RequestWait:
         prepared.ticket = self.ticket = None
         if flow is None:
             return False
-        patience = self._handler.patience if self._conversation.timed else 0.0
-        until = self._patient_until
-        if until == inf and 0 < patience < flow.longest_wait:
-            until = now + max(patience - MARGIN, patience / 2)
+        most, until = self._handler.max_message_timeout, self._patient_until
+        if until == inf and 0 < most < flow.longest_wait and self._conversation.timed:
+            until = now + max(most - MARGIN, most / 2)
         ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
         if ticket is None:
             return False
         prepared.ticket = self.ticket = ticket
         if ticket.outcome is None:
             self._since = ticket.item.enqueued_at
-            if patience and self._patient_until == inf:
+            patience = min(most, flow.longest_wait)
+            if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)
                 self._patient_until = now + max(patience - MARGIN, patience / 2)
             return True

@@ -60,6 +60,8 @@ class FlowAdmission:
         """`id` is the picker's, by which its peers know it. `wake` has `run` called at that monotonic time."""
         self.controller: FlowController | None = None
         self.evictor: Evictor | None = None
+        self.longest_wait = 0.0
+        """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
         self.gauge: PoolGauge
         self._view, self._id, self._clock, self._random = view, id, clock, random
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
@@ -82,6 +84,7 @@ class FlowAdmission:
                 grace = PROMPT_GRACE if detector.PROMPT else stale.after + SCRAPE_GRACE
                 evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
         self.controller, self.evictor, self._priorities = controller, evictor, None
+        self.longest_wait = 0.0 if settings is None else settings.longest_wait
         self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
         self._view.in_flight.on_release = None if controller is None else self._released
         if former is not None and former.requests:
@@ -233,11 +236,6 @@ class FlowAdmission:
         """Differs from before if there is news for peers."""
         controller = self.controller
         return (0, 0) if controller is None else (id(controller), controller.changes)
-
-    @property
-    def longest_wait(self) -> float:
-        """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
-        return 0.0 if self.controller is None else self.controller.settings.longest_wait
 
     @property
     def waiting(self) -> int:

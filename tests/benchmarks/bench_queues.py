@@ -14,9 +14,10 @@ fit; `idle`, only the urgent requests; and the load. It prints
 - TTFT of the urgent band under load, p50 and p99, over that of the idle pool;
 - Jain's index of the tokens that the flows of priority 0 got, each as a share of what is max-min fair;
 - great: what the great flow got, as a share of what is fair;
-- CPU: the share of the machine that was idle under load, and the pickers' CPU time for one request.
+- CPU idle, pickers: the share of the machine that was idle under load, and the cores that all pickers took.
 
-`--hear load` and `--hear nothing` are the contrasts. Pickers then ignore each other's queues, or their load, too.
+The last two cases are the contrasts, with the most pickers: they ignore each other's queues (`hearing load`), or their
+load, too (`hearing nothing`). All cases take a quarter of an hour.
 
 `concurrency-detector` is sized to the servers' slots. `--held` slots are held back from the lower bands by
 `priority-holdback-policy`; with 0, an urgent request waits for the end of another one.
@@ -92,7 +93,7 @@ class Result(Struct, frozen=True):
     """Each flow's share of what the flows of priority 0 get."""
     idle_cpu: float
     picker_cpu: float
-    """Milliseconds a request."""
+    """Cores."""
 
 
 class Case:
@@ -153,15 +154,14 @@ class Case:
             running = asyncio.create_task(load.run(given.settle + given.seconds))
             await asyncio.sleep(given.settle)
             machine, own = _machine(), [_cpu(picker) for picker in pickers]
-            sent = len(load.record.first_tokens)
             await asyncio.sleep(given.seconds - 0.5)
             passed, used = _machine(), sum(map(_cpu, pickers)) - sum(own)
-            requests = len(load.record.first_tokens) - sent
             record = await running
         demands = np.array([flow.rate for flow in flows[1:-1]])
         fair = water_fill(float((1 - given.urgent) * maximum / given.tokens), demands, np.ones(len(demands)))
         return Result(
-            title=f"{len(pickers)} pickers" + ("" if self._hear == "all" else f", hearing {self._hear}"),
+            title=("1 picker" if len(pickers) == 1 else f"{len(pickers)} pickers")
+            + ("" if self._hear == "all" else f", hearing {self._hear}"),
             maximum=maximum,
             idle=idle.ttft(URGENT, 0, given.part - 2),
             record=record,
@@ -169,7 +169,7 @@ class Case:
             end=given.settle + given.seconds,
             fair={flow.name: float(part) for flow, part in zip(flows[1:-1], fair / fair.sum(), strict=True)},
             idle_cpu=(passed[0] - machine[0]) / (passed[1] - machine[1]),
-            picker_cpu=used / max(requests, 1) * 1e3,
+            picker_cpu=used / (given.seconds - 0.5),
         )
 
     def _estimate(self) -> float:
@@ -253,7 +253,7 @@ def row(result: Result) -> str:
     return (
         f"{result.title:28}{record.throughput(begin, end) / result.maximum:11.1%}"
         f"{under[0] / before[0]:11.2f}{under[1] / before[1]:7.2f}{jain([*shares.values()]):9.3f}{shares[GREAT]:8.2f}"
-        f"{result.idle_cpu:10.0%}{result.picker_cpu:8.2f} ms"
+        f"{result.idle_cpu:10.0%}{result.picker_cpu:9.2f}"
         f"   (maximum {result.maximum:.0f} tokens/s, idle TTFT {before[0] * 1e3:.0f}, {before[1] * 1e3:.0f} ms"
         f"{', failures ' + str(dict(record.failures)) if record.failures else ''})"
     )
@@ -279,14 +279,11 @@ def panels(result: Result) -> list[Panel]:
 
 async def measure(arguments: argparse.Namespace) -> list[list[Panel]]:
     """Runs the cases, and prints their rows; what is to be drawn of each."""
-    print(
-        f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}{'CPU idle':>10}{'a request':>11}"
-    )
+    print(f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}{'CPU idle':>10}{'pickers':>9}")
     columns = []
+    numbers = [int(word) for word in arguments.pickers.split(",")]
     for hear in arguments.hear.split(","):
-        for pickers in map(int, arguments.pickers.split(",")):
-            if pickers == 1 and hear != "all":
-                continue
+        for pickers in numbers if hear == "all" else [max(numbers)]:
             with tempfile.TemporaryDirectory() as directory:
                 result = await Case(arguments, pickers, hear, Path(directory)).run()
             print(row(result), flush=True)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,18 +11,7 @@ from services.picker.flow_control.peers import EXPIRY, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
 from services.picker.flow_control.waiting import flow_hash
 from shared.bus.messages import MAX_FLOWS, QueueTable
-from tests.unit.services.picker.flow_control.flows import Picker, Room, band, settings
-
-Row = tuple[int, int, int, int, int, int, int, int]
-
-
-def table(*rows: Row) -> QueueTable:
-    """Of rows (priority, flow, requests, tokens, age, running, dispatched, served)."""
-    columns = list(zip(*rows, strict=True)) or [()] * 8
-    packed = [
-        np.array(column, kind).tobytes() for column, kind in zip(columns, ["<i4", "<u8", *["<u4"] * 6], strict=True)
-    ]
-    return QueueTable(**dict(zip(QueueTable.__struct_fields__, packed, strict=True)))
+from tests.unit.services.picker.flow_control.flows import Picker, Room, Row, band, settings, table
 
 
 def rows(packed: QueueTable) -> list[Row]:

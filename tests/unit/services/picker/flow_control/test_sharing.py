@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.flow_control.controller import OVERDUE
 from services.picker.flow_control.division import PATIENCE
 from services.picker.flow_control.peers import EXPIRY
 from tests.unit.services.picker.flow_control.flows import ROUND_ROBIN, Picker, Room, band, settings, tell
@@ -167,17 +166,6 @@ def test_a_picker_whose_peers_use_nothing_takes_a_request_after_a_while() -> Non
     me.now = wake
     assert me.dispatch() == ["a"]
     assert other.told == []
-
-
-def test_a_peer_that_keeps_a_higher_band_to_itself_is_overdue_some_time() -> None:
-    pickers = group(["l", "h"], priorities={"h": 10})
-    me, peer = pickers
-    me.pool.capacity = 1
-    started = me.now
-    while not me.dispatch():
-        me.now = peer.now = min(me.controller.next_wake(), me.now + 0.5)
-        tell({"picker-0": me, "picker-1": peer}, ["picker-1"], me.now)
-    assert me.now - started == pytest.approx(OVERDUE)
 
 
 QUEUES = st.lists(st.text("abcdef", max_size=12), min_size=2, max_size=4)

@@ -157,7 +157,7 @@ class _LeastAttained(FlowOrder):
         rows = np.flatnonzero(equal)
         waits = since[rows]
         rows = rows[waits == waits.min()]
-        return flows[rows[self._turn[rows].argmin()]]
+        return flows[int(rows[self._turn[rows].argmin()])]
 
 
 class ProgramAwareFairness(FairnessPolicy):

@@ -298,10 +298,10 @@ class FlowController:
         return None
 
     def _priorities(self) -> list[int]:
-        """Of all bands here and of those in which peers have requests, from the highest."""
+        """Of the bands here and of those in which peers have requests, from the highest."""
         version, ladder = self._ladder
         if version != self.peers.version:
-            ladder = sorted(self._bands.keys() | self.peers.waiting.keys(), reverse=True)
+            ladder = self.peers.bands(self._bands.keys())
             self._ladder = self.peers.version, ladder
         return ladder
 
@@ -362,7 +362,8 @@ class FlowController:
         """What peers are to know."""
         for band in self._bands.values():
             band.forget_idle(now - LINGER)
-        return pack(self.bands(), now, self.settings.max_rows)
+        bands = self.bands()
+        return pack(bands, now, self.peers.rows(self.settings.max_rows, len(bands)))
 
     def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> None:
         """A peer's sound table has come; `run` and `sent` are those of the load that it came with."""

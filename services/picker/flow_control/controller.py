@@ -279,7 +279,6 @@ class FlowController:
                     self._retry = min(self._retry, self._strict.next_look(), self.peers.next_expiry())
                     return None
                 continue
-            self._strict.pause()
             room = pool.room(ceilings[at])
             division = self._divisions[priority]
             if not room >= 1:

@@ -65,7 +65,7 @@ class StrictPriority:
         return False
 
     def pause(self) -> None:
-        """Nobody is kept back: the clock stands until somebody is."""
+        """Nothing waits here, or there is no room: the clock stands until something is kept back."""
         self._running = None
 
     def no_room(self) -> None:

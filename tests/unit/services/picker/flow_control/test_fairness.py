@@ -148,6 +148,7 @@ def test_flows_whose_ids_have_the_same_hash(fairness: str, monkeypatch: pytest.M
                 picker.finish(item, 10, 5)
         tell(pickers, now=me.now + LINGER)
         assert [len(one.flows) for one in me.controller.bands()] == [0]
+    assert me.failures == []
 
 
 @pytest.mark.parametrize(("half_life", "expected"), [(60.0, "ba"), (0.0, "ab")])

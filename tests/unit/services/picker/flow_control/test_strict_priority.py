@@ -4,7 +4,7 @@ import pytest
 
 from services.picker.flow_control.peers import EXPIRY
 from services.picker.flow_control.strict_priority import OVERDUE, RESPITE
-from services.picker.flow_control.waiting import Waiting
+from services.picker.flow_control.waiting import Outcome, Waiting
 from tests.unit.services.picker.flow_control.flows import Picker, Room, settings, table
 
 STEP = 0.125
@@ -66,16 +66,28 @@ def test_a_claim_ends_with_the_peers_requests() -> None:
     assert OVERDUE <= beside.go(2 * OVERDUE) <= OVERDUE + SERVICE
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_peers_that_use_room_keep_lower_bands_back(full: bool) -> None:
-    """They dispatch what little room there is a while after it came."""
+@pytest.mark.parametrize(("before", "after"), [(8, 9), (0, 10)])
+def test_peers_that_use_room_keep_lower_bands_back(before: int, after: int) -> None:
+    """They dispatch what room there is a while after it came."""
     beside = BesidePeer(10)
     picker = beside.picker
     for _ in range(100):
-        picker.pool.in_flight = 8
+        picker.pool.in_flight = before
         assert beside.go(3 * STEP) == 3 * STEP
-        picker.pool.in_flight = 10 if full else 9
+        picker.pool.in_flight = after
         assert beside.go(STEP, 1) == STEP
+
+
+def test_requests_of_the_highest_band_do_not_prolong_the_wait_of_the_lowest() -> None:
+    beside = BesidePeer(100)
+    picker = beside.picker
+    picker.controller.want([20])
+    kept_back = 0
+    while ("low", Outcome.DISPATCHED) not in picker.told and kept_back < 1000:
+        kept_back += 1
+        picker.add("high", priority=20)
+        beside.go(STEP)
+    assert kept_back == OVERDUE / STEP + 1
 
 
 def test_only_time_in_which_something_is_kept_back_counts() -> None:

@@ -23,8 +23,10 @@ MAX_FRAME_VALUES = 20_000
 follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
 MAX_ID = 4096
 """Characters of a process's id; it is a part of subjects, and these aren't longer."""
-MAX_FLOWS = 10_000
+MAX_FLOWS = 2_000
 """Rows of a queue table."""
+MAX_BANDS = 100
+"""In a queue table."""
 QUEUE_COUNTS = ("requests", "tokens", "ages", "running", "dispatched", "served")
 """Columns of a queue table that are counts."""
 MAX_FITNESS = 16
@@ -168,7 +170,10 @@ class QueueTable(Struct, frozen=True, kw_only=True):
         if (rows := len(self.flows) // 8) > MAX_FLOWS:
             return f"{rows} flows in a queue table, at most {MAX_FLOWS} are allowed"
         counts = {name: getattr(self, name) for name in ("priorities", *QUEUE_COUNTS)}
-        return _counts_fault("flows", self.flows, counts)
+        if problem := _counts_fault("flows", self.flows, counts):
+            return problem
+        bands = len(set(memoryview(self.priorities).cast("I")))
+        return f"{bands} bands in a queue table, at most {MAX_BANDS} are allowed" if bands > MAX_BANDS else None
 
 
 class Load(Struct, frozen=True, kw_only=True, tag="load/1"):

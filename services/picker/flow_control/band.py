@@ -2,6 +2,7 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
+from itertools import islice
 
 import numpy as np
 
@@ -16,6 +17,8 @@ WINDOW = 0.03
 """Seconds for which peers may not know of a dispatch: a load table's 20 ms, and its way."""
 LINGER = 1.5
 """Seconds for which the counts of an idle flow stay, so that peers hear the last of them: three heartbeats."""
+MOST_FORGOTTEN = 500
+"""Idle flows that one call forgets: less than a millisecond."""
 
 OnPolicyFailure = Callable[[Plugin, Exception], None]
 """Hears of a policy's failure."""
@@ -45,6 +48,7 @@ class Band:
         self.settings = settings
         self.flows: dict[str, Flow] = {}
         self.by_hash: dict[int, Flow] = {}
+        """Of flows whose ids have the same hash, the first."""
         self.columns = FlowColumns()
         self.idle: OrderedDict[Flow, None] = OrderedDict()
         """Flows without requests that are still remembered, in the order in which they became idle."""
@@ -163,21 +167,21 @@ class Band:
         """Seconds that the oldest request at the head of a flow has waited; 0 when none waits."""
         return max(now - float(self.columns.since.min(initial=np.inf)), 0.0)
 
-    def forget_idle(self, before: float, most: int | None = None) -> None:
-        """Forget the flows that are idle since before then, or the first `most` of them."""
-        while self.idle and most != 0:
-            flow = next(iter(self.idle))
-            if most is None and flow.idle_since > before:
+    def forget_idle(self, before: float, most: int = MOST_FORGOTTEN) -> None:
+        """Forget up to so many of the flows that are idle since before then."""
+        for flow in list(islice(self.idle, most)):
+            if flow.idle_since > before:
                 break
-            del self.idle[flow], self.flows[flow.id], self.by_hash[flow.hash]
+            del self.idle[flow], self.flows[flow.id]
+            if self.by_hash.get(flow.hash) is flow:
+                del self.by_hash[flow.hash]
             self.columns.remove(flow)
-            most = None if most is None else most - 1
 
     def _within(self, flow: str) -> Flow:
         within = self.flows.get(flow)
         if within is None:
             within = self.flows[flow] = Flow(flow, self._weights.get(flow, 1.0))
-            self.by_hash[within.hash] = within
+            self.by_hash.setdefault(within.hash, within)
             self.columns.add(within)
         return within
 

@@ -71,10 +71,21 @@ class ConcurrencyDetector(SaturationDetector, Filter):
         left = ceiling - self.saturation(cycle, rows)
         if left <= 0 or not len(rows):
             return 0.0
+        return float(max(1, ceil(left * len(rows) / max(self._filled(1.0, tokens), _ROUNDING) - _ROUNDING)))
+
+    def places(self, requests: float, tokens: float, average: float) -> float:
+        """As the mode counts them."""
+        if self.parameters.concurrency_mode == "requests":
+            return requests
+        return self._filled(requests, tokens) / max(self._filled(1.0, average), _ROUNDING)
+
+    def _filled(self, requests: float, tokens: float) -> float:
+        """The part of an endpoint that these fill."""
         limits, mode = self.parameters, self.parameters.concurrency_mode
-        of_requests, of_tokens = 1.0 / limits.max_concurrency, tokens / limits.max_token_concurrency
-        each = {"requests": of_requests, "tokens": of_tokens, "hybrid": max(of_requests, of_tokens)}[mode]
-        return float(max(1, ceil(left * len(rows) / max(each, _ROUNDING) - _ROUNDING)))
+        if mode == "requests":
+            return requests / limits.max_concurrency
+        filled = tokens / limits.max_token_concurrency
+        return filled if mode == "tokens" else max(filled, requests / limits.max_concurrency)
 
     def _requests(self, cycle: Cycle, rows: Rows) -> Floats:
         requests: Floats = cycle.view.in_flight.requests.take(rows)

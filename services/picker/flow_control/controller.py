@@ -19,14 +19,13 @@ from services.picker.flow_control.drain_rate import DrainRate
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
+from services.picker.flow_control.strict_priority import StrictPriority
 from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, State, Waiting, flow_hash
 from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 
 MOST_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
-OVERDUE = 3.0
-"""Seconds after which peers that hold a higher band, with room for it, and dispatch nothing no longer count."""
 COMPLETION_WEIGHT = 2
 """Prompt tokens that a completion token costs as much as."""
 
@@ -80,6 +79,8 @@ class FlowController:
         self.peers = Peers() if peers is None else peers
         self._id, self._on_outcome, self._failed = id, on_outcome, failed
         self._bands: dict[int, Band] = {}
+        self._changes_before = 0
+        """Of bands that are gone."""
         self._divisions: dict[int, Division] = {}
         self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
         self._wanted: set[int] = set()
@@ -87,8 +88,7 @@ class FlowController:
         self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl, settings.longest_wait)
         self._dispatching = self._stopped = False
         self._retry = inf
-        self._held_up: dict[int, tuple[float, int]] = {}
-        """Bands that only peers hold: since when they have kept lower ones here from dispatch, and their progress."""
+        self._strict = StrictPriority(self.peers)
         self._gates: list[tuple[int, float]] = []
         """The bands at which the last dispatch stopped, and their ceilings."""
         self._drained = DrainRate()
@@ -114,6 +114,7 @@ class FlowController:
         for priority in self._bands.keys() - self._wanted:
             band = self._bands[priority]
             if not band.requests and not band.running:
+                self._changes_before += band.changes
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
 
@@ -148,6 +149,8 @@ class FlowController:
         refused = self._refusal(item, band)
         if refused is not None:
             return refused
+        if not self.requests:
+            self._strict.pause()
         item.enqueued_at = now if item.since is None else item.since
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
@@ -270,7 +273,10 @@ class FlowController:
                 return None
             band = self._bands.get(priority)
             if band is None or not band.requests:
-                if self.peers.waiting.get(priority) and self._held(priority, now):
+                if self.peers.waiting.get(priority) and self._strict.keeps_back(
+                    priority, saturation / ceilings[at], now
+                ):
+                    self._retry = min(self._retry, self._strict.next_look(), self.peers.next_expiry())
                     return None
                 continue
             room = pool.room(ceilings[at])
@@ -291,18 +297,18 @@ class FlowController:
         return None
 
     def _priorities(self) -> list[int]:
-        """Of all bands here and of those in which peers have requests, from the highest."""
+        """Of the bands here and of those in which peers have requests, from the highest."""
         version, ladder = self._ladder
         if version != self.peers.version:
-            ladder = sorted(self._bands.keys() | self.peers.waiting.keys(), reverse=True)
+            ladder = self.peers.bands(self._bands.keys())
             self._ladder = self.peers.version, ladder
         return ladder
 
     def _ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         try:
-            ceilings = self.settings.usage_limits.ceilings(saturation, priorities)
-            if len(ceilings) != len(priorities):
-                raise ValueError(f"{len(ceilings)} ceilings of {len(priorities)} bands")
+            ceilings = [float(one) for one in self.settings.usage_limits.ceilings(saturation, priorities)]
+            if len(ceilings) != len(priorities) or any(map(isnan, ceilings)):
+                raise ValueError(f"the ceilings of {len(priorities)} bands are {ceilings}")
             return ceilings
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and every band may fill the pool
             self._failed(self.settings.usage_limits, error)
@@ -311,24 +317,12 @@ class FlowController:
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""
         self._gates = list(gates)
-        self._held_up.clear()
+        self._strict.no_room()
         for division in self._divisions.values():
             division.no_room()
         retry = self.settings.usage_limits.RETRY
         if retry is not None and self.saturation < 1.0:
             self._retry = min(self._retry, now + retry)
-
-    def _held(self, priority: int, now: float) -> bool:
-        """Whether peers' requests of a higher band keep the lower ones here from dispatch."""
-        progress = self.peers.progress(priority)
-        since, before = self._held_up.get(priority, (now, progress))
-        if before != progress:
-            since = now
-        self._held_up[priority] = since, progress
-        if now >= since + OVERDUE:
-            return False
-        self._retry = min(self._retry, since + OVERDUE, self.peers.next_expiry())
-        return True
 
     def next_wake(self) -> float:
         """When to call `expire` and `dispatch` though nothing has happened; infinite for never."""
@@ -358,8 +352,8 @@ class FlowController:
 
     @property
     def changes(self) -> int:
-        """Differs from before if there is news for peers."""
-        return sum(band.changes for band in self._bands.values())
+        """Counts what changes for peers."""
+        return self._changes_before + sum(band.changes for band in self._bands.values())
 
     # ---- peers -----------------------------------------------------------------------------------------------------
 
@@ -367,7 +361,8 @@ class FlowController:
         """What peers are to know."""
         for band in self._bands.values():
             band.forget_idle(now - LINGER)
-        return pack(self.bands(), now, self.settings.max_rows)
+        bands = self.bands()
+        return pack(bands, now, self.peers.rows(self.settings.max_rows, len(bands)))
 
     def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> None:
         """A peer's sound table has come; `run` and `sent` are those of the load that it came with."""

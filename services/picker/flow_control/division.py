@@ -1,7 +1,7 @@
 """How much of a band's room is this picker's: the quotas of `shares`, kept for a while.
 
 Quotas change as demand does, which is slowly where much waits, so they are computed anew at most every `REFRESH`
-seconds. What is owed to this picker and the room are those of the moment.
+seconds, and less often of long tables. What is owed to this picker and the room are those of the moment.
 
 Pickers that know of each other's queues don't exceed the room together. What isn't known is taken for nothing: where
 bursts come to several pickers of an idle pool within one interval of the tables, each can fill the room that it sees.
@@ -21,6 +21,8 @@ from services.picker.state.layout import Floats
 
 REFRESH = 0.02
 """Seconds: as old as peers' tables are."""
+REFRESH_A_ROW = 2e-6
+"""Seconds more for each row of the tables: ten times what it costs."""
 PATIENCE = 0.05
 """Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
 _MOST_TURNS = 10
@@ -33,6 +35,8 @@ class Division:
         self._me, self._band, self._peers, self._weights = me, band, peers, weights
         self._most_rows = most_rows
         self._at = -inf
+        self._every = REFRESH
+        """Seconds."""
         self._basis: tuple[int, int, int] | None = None
         """What the quotas were computed of: peers' tables, demand here, room and what runs here."""
         self._stale = False
@@ -65,7 +69,7 @@ class Division:
     def next_look(self) -> float:
         """When an allowance of 0 may have become more, though nothing has happened."""
         patience = inf if self._stalled_since is None else self._stalled_since + self._patience()
-        return min(patience, self._at + REFRESH if self._stale else inf)
+        return min(patience, self._at + self._every if self._stale else inf)
 
     def no_room(self) -> None:
         """There is no room for the band: nobody can be waited for."""
@@ -88,7 +92,7 @@ class Division:
         band = self._band
         basis = self._peers.version, band.changes, floor(room) + band.running
         self._stale = basis != self._basis
-        if not self._stale or now < self._at + REFRESH:
+        if not self._stale or now < self._at + self._every:
             return
         self._at, self._basis, self._stale = now, basis, False
         parts = [self._own(now)]
@@ -101,6 +105,7 @@ class Division:
         if not self._flows.are(flows):
             self._flows = Flows(flows, self._weights)
         demands = np.concatenate([part.demands for part in parts])
+        self._every = REFRESH + len(demands) * REFRESH_A_ROW
         each = quotas(room + sum(part.running for part in parts), self._flows, demands, self._ages)
         self._turn = next(at for at, part in enumerate(parts) if part.picker == self._me)
         self._mine = each[self._turn]
@@ -112,8 +117,9 @@ class Division:
         columns = band.columns
         oldest = float(columns.since.min()) if band.requests else now
         flows, requests, running = columns.hashes, columns.counts[0], columns.counts[2]
-        if len(columns) > self._most_rows:
-            rows = summarize(columns, now, self._most_rows)
+        most = self._peers.rows(self._most_rows, 1)
+        if len(columns) > most:
+            rows = summarize(columns, now, most)
             flows, requests, running = rows.flows, rows.requests, rows.running
         demands = (requests + running).astype(np.float64)
         return _Part(self._me, now - oldest, flows, demands, band.requests, band.running)

@@ -1,8 +1,10 @@
 """What waits at the other pickers: the last table of each, until it is withdrawn or too old."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from heapq import nlargest
+from itertools import pairwise
 from math import inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +15,13 @@ from shared.bus.messages import QueueTable
 
 EXPIRY = 1.5
 """Seconds without a table from which on a peer's no longer counts, as with its load."""
-MOST_ROWS = 200_000
-"""Rows of all peers' tables together. A table for which there is no room isn't taken."""
+MOST_ROWS = 10_000
+"""Rows of all peers' tables together: quotas of so many take a millisecond or two. Where there is no room, the largest
+tables aren't counted."""
+BAND_WEIGHT, TABLE_WEIGHT = 10, 50
+"""Rows that a band, and a table, count as in addition."""
+MOST_BANDS = 100
+"""Bands of peers that aren't known here: the highest count."""
 _HALF = 2**31
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 """Spreads priorities over 64 bits."""
@@ -45,16 +52,12 @@ class News(NamedTuple):
 
 
 class _Peer:
-    __slots__ = ("bands", "counters", "rows", "run", "seen", "sent")
+    __slots__ = ("bands", "counters", "run", "seen", "sent", "weight")
 
     def __init__(self, run: int, sent: float, seen: float, columns: Columns) -> None:
         self.run, self.sent, self.seen = run, sent, seen
-        self.rows = len(columns.flows)
-        priorities = columns.priorities
-        if len(priorities) and (priorities == priorities[0]).all():
-            self.bands = {int(priorities[0]): _band(columns, slice(None))}
-        else:
-            self.bands = {int(priority): _band(columns, priorities == priority) for priority in np.unique(priorities)}
+        self.bands = _bands(columns)
+        self.weight = TABLE_WEIGHT + BAND_WEIGHT * len(self.bands) + len(columns.flows)
         self.counters = columns
 
 
@@ -63,7 +66,9 @@ class Peers:
 
     def __init__(self) -> None:
         self._peers: dict[str, _Peer] = {}
-        self._rows = 0
+        self._weight = 0
+        self._dispatched: dict[int, int] = {}
+        """Per band, without zeros."""
         self.version = 0
         """Counts changes."""
         self.waiting: dict[int, int] = {}
@@ -77,9 +82,9 @@ class Peers:
             return []
         peer = _Peer(run, sent, now, unpack(table))
         self._remove(sender)
-        if self._rows + peer.rows <= MOST_ROWS:
+        if self._makes_room(peer.weight):
             self._peers[sender] = peer
-            self._rows += peer.rows
+            self._weight += peer.weight
             self._count(peer, 1)
         self.version += 1
         return [] if known is None or known.run != run else _news(known.counters, peer.counters)
@@ -111,19 +116,39 @@ class Peers:
 
     def progress(self, priority: int) -> int:
         """Differs from before if peers have dispatched requests of the band."""
-        return sum(peer.bands[priority].dispatched for peer in self._peers.values() if priority in peer.bands)
+        return self._dispatched.get(priority, 0)
+
+    def rows(self, most: int, bands: int) -> int:
+        """Those that this picker's table of so many bands may have, so that all tables find room at every picker."""
+        part = MOST_ROWS // (len(self._peers) + 1)
+        return max(min(most, part - TABLE_WEIGHT - (BAND_WEIGHT + 1) * bands), 0)  # a band's rest has a row
+
+    def bands(self, here: Collection[int]) -> list[int]:
+        """The bands of this picker, and those in which peers have requests, from the highest."""
+        others = nlargest(MOST_BANDS, self.waiting.keys() - here)
+        return sorted([*here, *others], reverse=True)
+
+    def _makes_room(self, weight: int) -> bool:
+        """Whether a table of this weight is counted; then, larger ones may not be any more."""
+        while self._weight + weight > MOST_ROWS:
+            largest = max(self._peers, key=lambda sender: self._peers[sender].weight, default=None)
+            if largest is None or self._peers[largest].weight <= weight:
+                return False
+            self._remove(largest)
+        return True
 
     def _remove(self, sender: str) -> None:
         peer = self._peers.pop(sender, None)
         if peer is not None:
-            self._rows -= peer.rows
+            self._weight -= peer.weight
             self._count(peer, -1)
 
     def _count(self, peer: _Peer, sign: int) -> None:
         for priority, band in peer.bands.items():
-            total = self.waiting.pop(priority, 0) + sign * band.requests
-            if total:
-                self.waiting[priority] = total
+            for totals, change in ((self.waiting, band.requests), (self._dispatched, band.dispatched)):
+                total = totals.pop(priority, 0) + sign * change
+                if total:
+                    totals[priority] = total
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -132,17 +157,34 @@ class Peers:
         return f"<Peers {len(self._peers)}, {sum(self.waiting.values())} requests waiting>"
 
 
-def _band(columns: Columns, rows: Any) -> PeerBand:
-    requests, running = columns.requests[rows], columns.running[rows]
-    return PeerBand(
-        flows=columns.flows[rows],
-        demands=requests.astype(np.float64) + running,
-        requests=int(requests.sum(dtype=np.int64)),
-        tokens=int(columns.tokens[rows].sum(dtype=np.int64)),
-        running=int(running.sum(dtype=np.int64)),
-        dispatched=int(columns.dispatched[rows].sum(dtype=np.int64)),
-        age=float(columns.ages[rows].max()) / 1000,
+def _bands(columns: Columns) -> dict[int, PeerBand]:
+    """By priority."""
+    if not len(columns.flows):
+        return {}
+    if (columns.priorities == columns.priorities[0]).all():
+        starts = [0]
+    else:
+        order = np.argsort(columns.priorities, kind="stable")
+        columns = Columns(*(column[order] for column in columns))
+        starts = [0, *(np.flatnonzero(np.diff(columns.priorities)) + 1).tolist()]
+    requests, tokens, running, dispatched = (
+        np.add.reduceat(column, starts, dtype=np.int64).tolist()
+        for column in (columns.requests, columns.tokens, columns.running, columns.dispatched)
     )
+    ages = np.maximum.reduceat(columns.ages, starts).tolist()
+    demands = columns.requests.astype(np.float64) + columns.running
+    return {
+        int(columns.priorities[start]): PeerBand(
+            flows=columns.flows[start:end],
+            demands=demands[start:end],
+            requests=requests[at],
+            tokens=tokens[at],
+            running=running[at],
+            dispatched=dispatched[at],
+            age=ages[at] / 1000,
+        )
+        for at, (start, end) in enumerate(pairwise([*starts, len(demands)]))
+    }
 
 
 def _news(before: Columns, after: Columns) -> list[News]:

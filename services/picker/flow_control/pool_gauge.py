@@ -1,10 +1,12 @@
 """How full the pool is and how many more requests fit: what the saturation detector says, and what was let go since.
 
 The detector is asked anew when something has happened that a waiting request may profit from, and at least every `AGE`
-seconds. In between each request that is charged takes one place, and each that is released gives one back.
+seconds. In between each request that is charged takes its place, and each that is released gives it back; the detector
+says how large it is.
 """
 
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,6 +26,19 @@ refuse requests until they know of any."""
 _NO_REQUEST = Request(id="", headers=Headers())
 _SMOOTHING = 1 / 64
 """The weight of a request's tokens in the mean."""
+_ROUNDING = 1e-9
+
+
+class _Room(NamedTuple):
+    """What was read."""
+
+    room: float
+    """Average requests that fit."""
+    average: float
+    """Tokens of such a request."""
+    requests: float
+    """In flight at the time."""
+    tokens: float
 
 
 class PoolGauge:
@@ -39,6 +54,7 @@ class PoolGauge:
     ) -> None:
         self.pending = 0
         """Requests that were let go, and aren't charged yet."""
+        self.pending_tokens = 0
         self.stages: dict[str, float] = {}
         """The saturation of each stage, as last read."""
         self._view, self._detector, self._stale, self._random, self._failed = view, detector, stale, random, failed
@@ -47,9 +63,9 @@ class PoolGauge:
         self._cycle: Cycle | None = None
         self._read_at = -inf
         self._saturation = 0.0
-        self._rooms: dict[float, tuple[float, float]] = {}
-        """By ceiling: the room, and how many requests were in flight when it was read."""
-        self._tokens = 1.0
+        self._rooms: dict[float, _Room] = {}
+        """By ceiling."""
+        self._tokens: float | None = None
         self._empty = False
         self.settled_at = inf
         """When a pool that was empty counts as filled; infinite if nothing is waited for."""
@@ -82,7 +98,8 @@ class PoolGauge:
 
     def expect(self, tokens: int) -> None:
         """A request of so many tokens has come: they count in the mean."""
-        self._tokens += (tokens - self._tokens) * _SMOOTHING
+        known = self._tokens
+        self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
 
     def saturation(self) -> float:
         """0 is idle, 1 and more is full. An empty pool is full."""
@@ -90,12 +107,18 @@ class PoolGauge:
 
     def room(self, ceiling: float) -> float:
         """Average requests that fit until the saturation reaches the ceiling."""
-        in_flight = self._view.in_flight.count
+        in_flight = self._view.in_flight
         found = self._rooms.get(ceiling)
         if found is None:
-            found = self._rooms[ceiling] = self._room(ceiling), in_flight
-        room, before = found
-        return room - (in_flight - before) - self.pending
+            found = self._rooms[ceiling] = self._room(ceiling)
+        requests = in_flight.count - found.requests + self.pending
+        tokens = in_flight.token_count - found.tokens + self.pending_tokens
+        try:
+            # what is taken of a place leaves it: the last request may exceed the room
+            return found.room - int(self._detector.places(requests, tokens, found.average) + _ROUNDING)
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and each takes one place
+            self._fail(error)
+            return found.room - requests
 
     def _read(self, now: float, layout: Layout) -> None:
         self._read_at = now
@@ -115,10 +138,16 @@ class PoolGauge:
             self._fail(error)
             self.stages, self._saturation = {}, 0.0
 
-    def _room(self, ceiling: float) -> float:
+    def _room(self, ceiling: float) -> _Room:
+        assert self._cycle is not None
+        average = 1.0 if self._tokens is None else max(self._tokens, 1.0)
+        in_flight = self._view.in_flight
+        return _Room(self._read_room(ceiling, average), average, in_flight.count, in_flight.token_count)
+
+    def _read_room(self, ceiling: float, average: float) -> float:
         assert self._cycle is not None
         try:
-            room = self._partition.room(self._detector, self._cycle, ceiling, self._tokens)
+            room = self._partition.room(self._detector, self._cycle, ceiling, average)
             if room != room:
                 raise ValueError("the room is NaN")
         except Exception as error:  # noqa: BLE001 - as above

@@ -88,11 +88,13 @@ class Ticket:
         """It is dispatched, and no endpoint is charged yet: the gauge counts it."""
         self._pending = gauge
         gauge.pending += 1
+        gauge.pending_tokens += self.item.tokens
 
     def charged(self) -> None:
         """Its endpoint is charged, or it was refused."""
         if self._pending is not None:
             self._pending.pending -= 1
+            self._pending.pending_tokens -= self.item.tokens
             self._pending = None
 
     def runs(self, now: float) -> bool:

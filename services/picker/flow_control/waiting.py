@@ -1,10 +1,9 @@
 """A request that waits, and how its wait ends."""
 
 from enum import StrEnum
+from hashlib import blake2b
 from math import inf
 from typing import Any
-
-from xxhash import xxh3_64_hexdigest, xxh3_64_intdigest
 
 DEFAULT_FLOW = "default-flow"
 """The flow of requests without a fairness id."""
@@ -112,13 +111,18 @@ def flow_id(header: str) -> str:
         return DEFAULT_FLOW
     if len(header) <= LONGEST_ID:
         return header
-    digest = xxh3_64_hexdigest(header.encode(errors="replace"))
+    digest = _digest(header).hex()
     return f"{header[: LONGEST_ID - len(digest) - 1]}~{digest}"
 
 
 def flow_hash(id: str) -> int:
-    """The 64 bits by which queue tables name a flow. Never 0, which stands for the rest of a band."""
-    return xxh3_64_intdigest(id.encode(errors="replace")) or 1
+    """The 64 bits by which queue tables name a flow. Never 0, which stands for the rest of a band. Clients choose the
+    ids, so it is a cryptographic hash."""
+    return int.from_bytes(_digest(id), "little") or 1
+
+
+def _digest(text: str) -> bytes:
+    return blake2b(text.encode(errors="replace"), digest_size=8).digest()
 
 
 def slo_deadline(received_at: float, milliseconds: str) -> float:

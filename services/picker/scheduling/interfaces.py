@@ -215,3 +215,8 @@ class SaturationDetector(Plugin):
         Asked anew after each dispatch. Unless a detector says better, as many fit as there are endpoints.
         """
         return float(len(rows)) if self.saturation(cycle, rows) < ceiling else 0.0
+
+    def places(self, requests: float, tokens: float, average: float) -> float:
+        """How much of the room, counted in requests of the average tokens, so many requests with so many tokens
+        together take. Unless a detector says better, a request takes one place."""
+        return requests

@@ -124,8 +124,8 @@ class _Peer:
 
 
 class InFlight:
-    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order; `count` is the sum of all
-    requests. A peer whose table exceeds `limits` isn't counted."""
+    """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order; `count` and `token_count`
+    are the sums of all. A peer whose table exceeds `limits` isn't counted."""
 
     def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
         self._most_rows = limits.peer_rows
@@ -140,7 +140,7 @@ class InFlight:
         self.tokens: Floats = np.zeros(0)
         self.on_release: Callable[[], None] | None = None
         """Called when our own part has become less."""
-        self.count = 0.0
+        self.count = self.token_count = 0.0
         self.at_sample: Floats = np.zeros(0)
         """What `requests` was when the last metrics of each endpoint came: the difference has been dispatched since, or
         is negative, and finished. A peer that comes or goes changes both alike."""
@@ -176,6 +176,7 @@ class InFlight:
             self.requests[row] += requests
             self.tokens[row] += tokens
             self.count += requests
+            self.token_count += tokens
         self.changed = True
         if self.on_release is not None and (requests < 0 or tokens < 0):
             self.on_release()
@@ -208,7 +209,8 @@ class InFlight:
         for placement in {peer.placement for peer in self._peers.values()}:
             placement.now = here[placement.now]
         self._layout, self._placement, self.requests, self.tokens = layout, _Placement(layout), requests, tokens
-        self.at_sample, self._sampled, self.count = at_sample, sampled, float(requests.sum())
+        self.at_sample, self._sampled = at_sample, sampled
+        self._sum()
 
     def apply(self, load: Load, now: float) -> bool:
         """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
@@ -231,7 +233,7 @@ class InFlight:
             # rows are unique in a table, so indexed addition counts each
             self.requests[peer.rows] += peer.requests
             self.tokens[peer.rows] += peer.tokens
-            self.count = float(self.requests.sum())
+            self._sum()
             if known is None:
                 self.at_sample[peer.rows] += peer.requests
         return True
@@ -272,9 +274,12 @@ class InFlight:
                 rows, requests, tokens = rows[counted], requests[counted], tokens[counted]
             self.requests[rows] -= requests
             self.tokens[rows] -= tokens
-            self.count = float(self.requests.sum())
+            self._sum()
             if not stays:
                 self.at_sample[rows] -= requests
+
+    def _sum(self) -> None:
+        self.count, self.token_count = float(self.requests.sum()), float(self.tokens.sum())
 
     def __repr__(self) -> str:
         requests = sum(own[0] for own in self._own.values())

@@ -87,54 +87,64 @@ class _Service:
 
 
 class _LeastAttained(FlowOrder):
-    """Service and wait of the active flows, as arrays; `flow.place` is a flow's row."""
+    """Wait, service and last turn of the active flows, as arrays. Of equal flows, the one whose last turn is the
+    longest ago is next."""
 
     def __init__(self, service: _Service, parameters: ProgramAwareParameters) -> None:
         self._known = service
         self._weights = parameters.las_weight_service, parameters.las_weight_head_wait
         self._flows: list[Flow] = []
-        self._rows: dict[int, int] = {}
-        self._both: Floats = np.zeros((2, 8))
-        self._since, self._service = self._both
+        self._rows: dict[Flow, int] = {}
+        self._by_hash: dict[int, Flow] = {}
+        """Of active flows whose ids have the same hash, the first."""
+        self._columns: Floats = np.zeros((3, 8))
+        self._since, self._service, self._turn = self._columns
+        self._turns = 0
+        """So far; the coming of a flow is one."""
 
     def activated(self, flow: Flow) -> None:
         row = len(self._flows)
         if row == len(self._since):
-            self._both = np.concatenate([self._both, np.zeros((2, row))], axis=1)
-            self._since, self._service = self._both
+            self._columns = np.concatenate([self._columns, np.zeros((3, row))], axis=1)
+            self._since, self._service, self._turn = self._columns
         self._flows.append(flow)
-        self._rows[flow.hash] = row
+        self._rows[flow] = row
+        self._by_hash.setdefault(flow.hash, flow)
         self._service[row] = self._known.of(flow.hash) / flow.weight
-        self.head_changed(flow)
+        self.dispatched(flow)
 
     def deactivated(self, flow: Flow) -> None:
-        row, last = self._rows.pop(flow.hash), self._flows.pop()
+        row, last = self._rows.pop(flow), self._flows.pop()
+        if self._by_hash.get(flow.hash) is flow:
+            del self._by_hash[flow.hash]
         if last is not flow:
             self._flows[row] = last
-            self._rows[last.hash] = row
-            self._service[row], self._since[row] = self._service[len(self._flows)], self._since[len(self._flows)]
+            self._rows[last] = row
+            self._columns[:, row] = self._columns[:, len(self._flows)]
 
     def head_changed(self, flow: Flow) -> None:
         since = flow.head_since()
         if since is not None:
-            self._since[self._rows[flow.hash]] = since
+            self._since[self._rows[flow]] = since
 
     def dispatched(self, flow: Flow) -> None:
+        self._turns += 1
+        self._turn[self._rows[flow]] = self._turns
         self.head_changed(flow)
 
     def served(self, program: int, service: float, scale: float) -> None:
         if scale != 1.0:
             self._service *= scale
-        row = self._rows.get(program)
-        if row is not None:
-            self._service[row] = service / self._flows[row].weight
+        flow = self._by_hash.get(program)
+        if flow is not None:
+            self._service[self._rows[flow]] = service / flow.weight
 
     def pick(self, now: float) -> Flow | None:
         flows = self._flows
         if len(flows) < 2:
             return flows[0] if flows else None
         by_service, by_wait = self._weights
-        both = self._both[:, : len(flows)]
+        both = self._columns[:2, : len(flows)]
         spans = np.maximum.reduce(both, axis=1) - np.minimum.reduce(both, axis=1)
         of_since, of_service = (span or inf for span in spans.tolist())  # where all are equal, they weigh nothing
         # what is the same for all flows is left out
@@ -144,10 +154,10 @@ class _LeastAttained(FlowOrder):
         equal = cost == cost[first]
         if np.count_nonzero(equal) == 1:
             return flows[first]
-        return min(
-            (flows[row] for row in np.flatnonzero(equal).tolist()),
-            key=lambda flow: (since[self._rows[flow.hash]], flow.id),
-        )
+        rows = np.flatnonzero(equal)
+        waits = since[rows]
+        rows = rows[waits == waits.min()]
+        return flows[int(rows[self._turn[rows].argmin()])]
 
 
 class ProgramAwareFairness(FairnessPolicy):

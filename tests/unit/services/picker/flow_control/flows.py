@@ -5,6 +5,7 @@ from math import inf, nan
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.fairness.global_strict import GlobalStrictFairnessPolicy
@@ -17,11 +18,14 @@ from services.picker.flow_control.ordering.slo_deadline import SloDeadlineOrderi
 from services.picker.flow_control.settings import BandSettings, FlowControlSettings
 from services.picker.flow_control.usage_limits.static import StaticUsageLimitPolicy
 from services.picker.flow_control.waiting import Outcome, Waiting
+from shared.bus.messages import QueueTable
 
 ORDERINGS = {one.TYPE: one for one in (FcfsOrderingPolicy, EdfOrderingPolicy, SloDeadlineOrderingPolicy)}
 FAIRNESS = {one.TYPE: one for one in (GlobalStrictFairnessPolicy, RoundRobinFairnessPolicy, ProgramAwareFairness)}
 ROUND_ROBIN = RoundRobinFairnessPolicy.TYPE
 FCFS = FcfsOrderingPolicy.TYPE
+
+Row = tuple[int, int, int, int, int, int, int, int]
 
 
 class Room:
@@ -118,6 +122,15 @@ def tell(
         for other, picker in pickers.items():
             if other != name:
                 picker.controller.apply(name, 1, sent or now, table, now)
+
+
+def table(*rows: Row) -> QueueTable:
+    """A table of rows (priority, flow, requests, tokens, age, running, dispatched, served)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 8
+    packed = [
+        np.array(column, kind).tobytes() for column, kind in zip(columns, ["<i4", "<u8", *["<u4"] * 6], strict=True)
+    ]
+    return QueueTable(**dict(zip(QueueTable.__struct_fields__, packed, strict=True)))
 
 
 def parameters(kind: type[Any], **given: Any) -> Any:

@@ -5,10 +5,11 @@ from math import inf
 
 import pytest
 
+from services.picker.flow_control.band import MOST_FORGOTTEN
 from services.picker.flow_control.controller import MOST_AT_ONCE, BlockedBand
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
-from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_id
+from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_hash, flow_id
 from tests.unit.services.picker.flow_control.flows import Picker, Room, band, drained, parameters, settings
 
 STRICT = "global-strict-fairness-policy"
@@ -251,6 +252,11 @@ def test_the_id_of_a_flow(header: str, id: str) -> None:
     assert flow_id(header) == id
 
 
+def test_all_pickers_know_a_flow_by_the_same_hash() -> None:
+    """BLAKE2b of 64 bits, little-endian."""
+    assert flow_hash("tenant") == 0xAF20B309BD126329
+
+
 def test_long_ids_are_cut_and_stay_different() -> None:
     one, two = flow_id("x" * 65536), flow_id("x" * 65535 + "\ud800")
     assert len(one) == len(two) == LONGEST_ID
@@ -270,6 +276,30 @@ def test_a_million_ids_take_the_memory_of_as_many_as_are_allowed() -> None:
     assert len(only.flows) <= 11
     picker.controller.table(10.0)
     assert not only.flows
+
+
+def test_a_table_forgets_some_idle_flows_at_a_time() -> None:
+    picker = Picker()
+    for number in range(2 * MOST_FORGOTTEN + 1):
+        picker.controller.cancel(picker.add(number, f"flow-{number}"), 0.0)
+    left = []
+    for _ in range(3):
+        picker.controller.table(10.0)
+        left.append(len(picker.controller.bands()[0].flows))
+    assert left == [MOST_FORGOTTEN + 1, 1, 0]
+
+
+def test_changes_only_grow() -> None:
+    picker = Picker()
+    picker.controller.want([3])
+    seen = [picker.controller.changes]
+    item = picker.add("a", priority=3)
+    seen.append(picker.controller.changes)
+    picker.controller.want([])
+    picker.controller.cancel(item, 0.0)
+    seen.append(picker.controller.changes)
+    assert [one.priority for one in picker.controller.bands()] == [0]
+    assert seen == sorted(set(seen))
 
 
 def test_what_is_blocked_is_told_for_evictions() -> None:

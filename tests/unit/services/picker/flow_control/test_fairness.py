@@ -1,11 +1,21 @@
 import pytest
 
+from services.picker.flow_control.band import LINGER
 from services.picker.flow_control.fairness.program_aware import ProgramAwareFairness
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.interfaces import FlowOrder
 from services.picker.flow_control.ordering.fcfs import FcfsOrderingPolicy
 from services.picker.flow_control.settings import BandSettings
-from tests.unit.services.picker.flow_control.flows import ROUND_ROBIN, Picker, Room, band, parameters, settings, tell
+from tests.unit.services.picker.flow_control.flows import (
+    FAIRNESS,
+    ROUND_ROBIN,
+    Picker,
+    Room,
+    band,
+    parameters,
+    settings,
+    tell,
+)
 
 
 def one_by_one(picker: Picker, count: int) -> str:
@@ -113,6 +123,32 @@ def test_a_long_wait_outweighs_some_service() -> None:
     # a: 0.8·0 + 0.2·1 = 0.2; b: 0.8·0.2 + 0.2·0 = 0.16; c: 0.8·1 + 0 = 0.8. Then, of two,
     # b is the one with less service and a the one that waited longer: b has 0.8, a has 0.2
     assert one_by_one(picker, 3) == "cba"
+
+
+def test_equal_programs_take_turns() -> None:
+    fairness = parameters(ProgramAwareFairness, lasWeightHeadWait=0)
+    picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
+    for name in "aaacccbbb":
+        picker.add(name, name)
+    assert one_by_one(picker, 9) == "acbacbacb"
+
+
+@pytest.mark.parametrize("fairness", FAIRNESS)
+def test_flows_whose_ids_have_the_same_hash(fairness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.picker.flow_control.flow.flow_hash", lambda id: 7)
+    pickers = {name: Picker(settings(band(fairness)), id=name) for name in ("me", "peer")}
+    me = pickers["me"]
+    for round in range(3):
+        for picker in pickers.values():
+            picker.now = round * 10.0
+            items = [picker.add(name, name) for name in "abcabc"]
+            tell(pickers, now=picker.now)
+            assert sorted(picker.dispatch()) == list("aabbcc")
+            for item in items:
+                picker.finish(item, 10, 5)
+        tell(pickers, now=me.now + LINGER)
+        assert [len(one.flows) for one in me.controller.bands()] == [0]
+    assert me.failures == []
 
 
 @pytest.mark.parametrize(("half_life", "expected"), [(60.0, "ba"), (0.0, "ab")])

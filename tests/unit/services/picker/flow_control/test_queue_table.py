@@ -8,22 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.flow_control.peers import EXPIRY, News, Peers
+from services.picker.flow_control.peers import EXPIRY, MOST_BANDS, MOST_ROWS, TABLE_WEIGHT, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
 from services.picker.flow_control.waiting import flow_hash
-from shared.bus.messages import MAX_FLOWS, QueueTable
-from tests.unit.services.picker.flow_control.flows import Picker, Room, band, settings
-
-Row = tuple[int, int, int, int, int, int, int, int]
-
-
-def table(*rows: Row) -> QueueTable:
-    """Of rows (priority, flow, requests, tokens, age, running, dispatched, served)."""
-    columns = list(zip(*rows, strict=True)) or [()] * 8
-    packed = [
-        np.array(column, kind).tobytes() for column, kind in zip(columns, ["<i4", "<u8", *["<u4"] * 6], strict=True)
-    ]
-    return QueueTable(**dict(zip(QueueTable.__struct_fields__, packed, strict=True)))
+from shared.bus.messages import MAX_BANDS, MAX_FLOWS, QueueTable
+from tests.unit.services.picker.flow_control.flows import Picker, Room, Row, band, settings, table, tell
 
 
 def rows(packed: QueueTable) -> list[Row]:
@@ -83,7 +72,12 @@ def test_a_long_table_sums_up_the_smallest_flows() -> None:
         ({"priorities": b""}, "priorities has 0 bytes, 4 are needed"),
         ({"requests": b"x" * 8}, "requests has 8 bytes"),
         ({"served": b"x" * 5}, "served has 5 bytes"),
-        ({"flows": b"x" * 8 * (MAX_FLOWS + 1)}, "10001 flows"),
+        ({"flows": b"x" * 8 * (MAX_FLOWS + 1)}, f"{MAX_FLOWS + 1} flows"),
+        (
+            {name: bytes(8 * 101 if name == "flows" else 4 * 101) for name in QueueTable.__struct_fields__}
+            | {"priorities": np.arange(101, dtype="<i4").tobytes()},
+            "101 bands",
+        ),
     ],
 )
 def test_an_inconsistent_table_is_refused(change: dict[str, bytes], fault: str | None) -> None:
@@ -164,8 +158,8 @@ def known(peers: Peers, priority: int) -> dict[str, tuple[int, int]]:
         ),
         (
             [Heard([(5, 1, 2, 0, 0, 0, 0, 0)]), Heard([(5, 1, 9, 0, 0, 0, 0, 0)] * MAX_FLOWS, 2.0)],
-            {"one": (90000, 0)},
-            {5: 90000},
+            {"one": (9 * MAX_FLOWS, 0)},
+            {5: 9 * MAX_FLOWS},
         ),
     ],
 )
@@ -216,8 +210,75 @@ def test_a_peer_that_leaves_stops_counting() -> None:
     assert (peers.waiting, len(peers)) == ({}, 0)
 
 
-def test_tables_beyond_the_limit_are_not_taken() -> None:
-    full = [(5, 1, 1, 0, 0, 0, 0, 0)] * MAX_FLOWS
-    peers, _ = hear(*(Heard(full, sender=str(number)) for number in range(30)))
-    assert len(peers) == 20
-    assert peers.waiting == {5: 20 * MAX_FLOWS}
+def test_rows_of_a_band_need_not_be_together() -> None:
+    told = [(row % 3, row, row, 2 * row, row, 3 * row, 4 * row, 0) for row in range(1, 31)]
+    peers, _ = hear(Heard(told))
+    for priority in range(3):
+        ((_, _, one),) = peers.of(priority)
+        mine = [row for row in range(1, 31) if row % 3 == priority]
+        assert one.flows.tolist() == mine
+        assert one.demands.tolist() == [4 * row for row in mine]
+        sums = one.requests, one.tokens, one.running, one.dispatched
+        assert sums == tuple(times * sum(mine) for times in (1, 2, 3, 4))
+        assert one.age == max(mine) / 1000
+
+
+def many(rows: int, bands: int = 1, first: int = 0) -> list[Row]:
+    return [(first + row % bands, row, 1, 1, 0, 0, 0, 0) for row in range(1, rows + 1)]
+
+
+@pytest.mark.parametrize(
+    ("tables", "counted"),
+    [
+        # senders and rows, one after the other
+        ([("a", 2000), ("b", 2000), ("c", 2000), ("d", 2000), ("e", 2000)], "abcd"),
+        ([("a", 2000), ("b", 2000), ("c", 2000), ("d", 2000), ("e", 1000), ("f", 1500), ("g", 900)], "efgbcd"),
+        ([("a", 2000), ("b", 2000), ("c", 2000), ("d", 2000), ("e", 2000), ("a", 10), ("e", 1500)], "abcde"),
+        ([(letter, 0) for letter in "abcdefgh"], "abcdefgh"),
+    ],
+)
+def test_where_there_is_no_room_the_largest_tables_are_not_counted(tables: list[tuple[str, int]], counted: str) -> None:
+    peers, _ = hear(
+        *(Heard(many(rows), sender=sender, sent=float(sent)) for sent, (sender, rows) in enumerate(tables, 1))
+    )
+    waits = {sender for sender, _, _ in peers.of(0)}
+    assert len(peers) == len(counted)
+    assert waits == {sender for sender, rows in tables if rows and sender in counted}
+
+
+def test_tables_without_rows_are_limited_too() -> None:
+    peers, _ = hear(*(Heard([], sender=str(number)) for number in range(1000)))
+    assert len(peers) == MOST_ROWS / TABLE_WEIGHT
+
+
+def test_all_pickers_find_room_for_their_tables() -> None:
+    pickers = {str(number): Picker(settings(band(max_requests=1000)), Room(0), str(number)) for number in range(13)}
+    for picker in pickers.values():
+        for number in range(1000):
+            picker.add(number, f"flow-{number}")
+    for round in range(1, 10):
+        tell(pickers, now=round / 50)
+    assert [picker.controller.peers.waiting for picker in pickers.values()] == [{0: 12_000}] * 13
+
+
+def test_a_picker_tells_of_its_highest_bands() -> None:
+    picker = Picker(pool=Room(0))
+    picker.controller.want(range(-100, 100))
+    for priority in range(-100, 100, 1):
+        if priority % 4:
+            picker.add(priority, priority=priority)
+    told = rows(picker.controller.table(0.0))
+    assert [row[0] for row in told] == [priority for priority in range(99, -100, -1) if priority % 4][:MAX_BANDS]
+
+
+def test_bands_that_only_peers_know_are_limited() -> None:
+    """Those that are known here count in any case."""
+    picker = Picker(pool=Room(0))
+    picker.controller.want([-7])
+    for number in range(30):
+        told = table(*many(100, 100, 1000 * number), (-7, 1, 1, 1, 0, 0, 0, 0))
+        picker.controller.apply(str(number), 1, 1.0, msgspec.structs.replace(told), 1.0)
+    totals = picker.controller.totals(1.0)
+    assert len(totals) == MOST_BANDS + 2
+    assert list(totals) == sorted(totals, reverse=True)
+    assert totals[-7][0] > 0

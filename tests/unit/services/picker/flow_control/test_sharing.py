@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from math import floor
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.flow_control.controller import OVERDUE
 from services.picker.flow_control.division import PATIENCE
 from services.picker.flow_control.peers import EXPIRY
-from tests.unit.services.picker.flow_control.flows import ROUND_ROBIN, Picker, Room, band, settings, tell
+from services.picker.flow_control.shares import quotas
+from tests.unit.services.picker.flow_control.flows import ROUND_ROBIN, Picker, Room, band, settings, table, tell
 from tests.unit.services.picker.flow_control.simulation import PoolView, simulate
 
 STRICT = "global-strict-fairness-policy"
@@ -169,15 +170,31 @@ def test_a_picker_whose_peers_use_nothing_takes_a_request_after_a_while() -> Non
     assert other.told == []
 
 
-def test_a_peer_that_keeps_a_higher_band_to_itself_is_overdue_some_time() -> None:
-    pickers = group(["l", "h"], priorities={"h": 10})
-    me, peer = pickers
-    me.pool.capacity = 1
-    started = me.now
-    while not me.dispatch():
-        me.now = peer.now = min(me.controller.next_wake(), me.now + 0.5)
-        tell({"picker-0": me, "picker-1": peer}, ["picker-1"], me.now)
-    assert me.now - started == pytest.approx(OVERDUE)
+@pytest.mark.parametrize(("rows", "refreshes"), [(1, 10), (2000, 8), (9000, 5)])
+def test_quotas_of_long_tables_are_computed_less_often(
+    rows: int, refreshes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most every 20 ms, and 2 µs a row."""
+    computed = []
+
+    def counting(*arguments: Any) -> list[int]:
+        computed.append(arguments)
+        return quotas(*arguments)
+
+    monkeypatch.setattr("services.picker.flow_control.division.quotas", counting)
+    picker = Picker(settings(ttl=0.0), Room(1))
+    for _ in range(300):
+        picker.add("mine")
+    for step in range(1, 201):
+        picker.now = step / 1000
+        each = min(rows, 1000)
+        for sender in range(rows // each):
+            told = ((0, flow, 1, 1, 1, 0, step, 0) for flow in range(1, each + 1))
+            if step % 10 == 1:
+                picker.controller.apply(str(sender), 1, picker.now, table(*told), picker.now)
+        picker.pool.capacity += 1
+        picker.dispatch()
+    assert len(computed) == pytest.approx(refreshes, abs=1)
 
 
 QUEUES = st.lists(st.text("abcdef", max_size=12), min_size=2, max_size=4)

@@ -125,6 +125,7 @@ class InFlightMachine(RuleBasedStateMachine):
         assert self.table.requests.tolist() == [requests[member.id] for member in self.layout.endpoints]
         assert self.table.tokens.tolist() == [tokens[endpoint.id] for endpoint in self.layout.endpoints]
         assert self.table.count == sum(self.table.requests)
+        assert self.table.token_count == sum(self.table.tokens)
         dispatched = self.table.requests - self.table.at_sample
         assert dispatched.tolist() == [self.since[endpoint.id] for endpoint in self.layout.endpoints]
         assert sorted(self.table.peers()) == sorted(self.peers)

@@ -34,19 +34,8 @@ _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
 
-class State(Enum):
-    """Where the request half of a conversation stands."""
-
-    IDLE = "idle"
-    COLLECTING = "collecting"
-    DECIDING = "deciding"
-    ROUTED = "routed"
-    REFUSED = "refused"
-    OVERTAKEN = "overtaken"
-    """A response came before the decision: the proxy answered by itself."""
-    ENDED = "ended"
-
-
+State = Enum("State", ["IDLE", "COLLECTING", "DECIDING", "ROUTED", "REFUSED", "OVERTAKEN", "ENDED"])
+"""Where the request half of a conversation stands. OVERTAKEN: the proxy answered by itself before the decision."""
 # A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
 _IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
@@ -397,7 +386,7 @@ class Conversation:
     def __repr__(self) -> str:
         response = "complete" if self._completed else "started" if self.response.started else "awaited"
         modes = f"{self._modes.request.name}/{self._modes.response.name}"
-        return f"<Conversation {self._state.value}, response {response}, bodies {modes}, {self._body!r}>"
+        return f"<Conversation {self._state.name.lower()}, response {response}, bodies {modes}, {self._body!r}>"
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

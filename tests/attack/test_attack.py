@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.attack.run import run
 
-SECONDS = 12
+SECONDS = 8
 
 
 async def test_a_system_under_attack_serves_and_is_calm_again(tmp_path: Path) -> None:

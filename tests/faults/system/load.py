@@ -16,7 +16,7 @@ from tests.waiting import eventually
 
 ENOUGH = 200 if soaking() else 25
 """Requests with which a test has had load."""
-PAUSE = 0.0 if soaking() else 0.1
+PAUSE = 0.0 if soaking() else 0.2
 """Seconds between two requests of a worker: more requests find no more, and keep processes from starting."""
 _runs = itertools.count()
 

@@ -1,10 +1,8 @@
 """The official client libraries against the simulator."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pytest
 
 from services.simulator.app import Simulator
@@ -12,20 +10,28 @@ from services.simulator.faults import Fail
 
 ASKED: list[Any] = [{"role": "user", "content": "How do points work? " * 20}]
 
+if TYPE_CHECKING:
+    import anthropic
+    import openai
+
 
 @pytest.fixture
-async def by_openai(server: Simulator) -> AsyncIterator[openai.AsyncOpenAI]:
+async def by_openai(server: Simulator) -> "AsyncIterator[openai.AsyncOpenAI]":
+    import openai
+
     async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as each:
         yield each
 
 
 @pytest.fixture
-async def by_anthropic(server: Simulator) -> AsyncIterator[anthropic.AsyncAnthropic]:
+async def by_anthropic(server: Simulator) -> "AsyncIterator[anthropic.AsyncAnthropic]":
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60) as each:
         yield each
 
 
-async def test_a_chat_and_its_stream_are_one_answer_whose_prompt_is_cached(by_openai: openai.AsyncOpenAI) -> None:
+async def test_a_chat_and_its_stream_are_one_answer_whose_prompt_is_cached(by_openai: "openai.AsyncOpenAI") -> None:
     create: Any = by_openai.chat.completions.create
     whole = await create(model="base", messages=ASKED)
     stream = await create(model="base", messages=ASKED, stream=True, stream_options={"include_usage": True})
@@ -38,7 +44,7 @@ async def test_a_chat_and_its_stream_are_one_answer_whose_prompt_is_cached(by_op
     assert (chunks[0].choices[0].delta.role, chunks[-1].choices[0].finish_reason) == ("assistant", "stop")
 
 
-async def test_a_response_and_its_stream_are_one_answer_whose_prompt_is_cached(by_openai: openai.AsyncOpenAI) -> None:
+async def test_a_response_and_its_stream_are_one_answer_whose_prompt_is_cached(by_openai: "openai.AsyncOpenAI") -> None:
     asked: dict[str, Any] = {"model": "base", "input": ASKED[0]["content"], "max_output_tokens": 4}
     whole: Any = await by_openai.responses.create(**asked)
     async with by_openai.responses.stream(**asked) as stream:
@@ -52,7 +58,7 @@ async def test_a_response_and_its_stream_are_one_answer_whose_prompt_is_cached(b
 
 
 async def test_a_message_and_its_stream_are_one_answer_whose_prompt_is_cached(
-    by_anthropic: anthropic.AsyncAnthropic,
+    by_anthropic: "anthropic.AsyncAnthropic",
 ) -> None:
     asked: dict[str, Any] = {"model": "base", "messages": ASKED, "max_tokens": 4}
     whole: Any = await by_anthropic.messages.create(**asked)
@@ -69,8 +75,11 @@ async def test_a_message_and_its_stream_are_one_answer_whose_prompt_is_cached(
 
 
 async def test_errors_are_the_libraries_own(
-    by_openai: openai.AsyncOpenAI, by_anthropic: anthropic.AsyncAnthropic, server: Simulator
+    by_openai: "openai.AsyncOpenAI", by_anthropic: "anthropic.AsyncAnthropic", server: Simulator
 ) -> None:
+    import anthropic
+    import openai
+
     with pytest.raises(openai.NotFoundError, match="The model `none` does not exist"):
         await by_openai.completions.create(model="none", prompt="x")
     with pytest.raises(openai.BadRequestError, match="max_tokens: 0 is too small") as caught:

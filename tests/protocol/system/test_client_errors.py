@@ -8,9 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeAlias
 
-import anthropic
 import httpx
-import openai
 import pytest
 import pytest_asyncio
 from msgspec import Struct
@@ -77,6 +75,8 @@ class Library(Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def _openai(url: str) -> AsyncIterator[Library]:
+    import openai
+
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
         create: Any = client.chat.completions.create
 
@@ -93,6 +93,8 @@ async def _openai(url: str) -> AsyncIterator[Library]:
 
 @contextlib.asynccontextmanager
 async def _anthropic(url: str) -> AsyncIterator[Library]:
+    import anthropic
+
     async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
         messages: Any = client.messages
 

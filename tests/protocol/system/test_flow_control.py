@@ -52,13 +52,13 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     directory = tmp_path_factory.mktemp(f"flow-{request.param}")
     configuration, _, tls = ENVOYS[request.param]
     plan = StackPlan(
-        simulators=simulators(1),
+        simulators=simulators(1, speed=4),
         collectors=1,
         configuration=CONFIGURATION,
         resources=OBJECTIVES,
         envoy=unhurried(configuration, directory, f"{MESSAGE_TIMEOUT}s"),
         secure_serving=tls,
-        flags={"picker": {"drain-delay": "500ms", "drain-timeout": "6s"}},
+        flags={"picker": {"drain-delay": "500ms", "drain-timeout": "4s"}},
     )
     async with LocalStack(plan, directory) as started:
         yield started

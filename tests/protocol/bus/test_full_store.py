@@ -1,6 +1,5 @@
 """A JetStream store that is full: what the owner does, and what readers see, until there is room again."""
 
-import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -63,7 +62,7 @@ async def test_an_owner_that_finds_the_store_full_recovers(connect: Connect) -> 
         await eventually(lambda: second.readiness() is None, lambda: second)
 
 
-@pytest.mark.parametrize("end", [b"", b"\r", b"\xff"], ids=["text", "refused by the client", "no text"])
+@pytest.mark.parametrize("end", [b"", b"\xff"], ids=["text", "no text"])
 async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
     server: NatsServer, connect: Connect, end: bytes
 ) -> None:
@@ -74,9 +73,8 @@ async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
 
         async def full() -> bool:
             async with stranger(server) as sender:
-                with contextlib.suppress(ConnectionError):  # it misreads some carriage returns and hangs up
-                    for number in range(100):
-                        await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
+                for number in range(100):
+                    await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
             return "JetStream has no room" in (publisher.readiness() or "")
 
         await eventually(full, lambda: publisher)

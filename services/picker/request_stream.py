@@ -68,7 +68,7 @@ class RequestStream:
         self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
         self._waiting = BodyBuffer(handler.budget)
         """A large message that waits for its turn."""
-        self._wait = RequestWait(handler, self._conversation, lambda: self.wake(), self._evict)
+        self._wait = RequestWait(handler, self._conversation)
         self._evictable = self._evicted = False
         self.wake: Callable[[], None] = _no_wake
         """Called when the request has waited enough, and `outbox` schedules it; and when it is evicted."""
@@ -158,7 +158,7 @@ class RequestStream:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
                 yield b""
-                if not self._wait.begin(prepared, now):
+                if not self._wait.begin(prepared, now, self):
                     yield from self._schedule_in_steps(prepared, now)
             else:
                 self._handle((event,), now)
@@ -187,7 +187,7 @@ class RequestStream:
         for event in events:
             if isinstance(event, RequestReady):
                 prepared = self._handler.prepare(event, now)
-                if not self._wait.begin(prepared, now):
+                if not self._wait.begin(prepared, now, self):
                     self._decided(self._handler.schedule(prepared, now), now)
             elif isinstance(event, ResponseStarted):
                 self._handler.observing += self._conversation.response.requested_to_observe
@@ -199,7 +199,7 @@ class RequestStream:
             elif isinstance(event, Refused):
                 self._handler.metrics.refused(event.refusal.status, self._handler.clock() - now)
 
-    def _evict(self) -> None:
+    def evict(self) -> None:
         """The running request ends for one of a higher priority."""
         self._evicted = True
         self._handle(self._conversation.evict(EVICTION), self._handler.clock())

@@ -6,6 +6,7 @@ However the wait ends, it ends once, and gives back what it holds: memory, the p
 import asyncio
 from collections.abc import Callable
 from math import inf
+from typing import Protocol
 
 from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
@@ -21,25 +22,30 @@ MARGIN = 0.5
 """Seconds by which a wait ends before the proxy's patience does."""
 
 
-class RequestWait:
-    """The wait of one request, and its place with flow control until its end. `wake` is called when it needn't wait any
-    longer, or has an answer to send; `evict` ends the request while it runs."""
+class Stream(Protocol):
+    """Whose request it is."""
 
-    def __init__(
-        self,
-        handler: RequestHandler,
-        conversation: Conversation,
-        wake: Callable[[], None],
-        evict: Callable[[], None],
-    ) -> None:
+    @property
+    def wake(self) -> Callable[[], None]:
+        """Called when the request needn't wait any longer, or has an answer to send."""
+
+    def evict(self) -> None:
+        """End the request while it runs."""
+
+
+class RequestWait:
+    """The wait of one request, and its place with flow control until its end. It knows the stream only while it may
+    have to call it, so a request that needn't wait leaves no circle of references."""
+
+    def __init__(self, handler: RequestHandler, conversation: Conversation) -> None:
         self.prepared: Prepared | None = None
         """The request while it waits."""
         self.ticket: Ticket | None = None
         """From its admission to its end."""
         self.handed_back = ""
         """Why the proxy is to ask another picker; nothing has been answered."""
-        self.evict = evict
-        self._handler, self._conversation, self._wake = handler, conversation, wake
+        self._handler, self._conversation = handler, conversation
+        self._stream: Stream | None = None
         self._preparing: asyncio.Task[None] | None = None
         self._patient_until = inf
         """When the wait is to end, because the proxy's does."""
@@ -53,10 +59,11 @@ class RequestWait:
             return False
         return self.ticket is None or self.ticket.outcome is not None
 
-    def begin(self, prepared: Prepared, now: float) -> bool:
+    def begin(self, prepared: Prepared, now: float, stream: Stream) -> bool:
         """Whether the request has to wait. Its prompt then counts as its body does."""
-        if prepared.refusal is not None:
+        if prepared.refusal is not None or not (prepared.producers or self._handler.flow):
             return False
+        self._stream = stream
         if prepared.producers:
             self._preparing = asyncio.ensure_future(prepare(prepared))
             self._preparing.add_done_callback(self._resume)
@@ -76,7 +83,7 @@ class RequestWait:
         """The request is over, whether it waits, runs or was refused; or the proxy has answered it by itself. Without
         its `usage`, its prompt isn't known to have been computed."""
         self._release()
-        ticket = self.ticket
+        ticket, self.ticket, self._stream = self.ticket, None, None
         if ticket is None:
             return
         if ticket.outcome is None:
@@ -86,6 +93,15 @@ class RequestWait:
         else:
             prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
             ticket.finished(now, prompt, usage.completion or 0)
+
+    def evict(self) -> None:
+        """The running request ends for one of a higher priority."""
+        if self._stream is not None:
+            self._stream.evict()
+
+    def _wake(self) -> None:
+        if self._stream is not None:
+            self._stream.wake()
 
     def requeue(self) -> None:
         """Queue the request, with the configuration of the moment."""

@@ -1,6 +1,7 @@
 """Requests that wait for room in the pool: from the proxy's messages to the endpoint, or to the refusal."""
 
 import json
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -193,6 +194,19 @@ def test_a_request_waits_for_the_end_of_another(modes: tuple[BodyMode, BodyMode]
     third.completes()
     assert world.decision("third").explain()["queue"]["ahead"] == 1
     assert world.is_calm
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_request_that_is_over_leaves_no_circle_of_references(waits: bool) -> None:
+    world = World("a1")
+    request, second = world.ask("first"), world.ask("second")
+    request.completes()
+    if waits:
+        request = second
+        request.completes()
+    stream = weakref.ref(request.stream)
+    del request, second
+    assert stream() is None
 
 
 def test_a_request_that_has_room_does_not_wait() -> None:

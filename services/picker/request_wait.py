@@ -127,7 +127,7 @@ class RequestWait:
             return False
         most, until = self._handler.max_message_timeout, self._patient_until
         if until == inf and 0 < most < flow.longest_wait and self._conversation.timed:
-            until = now + max(most - MARGIN, most / 2)
+            until = now + _shortened(most)
         ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
         if ticket is None:
             return False
@@ -137,7 +137,7 @@ class RequestWait:
             patience = min(most, flow.longest_wait)
             if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)
-                self._patient_until = now + max(patience - MARGIN, patience / 2)
+                self._patient_until = now + _shortened(patience)
             return True
         self._note_outcome(prepared, ticket, now)
         return self.handed_back != ""
@@ -159,3 +159,8 @@ class RequestWait:
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None
+
+
+def _shortened(patience: float) -> float:
+    """Seconds that a request may wait at a proxy that waits so long."""
+    return max(patience - MARGIN, patience / 2)

@@ -17,10 +17,7 @@ from services.picker.flow_control.pool_gauge import PoolGauge
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.ticket import Owner, Ticket
 from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
-from services.picker.metadata import (
-    FAIRNESS_HEADERS,
-    SLO_TTFT_HEADERS,
-)
+from services.picker.metadata import FAIRNESS_HEADERS, SLO_TTFT_HEADERS
 from services.picker.request import Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
@@ -128,7 +125,7 @@ class FlowAdmission:
         ticket = Ticket(controller, self.evictor, item, owner, self._released)
         gauge = self.gauge
         gauge.expect(tokens)
-        ticket.outcome = outcome = controller.admit(item, now, gauge.at(now))
+        outcome = controller.admit(item, now, gauge.at(now))
         if outcome is None:
             item.owner = ticket
             self.notify(ARRIVAL)
@@ -168,10 +165,7 @@ class FlowAdmission:
             self.notify(DUE)
 
     def _released(self) -> None:
-        controller = self.controller
-        if controller is not None and controller.requests:
-            self._cause = RELEASE
-            self.wake(0.0)
+        self.notify(RELEASE)
 
     def run(self) -> None:
         """Let requests go while there is room, and end the waits that are over."""
@@ -209,10 +203,9 @@ class FlowAdmission:
         """End the waits because the picker stops, some at a time; False when none is left."""
         self._stopping = True
         now = self._clock()
-        controllers = [*self._former, *([] if self.controller is None else [self.controller])]
-        for controller in controllers:
+        for controller in self._controllers():
             controller.shut_down(now)
-        return any(controller.requests for controller in controllers)
+        return self.waiting > 0
 
     # ---- peers -----------------------------------------------------------------------------------------------------
 
@@ -240,8 +233,11 @@ class FlowAdmission:
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        controllers = [*self._former, *([] if self.controller is None else [self.controller])]
-        return sum(controller.requests for controller in controllers)
+        return sum(controller.requests for controller in self._controllers())
+
+    def _controllers(self) -> list[FlowController]:
+        """Of all configurations that have requests."""
+        return [*self._former, *([] if self.controller is None else [self.controller])]
 
     def state(self) -> dict[str, Any] | None:
         """What `/debug/state` shows; None without flow control."""

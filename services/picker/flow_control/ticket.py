@@ -18,10 +18,7 @@ from services.picker.metadata import (
     REJECTED_SATURATED,
     REJECTED_SHUTTING_DOWN,
 )
-from services.picker.request import Refusal
-
-RETRY_AFTER = 1
-"""Seconds, where no drain rate says."""
+from services.picker.request import RETRY_AFTER, Refusal
 
 
 class Owner(Protocol):

@@ -29,7 +29,7 @@ from services.picker.pipeline import build
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.state.view import View
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer
+from services.picker.transport.ext_proc import SERVICE
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.messages import Frame
@@ -38,6 +38,7 @@ from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service import logs
 from tests.benchmarks.bench_conversation import lean, observed
+from tests.ext_proc_server import ExtProcServer
 
 ENDPOINTS = (8, 100, 1_000)
 AT_A_TIME = 16
@@ -92,9 +93,7 @@ def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) 
 
 async def serve(endpoints: int) -> None:
     """The child: serve until standard input closes."""
-    server = ExtProcServer(
-        partial(RequestStream, handler(endpoints)), host="127.0.0.1", port=0, registry=CollectorRegistry()
-    )
+    server = ExtProcServer(partial(RequestStream, handler(endpoints)), port=0, registry=CollectorRegistry())
     await server.start()
     print(server.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -26,6 +26,8 @@ def _literal(name: str, value: str) -> bytes:
 
 _ACCEPTS = _literal("grpc-accept-encoding", "identity,gzip")
 _RESPONSE = _STATUS_200 + _literal("content-type", "application/grpc") + _ACCEPTS
+_PLAIN_TEXT = _literal("content-type", "text/plain")
+_NOT_GRPC = b"this port serves gRPC: POST with content-type application/grpc\n"
 _STATUS = tuple(_literal("grpc-status", str(code)) for code in range(17))
 _EMPTY: deque[bytes | memoryview] = deque(maxlen=0)
 UPDATES_PER_FRAME = 10
@@ -222,9 +224,15 @@ class Http2Stream:
             call.half_close()
 
     def _refuse(self, http_status: int) -> None:
-        """Answer a request that isn't gRPC's."""
-        block = b"\x08\x03%d" % http_status
-        self._siblings.out.append(frames.frame(frames.HEADERS, _END, self.id, block))
+        """Answer a request that isn't gRPC's, with a sentence if it fits."""
+        siblings, text = self._siblings, _NOT_GRPC
+        block = b"\x08\x03%d" % http_status + _PLAIN_TEXT
+        if min(self.window, siblings.window) < len(text):
+            siblings.out.append(frames.frame(frames.HEADERS, _END, self.id, block))
+        else:
+            siblings.window -= len(text)
+            siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, block))
+            siblings.out.append(frames.frame(frames.DATA, frames.END_STREAM, self.id, text))
         self._end(b"")
 
     def _credit(self) -> None:

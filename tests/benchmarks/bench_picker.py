@@ -39,7 +39,7 @@ from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service import logs
 from tests.benchmarks.bench_conversation import lean, observed
-from tests.ext_proc_server import ExtProcServer, transports
+from tests.ext_proc_server import ExtProcServer
 
 ENDPOINTS = (8, 100, 1_000)
 AT_A_TIME = 16

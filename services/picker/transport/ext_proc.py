@@ -23,6 +23,8 @@ METHOD = f"/{SERVICE}/Process"
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams."""
 
+_WHOLE = (list, tuple)
+"""Types of answers that needn't be made in steps."""
 Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
 
 
@@ -178,8 +180,8 @@ class ExtProcCall:
         """Passes one message on, and sends the answers that are made at once."""
         try:
             answers = handler.receive(message)
-            if isinstance(answers, Iterator):
-                self._answers = answers
+            if type(answers) not in _WHOLE:
+                self._answers = iter(answers)
                 if self._messages is None:
                     self._begin_steps()
                 return
@@ -226,8 +228,8 @@ class ExtProcCall:
             return False
         try:
             answers = handler.outbox()
-            if isinstance(answers, Iterator):
-                self._answers = answers
+            if type(answers) not in _WHOLE:
+                self._answers = iter(answers)
                 self._begin_steps()
                 return False
             for answer in answers:

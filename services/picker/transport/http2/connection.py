@@ -90,12 +90,26 @@ class Http2Connection:
         if data:
             reader.feed(data)
         streams.watched = True
+        find, stream_id = self._open.get, 0
         try:
             for _ in range(_PER_TURN):
                 frame = reader.read()
                 if frame is None:
                     return False
-                self._take(*frame)
+                kind, flags, stream_id, payload = frame
+                try:
+                    stream = find(stream_id)
+                    if kind or flags or not payload or stream is None or stream.half_closed or self._block:
+                        self._take(kind, flags, stream_id, payload)
+                    else:  # DATA, as nearly all frames are
+                        self._count(len(payload))
+                        stream.receive_data(payload, len(payload))
+                except StreamFailed as failure:
+                    self._reset(failure)
+                except ConnectionFailed:
+                    raise
+                except Exception:  # the top of a call: the others go on
+                    self._failed(stream_id)
         except ConnectionFailed as failure:
             self.fail(failure)
             return False
@@ -152,24 +166,31 @@ class Http2Connection:
     def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
             raise violated("a header block isn't followed by its CONTINUATION")
-        try:
-            if kind == frames.DATA:
-                self._on_data(stream_id, flags, payload)
-            elif handle := _HANDLERS.get(kind):
-                handle(self, stream_id, flags, payload)
-            else:
-                self._control("unknown")
-        except StreamFailed as failure:
-            self._reset(failure)
-        except ConnectionFailed:
-            raise
-        except Exception:  # the top of a call: the others go on
-            stream = self._open.get(stream_id)
-            if stream is None:
-                log.exception("grpc.call_failed")
-            else:
-                self._streams.failed(stream)
-                self._streams.finish(stream, StatusCode.INTERNAL, "the picker has failed on this request")
+        if kind == frames.DATA:
+            self._on_data(stream_id, flags, payload)
+        elif handle := _HANDLERS.get(kind):
+            handle(self, stream_id, flags, payload)
+        else:
+            self._control("unknown")
+
+    def _failed(self, stream_id: int) -> None:
+        """A call has raised."""
+        stream = self._open.get(stream_id)
+        if stream is None:
+            log.exception("grpc.call_failed")
+        else:
+            self._streams.failed(stream)
+            self._streams.finish(stream, StatusCode.INTERNAL, "the picker has failed on this request")
+
+    def _count(self, size: int) -> None:
+        """Bytes of DATA count as read: what isn't, its stream's window limits."""
+        self._received += size
+        window = self._options.connection_window
+        if self._received * 2 > window:
+            if self._received > window:
+                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+            self.out.append(frames.window_update(0, self._received))
+            self._received = 0
 
     def _reset(self, failure: StreamFailed) -> None:
         self.out.append(frames.rst_stream(failure.stream_id, failure.code))
@@ -181,13 +202,7 @@ class Http2Connection:
 
     def _on_data(self, stream_id: int, flags: int, payload: bytes) -> None:
         size = len(payload)
-        self._received += size
-        window = self._options.connection_window
-        if self._received * 2 > window:
-            if self._received > window:
-                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
-            self.out.append(frames.window_update(0, self._received))
-            self._received = 0
+        self._count(size)
         if flags & frames.PADDED:
             payload = _unpadded(payload)
         stream = self._open.get(stream_id)

@@ -40,7 +40,7 @@ STREAM_ID = 2**31 - 1
 HEAD_SIZE = 9
 HEAD = Struct(">BHBBL")
 """A frame's head: bits 16 to 23 of the payload's length, the other bits, type, flags, stream."""
-_MESSAGE_HEAD = Struct(">BHBBLBL")
+MESSAGE_FRAME = Struct(">BHBBLBL")
 """The head of a DATA frame that holds a whole gRPC message, and that message's: compressed or not, length."""
 MESSAGE_HEAD_SIZE = 5
 MESSAGE_HEAD = Struct(">BL")
@@ -53,12 +53,6 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """A whole frame."""
     size = len(payload)
     return HEAD.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id) + payload
-
-
-def message_head(stream_id: int, size: int) -> bytes:
-    """What precedes a message of `size` bytes in a DATA frame of its own."""
-    payload = size + MESSAGE_HEAD_SIZE
-    return _MESSAGE_HEAD.pack(payload >> 16, payload & 0xFFFF, DATA, 0, stream_id, 0, size)
 
 
 def settings(values: Mapping[int, int]) -> bytes:

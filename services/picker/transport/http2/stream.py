@@ -2,6 +2,7 @@
 
 import zlib
 from collections import deque
+from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
@@ -32,6 +33,7 @@ _STATUS = tuple(_literal("grpc-status", str(code)) for code in range(17))
 _EMPTY: deque[bytes | memoryview] = deque(maxlen=0)
 UPDATES_PER_FRAME = 10
 """WINDOW_UPDATE frames that a peer may send for each DATA frame that it gets."""
+_WHOLE_MESSAGE = frames.MESSAGE_FRAME.pack
 _MOST_DETAILS = 1024
 """Bytes of a status message."""
 
@@ -54,8 +56,9 @@ class Siblings(Protocol):
     now: float
     """Monotonic seconds, of the last read or tick."""
 
-    def written(self) -> None:
-        """Something was added to `out`."""
+    watched: bool
+    """Whether somebody is going to look into `out`; otherwise call `wake` after an addition."""
+    wake: Callable[[], None]
 
     def block(self, stream: "Http2Stream") -> None:
         """The stream has bytes that wait for a window."""
@@ -149,24 +152,23 @@ class Http2Stream:
             if self._left < 0:
                 raise StreamFailed(self.id, ErrorCode.PROTOCOL_ERROR, "more than content-length")
         call = self._call
-        if call is not None and payload:
-            if self._length < 0 and not self._prefix and len(payload) >= MESSAGE_HEAD_SIZE:
-                compressed, length = MESSAGE_HEAD.unpack_from(payload)
-                whole = length + MESSAGE_HEAD_SIZE == len(payload)
-                if whole and not compressed and length <= options.max_message_size:
-                    call.receive(payload[MESSAGE_HEAD_SIZE:])
-                else:
-                    self._read_messages(call, payload)
-            else:
-                self._read_messages(call, payload)
+        if call is not None:
+            self._read_messages(call, payload, options.max_message_size)
         if self._received * 2 > options.stream_window:
             self._credit()
 
-    def _read_messages(self, call: Call, payload: bytes) -> None:
-        """Messages that don't come in a frame each."""
+    def _read_messages(self, call: Call, payload: bytes, most: int) -> None:
         at, size = 0, len(payload)
         while at < size and self._finishing is None:
             if self._length < 0:
+                if size - at >= MESSAGE_HEAD_SIZE and not self._prefix:
+                    compressed, length = MESSAGE_HEAD.unpack_from(payload, at)
+                    start = at + MESSAGE_HEAD_SIZE
+                    end = start + length
+                    if end <= size and length <= most and not compressed:  # as nearly all messages are
+                        at = end
+                        call.receive(payload[start:end])
+                        continue
                 head = self._prefix + payload[at : at + MESSAGE_HEAD_SIZE - len(self._prefix)]
                 at += len(head) - len(self._prefix)
                 self._prefix = head
@@ -239,7 +241,7 @@ class Http2Stream:
         if self._paused or self.half_closed or not self._received:
             return
         self._siblings.out.append(frames.window_update(self.id, self._received))
-        self._siblings.written()
+        self._written()
         self._received = 0
 
     # What the call does
@@ -259,22 +261,28 @@ class Http2Stream:
             self._head_sent = self.answered = True
             out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, _RESPONSE))
         size = len(message) + MESSAGE_HEAD_SIZE
-        if not self.pending and size <= self.window and size <= siblings.window and size <= siblings.frame_limit:
+        if size <= self.window and size <= siblings.window and size <= siblings.frame_limit and not self.pending:
             self.window -= size
             siblings.window -= size
             siblings.updates += UPDATES_PER_FRAME
-            out.append(frames.message_head(self.id, size - MESSAGE_HEAD_SIZE))
+            out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
         else:
-            if not self.pending:
-                self._pending, self.blocked_since = deque(), siblings.now
-            self._pending += (MESSAGE_HEAD.pack(0, len(message)), memoryview(message))
-            self.pending += size
-            while self.pending and self.window > 0 and siblings.window > 0:
-                self.flush()
-            if self.pending:
-                siblings.block(self)
-        siblings.written()
+            self._queue(message, size)
+        if not siblings.watched:
+            siblings.wake()
+
+    def _queue(self, message: bytes, size: int) -> None:
+        """Send what the windows allow; the rest waits."""
+        siblings = self._siblings
+        if not self.pending:
+            self._pending, self.blocked_since = deque(), siblings.now
+        self._pending += (MESSAGE_HEAD.pack(0, len(message)), memoryview(message))
+        self.pending += size
+        while self.pending and self.window > 0 and siblings.window > 0:
+            self.flush()
+        if self.pending:
+            siblings.block(self)
 
     def finish(self, status: StatusCode = StatusCode.OK, details: str = "") -> None:
         """End the call: trailers follow what is pending."""
@@ -291,7 +299,7 @@ class Http2Stream:
             self._end_call()
         else:
             self._end(trailers)
-        self._siblings.written()
+        self._written()
 
     def pause(self) -> None:
         """Promise the peer nothing more."""
@@ -327,6 +335,10 @@ class Http2Stream:
             siblings.block(self)
         else:
             siblings.unblock(self)
+
+    def _written(self) -> None:
+        if not self._siblings.watched:
+            self._siblings.wake()
 
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""

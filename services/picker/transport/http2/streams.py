@@ -33,7 +33,7 @@ class Streams:
         self.out: list[bytes | memoryview] = []
         """What is to be written next."""
         self.watched = False
-        """Whether somebody is going to look into `out`."""
+        """Whether somebody is going to look into `out`; otherwise `wake` is called after an addition."""
         self.window = frames.DEFAULT_WINDOW
         """Bytes that the peer takes on all streams."""
         self.frame_limit = frames.SMALLEST_FRAME_LIMIT
@@ -45,7 +45,7 @@ class Streams:
         """Since when no stream is open."""
         self.stream_window = frames.DEFAULT_WINDOW
         """Bytes that the peer takes on a new stream."""
-        self._wake = wake
+        self.wake = wake
         self._ended_early: dict[int, None] = {}
         self._waiting: dict[int, Http2Stream] = {}
         """Streams with something that waits for a window."""
@@ -54,11 +54,6 @@ class Streams:
         self._timed: dict[int, Http2Stream] = {}
         """Streams with a deadline."""
         self._next_deadline = inf
-
-    def written(self) -> None:
-        """Something was added to `out`."""
-        if not self.watched:
-            self._wake()
 
     def block(self, stream: Http2Stream) -> None:
         """The stream has bytes that wait for a window."""

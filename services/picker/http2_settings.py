@@ -46,7 +46,13 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
         ),
     ] = DEFAULTS.stream_window
     http2_connection_window: Annotated[
-        PositiveSize, Meta(ge=65535, le=2147483647, description="the same for all streams of a connection together")
+        int,
+        Meta(
+            ge=65535,
+            le=2147483647,
+            extra={"format": "size"},
+            description="the same for all streams of a connection together",
+        ),
     ] = DEFAULTS.connection_window
     http2_send_buffer: Annotated[
         PositiveSize,

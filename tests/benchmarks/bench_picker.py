@@ -1,6 +1,6 @@
 """Whole conversations through a picker process on one core, with both transports.
 
-    .venv/bin/python -m tests.benchmarks.bench_picker [--seconds 1] [--rounds 3] [--only "1 kB"]
+    .venv/bin/python -m tests.benchmarks.bench_picker [--seconds 1] [--rounds 3] [--only "1 kB"] …
 
 It starts two pickers as they are installed (`pointsman picker`, default configuration, metrics on), one with each
 transport, on one core. The clients, nats-server and this process, which publishes the facts and 20 frames a second of
@@ -11,7 +11,9 @@ Two clients ask, 16 conversations at a time on one connection. `turns` says what
 been answered, as Envoy does; prompts differ (`tests.benchmarks.talk`). `h2load` (Debian's nghttp2-client; left out
 where it is missing) sends all messages of a conversation at once, always the same ones. Conversations/s are those that
 the client had, with `turns`; *without transport* is the picker's own work from bytes to bytes, in this process. All
-figures depend on the processor's speed at that moment: the last line is a fixed loop of plain Python in the same run. Takes four minutes.
+figures depend on the processor's speed at that moment: the last line is a fixed loop of plain Python in the same run.
+
+Takes four minutes.
 """
 
 import argparse
@@ -48,7 +50,6 @@ from tests.benchmarks.http2_client import Http2Client
 from tests.benchmarks.live_pool import RENAMED, TRANSPORTS, LivePool, cpu, endpoints, facts, frame
 from tests.benchmarks.talk import Talk, lean, observed, plain, restored, unread
 
-AT_A_TIME = 16
 HEADERS = {"content-type": "application/grpc", "te": "trailers"}
 
 
@@ -116,12 +117,12 @@ class Figures(Struct):
     h2load: float = inf
 
 
-async def h2load(port: int, messages: list[bytes], count: int, directory: Path) -> None:
+async def h2load(port: int, messages: list[bytes], count: int, at_a_time: int, directory: Path) -> None:
     """Have so many conversations."""
     data = directory / "conversation"
     data.write_bytes(b"".join(struct.pack(">BL", 0, len(message)) + message for message in messages))
     headers = [word for name, value in HEADERS.items() for word in ("-H", f"{name}: {value}")]
-    command = ["h2load", "-c1", f"-m{AT_A_TIME}", f"-n{count}", "-d", str(data), *headers]
+    command = ["h2load", "-c1", f"-m{at_a_time}", f"-n{count}", "-d", str(data), *headers]
     process = await asyncio.create_subprocess_exec(
         *command, f"http://127.0.0.1:{port}{METHOD}", stdout=asyncio.subprocess.PIPE
     )
@@ -129,7 +130,7 @@ async def h2load(port: int, messages: list[bytes], count: int, directory: Path) 
     assert re.search(rf"\b{count} succeeded", output), output
 
 
-async def measure(case: Case, length: float, rounds: int) -> dict[Transport, Figures]:
+async def measure(case: Case, length: float, rounds: int, at_a_time: int) -> dict[Transport, Figures]:
     """By transport."""
     found = {transport: Figures() for transport in TRANSPORTS}
     async with LivePool(endpoints(case.endpoints), rewrite=case.rewrite) as pool:
@@ -137,21 +138,23 @@ async def measure(case: Case, length: float, rounds: int) -> dict[Transport, Fig
         for turn in range(rounds + 1):
             for transport, picker in pickers.items():
                 figures = found[transport] if turn else Figures()  # the first round warms up
-                await _measure(case, picker, figures, length, pool.directory)
+                await _measure(case, picker, figures, length, at_a_time, pool.directory)
     return found
 
 
-async def _measure(case: Case, picker: Picker, figures: Figures, length: float, directory: Path) -> None:
+async def _measure(
+    case: Case, picker: Picker, figures: Figures, length: float, at_a_time: int, directory: Path
+) -> None:
     talk = case.talk()
     async with Http2Client(picker.address.port, talk) as client:
         used, began = cpu(picker), time.monotonic()
-        count = await client.converse(length, AT_A_TIME)
+        count = await client.converse(length, at_a_time)
         per_second = count / (time.monotonic() - began)
         figures.turns = min(figures.turns, (cpu(picker) - used) / count)
         figures.per_second = max(figures.per_second, per_second)
     if shutil.which("h2load"):
-        count, used = max(round(per_second * length), AT_A_TIME), cpu(picker)
-        await h2load(picker.address.port, talk.messages(b"10.1.100.100:8000"), count, directory)
+        count, used = max(round(per_second * length), at_a_time), cpu(picker)
+        await h2load(picker.address.port, talk.messages(b"10.1.100.100:8000"), count, at_a_time, directory)
         figures.h2load = min(figures.h2load, (cpu(picker) - used) / count)
 
 
@@ -162,7 +165,7 @@ def main(arguments: argparse.Namespace) -> None:
     for case in CASES:
         if arguments.only not in case.title:
             continue
-        found = uvloop.run(measure(case, arguments.seconds, arguments.rounds))
+        found = uvloop.run(measure(case, arguments.seconds, arguments.rounds, arguments.at_a_time))
         ours, grpcio = (found[transport] for transport in TRANSPORTS)
         row = f"{case.title:34}"
         for our, their in ((ours.turns, grpcio.turns), (ours.h2load, grpcio.h2load)):
@@ -177,5 +180,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="length of a round")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--at-a-time", type=int, default=16, help="conversations on the connection")
     parser.add_argument("--only", default="", help="the rows with this in their title")
     main(parser.parse_args())

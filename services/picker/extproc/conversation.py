@@ -18,6 +18,7 @@ from services.picker import metadata
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.extproc import incoming, outgoing, refusals
 from services.picker.extproc.events import NO_HEADERS, Completed, Event, Limits, Refused, RequestHead, RequestReady
+from services.picker.extproc.headers import read_few, read_headers
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
@@ -247,12 +248,12 @@ class Conversation:
             return []
         shown = message.shown
         self._merge_subset(message.context)
-        count, size = len(shown.headers.headers), message.size
+        count, size = len(shown.entries), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
-            self._headers = incoming.read_few(shown, refusals.FORMAT_HEADERS)
+            self._headers = read_few(shown, refusals.FORMAT_HEADERS)
             return self._refuse(refusals.large_headers(count, size, limits))
-        self._headers = incoming.read_headers(shown)
+        self._headers = read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True

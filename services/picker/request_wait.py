@@ -61,7 +61,8 @@ class RequestWait:
 
     def begin(self, prepared: Prepared, now: float, stream: Stream) -> bool:
         """Whether the request has to wait. Its prompt then counts as its body does."""
-        if prepared.refusal is not None or not (prepared.producers or self._handler.flow):
+        flow = self._handler.flow
+        if prepared.refusal is not None or not (prepared.producers or (flow is not None and flow.controller)):
             return False
         self._stream = stream
         if prepared.producers:
@@ -82,6 +83,8 @@ class RequestWait:
     def stop(self, now: float, usage: Usage | None = None) -> None:
         """The request is over, whether it waits, runs or was refused; or the proxy has answered it by itself. Without
         its `usage`, its prompt isn't known to have been computed."""
+        if self._stream is None:
+            return
         self._release()
         ticket, self.ticket, self._stream = self.ticket, None, None
         if ticket is None:

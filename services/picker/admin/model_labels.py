@@ -63,7 +63,8 @@ class Labels(Generic[K]):
         now, labels = self._clock(), self._labels
         if (found := labels.get(label)) is not None:
             found.used = now
-            found.rank = max(found.rank, rank)
+            if rank > found.rank:
+                found.rank = rank
             return True
         if len(labels) >= self._most:
             if now < self._full_until[rank]:

@@ -228,7 +228,7 @@ class Conversation:
 
     def sent(self) -> None:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
-        if self._state is _ROUTED:
+        if self._state is _ROUTED and self._head is not None:
             self._body.clear()
             self._headers, self._head, self._subset = NO_HEADERS, None, None
 
@@ -294,7 +294,7 @@ class Conversation:
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._body.add(chunk)
+            self._body.add(chunk, last=True)
             return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
             self._body.add(chunk)

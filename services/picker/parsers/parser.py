@@ -5,7 +5,7 @@ judges everything else: a picker that knows less of an API than the server must 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -20,7 +20,7 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
-_FIELDS = {name: kind for name, kind in get_type_hints(Content).items() if kind is not bool}
+_FIELDS = tuple((name, get_args(kind) or kind) for name, kind in get_type_hints(Content).items() if kind is not bool)
 """What the fields of a parser's `Content` have to be."""
 
 
@@ -125,7 +125,7 @@ def _sound(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")
-    for name, kinds in _FIELDS.items():
+    for name, kinds in _FIELDS:
         if not isinstance(value := getattr(content, name), kinds):
             raise TypeError(f"the Content has a {type(value).__name__} as {name}")
     return content

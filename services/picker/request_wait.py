@@ -94,7 +94,7 @@ class RequestWait:
         elif usage is None:
             ticket.finished(now)
         else:
-            prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
+            prompt = ticket.tokens if usage.prompt is None else usage.prompt
             ticket.finished(now, prompt, usage.completion or 0)
 
     def evict(self) -> None:
@@ -135,8 +135,10 @@ class RequestWait:
         if ticket is None:
             return False
         prepared.ticket = self.ticket = ticket
+        if ticket.outcome is Outcome.DISPATCHED:
+            return False
         if ticket.outcome is None:
-            self._since = ticket.item.enqueued_at
+            self._since = ticket.enqueued_at
             patience = min(most, flow.longest_wait)
             if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)

@@ -8,7 +8,7 @@ import numpy as np
 
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.flow_columns import FlowColumns
-from services.picker.flow_control.interfaces import FlowOrder
+from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.flow_control.settings import BandSettings
 from services.picker.flow_control.waiting import State, Waiting
 from shared.plugin import Plugin
@@ -63,6 +63,8 @@ class Band:
         fairness = settings.fairness
         self.by_flow = fairness.BY_FLOW
         self._order = fairness.flow_order() if fairness.BY_FLOW else _OneQueue()
+        self.counts_served = type(fairness).served is not FairnessPolicy.served
+        """Whether the policy wants to know what requests have cost."""
         self._by_receipt = settings.ordering.BY_RECEIPT
         self._recent: deque[float] = deque()
 
@@ -96,7 +98,8 @@ class Band:
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
         within = self._within(flow)
-        self.idle.pop(within, None)
+        if not within.running:
+            self.idle.pop(within, None)
         item.within, item.state, item.priority = within, State.RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
         item.dispatched_at = now

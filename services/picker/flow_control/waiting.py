@@ -64,7 +64,6 @@ class Waiting:
         flow: str,
         priority: int,
         received_at: float,
-        *,
         bytes: int = 0,
         tokens: int = 1,
         slo_deadline: float = inf,

@@ -11,7 +11,7 @@ from typing import Protocol
 from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
 from services.picker.flow_control.ticket import Ticket
-from services.picker.flow_control.waiting import Outcome
+from services.picker.flow_control.waiting import DISPATCHED, Outcome
 from services.picker.preparation import prepare
 from services.picker.request_handler import RequestHandler
 from services.picker.responses.usage import Usage
@@ -135,7 +135,7 @@ class RequestWait:
         if ticket is None:
             return False
         prepared.ticket = self.ticket = ticket
-        if ticket.outcome is Outcome.DISPATCHED:
+        if ticket.outcome is DISPATCHED:
             return False
         if ticket.outcome is None:
             self._since = ticket.enqueued_at

@@ -28,16 +28,17 @@ from services.picker.parsers.json_edit import replace_model
 from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
-_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+# A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
+_BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = BodyMode.BUFFERED_PARTIAL, BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC
+_BUFFERED = (BodyMode.BUFFERED, _BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
-_ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+_ECHOED = (_FULL_DUPLEX, _GRPC)
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
 
 State = Enum("State", ["IDLE", "COLLECTING", "DECIDING", "ROUTED", "REFUSED", "OVERTAKEN", "ENDED"])
 """Where the request half of a conversation stands. OVERTAKEN: the proxy answered by itself before the decision."""
-# A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
 _IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
 
@@ -150,7 +151,7 @@ class Conversation:
             headers=self._headers_owed,
             chunks=self._unanswered_chunks,
             trailers=self._trailers_owed,
-            streamed=self._modes.request is BodyMode.FULL_DUPLEX_STREAMED,
+            streamed=self._modes.request is _FULL_DUPLEX,
         )
         self._answers += answers
 
@@ -193,7 +194,7 @@ class Conversation:
     @property
     def timed(self) -> bool:
         """Whether the proxy waits only for a limited time for an answer."""
-        return self._modes.request is not BodyMode.FULL_DUPLEX_STREAMED
+        return self._modes.request is not _FULL_DUPLEX
 
     @property
     def has_answers(self) -> bool:
@@ -258,7 +259,7 @@ class Conversation:
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
             return self._ready(has_body=False, withheld=not shown.end_of_stream)
-        if mode is BodyMode.GRPC:
+        if mode is _GRPC:
             return self._refuse(refusals.GRPC_BODIES)
         length = self._headers.get("content-length")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
@@ -295,7 +296,7 @@ class Conversation:
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
             self._body.add(chunk, last=True)
-            return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
+            return self._ready(truncated=mode is _BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
             self._body.add(chunk)
         return []

@@ -13,7 +13,7 @@ from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
-from services.picker.responses.reader import Interest, ResponseReader
+from services.picker.responses.reader import CHANGE, NOTHING, ResponseReader
 
 WHOLE = 256 * 2**10
 """Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""
@@ -86,8 +86,8 @@ class Response:
     def _answer_headers(self, reader: ResponseReader, headers: Headers, status: int | None) -> bytes:
         """Decides whether to read the body, and requests it if the proxy doesn't send it."""
         interest = reader.begin(headers)
-        changes = interest is Interest.CHANGE
-        answers = interest is not Interest.NOTHING and (status or 0) < 300  # an error has no tokens
+        changes = interest is CHANGE
+        answers = interest is not NOTHING and (status or 0) < 300  # an error has no tokens
         asked = None
         if self.mode is _NONE and (changes or answers):
             asked = _mode_to_ask_for(headers, reader.limit, changes=changes)
@@ -97,7 +97,7 @@ class Response:
             self.mode = asked or _NONE
             self.requested = asked is not None
             self.requested_to_observe = self.requested and not changes
-        if interest is Interest.NOTHING or self.mode not in _READABLE:
+        if interest is NOTHING or self.mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self.readable = answers
         reader.holds = self.mode is not _STREAMED

@@ -20,7 +20,7 @@ from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.strict_priority import StrictPriority
-from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, State, Waiting, flow_hash
+from services.picker.flow_control.waiting import DISPATCHED, NEW, OTHER_FLOWS, RUNNING, Outcome, Waiting, flow_hash
 from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 
@@ -145,7 +145,7 @@ class FlowController:
             return self.enqueue(item, now)
         band.pass_through(item, self._flow_of(item, band), now)
         self._drained.note(now)
-        return Outcome.DISPATCHED
+        return DISPATCHED
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
         """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
@@ -168,7 +168,7 @@ class FlowController:
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
-        if item.state is not State.RUNNING:
+        if item.state is not RUNNING:
             return
         band, flow = self._bands[item.priority], item.within
         cost = max(prompt_tokens, 0) + COMPLETION_WEIGHT * max(completion_tokens, 0)
@@ -199,7 +199,7 @@ class FlowController:
         return ended
 
     def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
-        if item.state is not State.NEW:
+        if item.state is not NEW:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
@@ -259,7 +259,7 @@ class FlowController:
                     break
                 item.released_by = cause
                 done += 1
-                self._on_outcome(item, Outcome.DISPATCHED)
+                self._on_outcome(item, DISPATCHED)
         finally:
             self._dispatching = False
         return done

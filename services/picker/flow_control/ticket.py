@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.pool_gauge import PoolGauge
-from services.picker.flow_control.waiting import Outcome, Waiting
+from services.picker.flow_control.waiting import DISPATCHED, Outcome, Waiting
 from services.picker.metadata import (
     EVICTED,
     REJECTED_CANCELLED,
@@ -90,7 +90,7 @@ class Ticket(Waiting):
     def ends(self, outcome: Outcome, now: float) -> None:
         """Its wait is over. If it is dispatched, no endpoint is charged yet: the gauge counts it."""
         self.outcome, self.ended_at = outcome, now
-        if outcome is Outcome.DISPATCHED:
+        if outcome is DISPATCHED:
             self._pending = True
             gauge = self._gate.gauge
             gauge.pending += 1
@@ -127,7 +127,7 @@ class Ticket(Waiting):
 
     def refusal(self, now: float) -> Refusal | None:
         """The answer to a request whose wait has ended without a dispatch; None while it waits, and when it runs."""
-        if self.outcome is None or self.outcome is Outcome.DISPATCHED:
+        if self.outcome is None or self.outcome is DISPATCHED:
             return None
         refusal = _REFUSALS[self.outcome]
         if self.outcome in _FULL:

@@ -62,8 +62,16 @@ class Labels(Generic[K]):
         found = self._labels.get(label)
         return None if found is None else found.rank
 
+    def use(self, label: K) -> Rank | None:
+        """A request uses this label, if it is one: its rank."""
+        found = self._labels.get(label)
+        if found is None:
+            return None
+        found.used = self._clock()
+        return found.rank
+
     def take(self, label: K, rank: Rank) -> bool:
-        """A request uses this label; False if it is none, and there is no room."""
+        """A request uses this label, which has at least this rank; False if it is none, and there is no room."""
         now, labels = self._clock(), self._labels
         if (found := labels.get(label)) is not None:
             found.used = now
@@ -107,10 +115,10 @@ class ModelLabels:
         name = model[:SHOWN]
         if not name or name == OTHER:
             return name
-        rank = self._labels.rank(name)
+        rank = self._labels.use(name)
         if rank is not _NAMED and (named or self._named(model)):
-            rank = _NAMED
-        return name if rank is not None and self._labels.take(name, rank) else OTHER
+            return name if self._labels.take(name, _NAMED) else OTHER
+        return OTHER if rank is None else name
 
     def rank(self, label: str) -> Rank:
         """The rank of a label. There is only one without a name."""
@@ -122,7 +130,8 @@ class ModelLabels:
     def answered(self, model: str, rank: Rank) -> None:
         """A model server has answered a request for this model without an error."""
         name = model[:SHOWN]
-        if name and name != OTHER:
+        known = self._labels.rank(name)
+        if (known is None or known < rank) and name and name != OTHER:
             self._labels.take(name, rank)
 
     def __repr__(self) -> str:

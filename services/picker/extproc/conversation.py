@@ -136,12 +136,11 @@ class Conversation:
             body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        control = metadata.CONTROL_HEADERS.intersection(self._headers.names())
-        mutation = Mutation(
-            destination=",".join(route.destinations),
-            set_headers=set_headers,
-            remove_headers=sorted(control.difference(set_headers)) if control else (),
-        )
+        names, remove_headers = self._headers.names(), ()
+        if not metadata.CONTROL_HEADERS.isdisjoint(names):
+            remove_headers = tuple(sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys()))
+        destination = ",".join(route.destinations)
+        mutation = Mutation(destination=destination, set_headers=set_headers, remove_headers=remove_headers)
         self._state = _ROUTED
         self.response.expect(reader, observe, tell_headers=tell_headers)
         answers, self._echo = request_answers(

@@ -5,7 +5,6 @@ takes one look-up, where the protobuf library would make four objects.
 """
 
 from collections.abc import Container, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -73,7 +72,7 @@ class _Headers(dict[bytes, tuple[str, tuple[str]]]):
         return header
 
 
-_HEADERS = _Headers()
+_header = _Headers().__getitem__
 
 
 def _decode(entry: bytes) -> tuple[str, tuple[str]]:
@@ -83,9 +82,10 @@ def _decode(entry: bytes) -> tuple[str, tuple[str]]:
     if 4 < size < 128 and entry[0] == _NAME:  # as proxies send it: all that follows the name is a raw value
         value = 2 + entry[1]
         if value + 2 < size and entry[value] == _VALUE and entry[value + 1] == size - value - 2:
-            name = entry[2:value]
-            if name.isascii():
-                return name.decode().lower(), (entry[value + 2 :].decode("utf-8", "replace"),)
+            try:
+                return entry[2:value].decode().lower(), (entry[value + 2 :].decode(),)
+            except UnicodeDecodeError:
+                pass
     header = _base_pb.HeaderValue.FromString(entry)
     raw = header.raw_value
     return header.key.lower(), (raw.decode("utf-8", "replace") if raw else header.value,)
@@ -93,30 +93,29 @@ def _decode(entry: bytes) -> tuple[str, tuple[str]]:
 
 def read_headers(shown: UndecodedHeaders) -> Headers:
     """All headers. Raises DecodeError where one is none."""
-    headers = [_HEADERS[entry] for entry in shown.entries]
-    values: dict[str, tuple[str, ...]] = dict(headers)
-    return Headers.of(values if len(values) == len(headers) else _gathered(headers))
+    values: dict[str, tuple[str, ...]] = dict(map(_header, shown.entries))
+    return Headers.of(values if len(values) == len(shown.entries) else _gathered(shown.entries))
 
 
-def _gathered(headers: Iterable[tuple[str, tuple[str]]]) -> dict[str, tuple[str, ...]]:
+def _gathered(entries: Iterable[bytes]) -> dict[str, tuple[str, ...]]:
     """The values of each header, where one has several."""
     values: dict[str, list[str]] = {}
-    for name, (value,) in headers:
+    for name, (value,) in map(_header, entries):
         values.setdefault(name, []).append(value)
     return {name: tuple(all_of_it) for name, all_of_it in values.items()}
 
 
 def read_few(shown: UndecodedHeaders, wanted: Container[str]) -> Headers:
     """The last value of each of the `wanted` headers among the first `_SEARCHED`."""
-    found = (_HEADERS[entry] for entry in islice(shown.entries, _SEARCHED))
+    found = map(_header, shown.entries[:_SEARCHED])
     return Headers.of({name: values for name, values in found if name in wanted})
 
 
 def read_status(shown: UndecodedHeaders) -> int | None:
     """The HTTP status of a response, or None when there is none that is a number."""
-    for entry in islice(shown.entries, _SEARCHED):
+    for entry in shown.entries[:_SEARCHED]:
         if b":status" in entry:
-            name, (text,) = _HEADERS[entry]
+            name, (text,) = _header(entry)
             if name == ":status":
                 return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
     return None

@@ -74,8 +74,9 @@ class Response:
             answers.append(outgoing.RESPONSE_HEADERS_UNCHANGED)
             return []
         self.started = True
-        status, headers, answer = read_status(shown), NO_HEADERS, outgoing.RESPONSE_HEADERS_UNCHANGED
+        headers, answer = NO_HEADERS, outgoing.RESPONSE_HEADERS_UNCHANGED
         reader, self._reader = self._reader, None
+        status = read_status(shown)
         if (reader is not None or self._tell_headers) and len(shown.entries) <= self._most_headers:
             headers = read_headers(shown)
             if reader is not None and not shown.end_of_stream:

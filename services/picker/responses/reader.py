@@ -63,6 +63,24 @@ class ResponseReader:
     """Reads one response. The server was asked for `target_model`; where the client called it `client_model`, it gets
     this name back. `api` is the request's API, as `Content` names it. What is held counts in `budget`."""
 
+    # As long as nothing has been read, which is most readers' whole life:
+    _format = _OTHER
+    _begun = False
+    """Whether the object has begun; blanks may precede it."""
+    _tried = 0
+    """Bytes that were read in vain, because the object wasn't whole."""
+    _prefix = b""
+    """The beginning of the last event, up to the replaced name: the next one mostly begins alike."""
+    _replacement = b""
+    _growth = GROWTH
+    """Bytes by which the response may still grow."""
+    _rewriter: ModelNameRewriter | None = None
+    """Set while the beginning of an object, or of an event's line, has gone on. The rest is only read."""
+    holds = True
+    """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
+    _usage: Usage = NO_USAGE
+    _grpc: GrpcUsage | None = None
+
     def __init__(
         self,
         target_model: str = "",
@@ -78,23 +96,7 @@ class ResponseReader:
         self._api = api
         self.limit = limit
         """Bytes that are held to be read."""
-        self._format = _OTHER
         self._buffer = BodyBuffer(budget)
-        self._begun = False
-        """Whether the object has begun; blanks may precede it."""
-        self._tried = 0
-        """Bytes that were read in vain, because the object wasn't whole."""
-        self._prefix = b""
-        """The beginning of the last event, up to the replaced name: the next one mostly begins alike."""
-        self._replacement = b""
-        self._growth = GROWTH
-        """Bytes by which the response may still grow."""
-        self._rewriter: ModelNameRewriter | None = None
-        """Set while the beginning of an object, or of an event's line, has gone on. The rest is only read."""
-        self.holds = True
-        """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
-        self._usage: Usage = NO_USAGE
-        self._grpc: GrpcUsage | None = None
 
     @property
     def usage(self) -> Usage:

@@ -12,7 +12,7 @@ import structlog
 from fastapi import APIRouter
 from prometheus_client import Gauge
 
-from services.picker.admin.decisions import DecisionRing, decision_routes
+from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
@@ -279,7 +279,7 @@ class PickerService(Service):
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        return decision_routes(self.ring)
+        return decision_routes(RingPages(self.ring))
 
     # Configuration
 

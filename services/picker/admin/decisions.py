@@ -81,16 +81,11 @@ class RingPages:
     async def of_request(self, request_id: str, limit: int) -> Response:
         found = self._ring.of_request(request_id, limit)
         if not found:
-            raise HTTPException(404, no_decision(request_id, len(self._ring)))
+            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(self._ring)}")
         return as_json_list("decisions", (decision.explain() for decision in found))
 
     def __repr__(self) -> str:
         return f"<RingPages of {self._ring!r}>"
-
-
-def no_decision(request_id: str, kept: int) -> str:
-    """The error of a request id without a decision."""
-    return f"no decision on a request {request_id!r} among the last {kept}"
 
 
 def decision_routes(pages: DecisionPages) -> APIRouter:

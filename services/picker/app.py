@@ -12,7 +12,7 @@ import structlog
 from fastapi import APIRouter
 from prometheus_client import Gauge
 
-from services.picker.admin.decisions import DecisionRing, decision_routes
+from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
@@ -30,6 +30,7 @@ from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, message_limit
 from services.picker.transport.health import Health
+from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus import Msg
 from shared.bus.codec import decode
@@ -182,17 +183,18 @@ class PickerService(Service):
         self.grpc = GrpcServer(
             {METHOD: self.ext_proc.begin, **self.health.methods},
             host=settings.grpc_host,
-            port=settings.grpc_port,
+            port=settings.grpc_port if self.listens or settings.transport == "grpcio" else None,
             flag="--grpc-port",
             transport=settings.transport,
             options=options,
             certificates=self._certificates,
             memory=self.handler.budget,
+            reuse_port=not self.listens,
         )
         self.health_server = GrpcServer(
             self.health.methods,
             host=settings.grpc_host,
-            port=settings.grpc_health_port,
+            port=settings.grpc_health_port if self.listens else None,
             flag="--grpc-health-port",
             transport=settings.transport,
             options=options,
@@ -279,7 +281,7 @@ class PickerService(Service):
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        return decision_routes(self.ring)
+        return decision_routes(RingPages(self.ring))
 
     # Configuration
 
@@ -390,4 +392,9 @@ class PickerService(Service):
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman picker`."""
-    return run(PickerSettings, PickerService, argv, "picker")
+    return run(PickerSettings, service, argv, "picker")
+
+
+def service(settings: PickerSettings) -> Service:
+    """The picker, or the supervisor of several."""
+    return PickerService(settings) if settings.workers == 1 else Supervisor(settings)

@@ -136,9 +136,9 @@ class Conversation:
             body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        names, remove_headers = self._headers.names(), ()
+        names, remove_headers = self._headers.names(), list[str]()
         if not metadata.CONTROL_HEADERS.isdisjoint(names):
-            remove_headers = tuple(sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys()))
+            remove_headers = sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys())
         destination = ",".join(route.destinations)
         mutation = Mutation(destination=destination, set_headers=set_headers, remove_headers=remove_headers)
         self._state = _ROUTED

@@ -3,7 +3,8 @@
 `VERSION` names the version of this module: it changes when a name goes, or what a name means. Before 1.0 of the project
 it can change with a minor version; CHANGELOG.md says what to write instead.
 
-- A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, and `Input` for attributes that it reads.
+- A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, and `Input` for attributes that it reads
+  and `Reference` for other plugins that it calls, which are then in its `referenced`.
 - Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`,
   `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
   way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
@@ -71,7 +72,7 @@ from shared.attributes import (
 from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
 from shared.datalayer.objects import KubernetesObject, NotificationEvent, NotificationExtractor, ObjectKind
 from shared.model import Endpoint
-from shared.plugin import Concern, Demand, Input, NoParameters, Plugin, Role, Stability, Tier
+from shared.plugin import Concern, Demand, Input, NoParameters, Plugin, Reference, Role, Stability, Tier
 from shared.quantities import Duration, PositiveDuration, Size
 
 VERSION = 1
@@ -139,6 +140,7 @@ __all__ = [
     "Producer",
     "ProfileHandler",
     "ProfileRun",
+    "Reference",
     "Refusal",
     "Request",
     "ResponseBodyProcessor",

@@ -34,6 +34,7 @@ class Role(StrEnum):
     SCORER = "scorer"
     PICKER = "picker"
     PROFILE_HANDLER = "profile handler"
+    DECIDER = "decider"
     PARSER = "parser"
     DATA_PRODUCER = "data producer"
     SATURATION_DETECTOR = "saturation detector"
@@ -85,6 +86,16 @@ class Input(Struct, frozen=True):
     """The type of the values of the attribute of that name."""
 
 
+class Reference(Struct, frozen=True):
+    """Another plugin of the document that a parameter names."""
+
+    parameter: str
+    """The parameter, as a path among them."""
+    name: str
+    role: Role
+    """What the plugin has to be."""
+
+
 class Demand(Struct, frozen=True):
     """Attributes that an instance makes and others read: each with their names."""
 
@@ -133,6 +144,8 @@ class Plugin:
 
     inputs: Mapping[str, AttributeKey[Any]] = MappingProxyType({})
     """The attributes that the instance's inputs name, by parameter."""
+    referenced: "Mapping[str, Plugin]" = MappingProxyType({})
+    """The plugins that the instance's references name, by their names."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
@@ -157,6 +170,11 @@ class Plugin:
     def produces(cls, name: str, parameters: Any) -> tuple[AttributeKey[Any], ...]:
         """`PRODUCES` of an instance of this name with these parameters."""
         return cls.PRODUCES
+
+    @classmethod
+    def references(cls, parameters: Any) -> tuple[Reference, ...]:
+        """The other plugins that an instance with these parameters calls; they needn't be in a profile."""
+        return ()
 
     @classmethod
     def topic(cls, parameters: Any) -> str:

@@ -18,8 +18,14 @@ from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.scheduling.filters.decision_tree import DecisionTreeFilter
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
+from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
+from services.picker.scheduling.filters.least_queue import LeastQueueFilter
+from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
+from services.picker.scheduling.filters.low_queue import LowQueueFilter
+from services.picker.scheduling.filters.priority import PriorityFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
@@ -51,6 +57,12 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ServedModelFilter,
     EndpointAttributeFilter,
     UtilizationFilter,
+    PriorityFilter,
+    LowQueueFilter,
+    LeastQueueFilter,
+    LeastKvCacheFilter,
+    LoraAffinityFilter,
+    DecisionTreeFilter,
     QueueScorer,
     KvCacheUtilizationScorer,
     RunningRequestsScorer,

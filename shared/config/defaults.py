@@ -79,11 +79,15 @@ class Injector:
         self._problems = problems
 
     def profiles(self, given: tuple[ProfileSpec, ...]) -> tuple[ProfileSpec, ...]:
-        """The given profiles, or one of everything listed that filters, scores or picks; each with a picker."""
+        """The given profiles, or one of everything listed that filters, scores or picks, unless another
+        plugin calls it; each with a picker."""
         if not given:
             roles = {Role.FILTER, Role.SCORER, Role.PICKER}
+            called = {one.name for spec in self._plugins.values() for one in spec.references}
             members = [
-                ProfileMember(spec) for spec in self._plugins.values() if spec.listed and roles & spec.kind.ROLES
+                ProfileMember(spec)
+                for spec in self._plugins.values()
+                if spec.listed and roles & spec.kind.ROLES and spec.name not in called
             ]
             pickers = [member for member in members if Role.PICKER in member.plugin.kind.ROLES]
             given = (ProfileSpec("default", tuple(member for member in members if member not in pickers[1:])),)

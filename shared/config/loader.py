@@ -7,6 +7,7 @@ detector, data layer, producers). Defaults go by a plugin's type, and ties by th
 
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from msgspec import UNSET
@@ -237,6 +238,17 @@ class _Loader:
 
     def _references(self) -> None:
         """Plugins that other plugins' parameters name."""
+        called: dict[str, list[str]] = {}
+        for spec in self._plugins.values():
+            for reference in spec.references:
+                at = f"{spec.path}.parameters.{reference.parameter}"
+                if (name := self._names.resolve(reference.name, reference.role, at)) is not None:
+                    called.setdefault(spec.name, []).append(name)
+        try:
+            TopologicalSorter(called).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            self._problems.error(self._plugins[circle[0]].path, f"plugins call each other: {' → '.join(circle)}")
         for spec in self._plugins.values():
             for wanted in spec.consumes:
                 name, key = wanted.producer, wanted.key

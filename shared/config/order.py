@@ -5,11 +5,11 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from shared.attributes import AttributeKey
-from shared.config.loaded import PluginSpec, ProfileSpec
+from shared.config.loaded import PluginSpec, ProfileSpec, at_work
 from shared.config.problems import Problems, show
 from shared.plugin import Role
 
-_BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER}
+_BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DECIDER, Role.DATA_PRODUCER}
 """Roles that a plugin plays only where something names or reads it; any other plays when it is there."""
 
 
@@ -23,6 +23,7 @@ def in_order(plugins: Mapping[str, PluginSpec], profiles: Iterable[ProfileSpec],
                 makers.setdefault(key, []).append(spec)
     pending = [spec for spec in plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
     pending += [member.plugin for profile in profiles for member in profile.members]
+    pending = list(at_work(pending, plugins).values())
     reads: dict[str, dict[str, None]] = {}
     """By producer that is read, those that it reads."""
     while pending:

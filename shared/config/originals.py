@@ -33,12 +33,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "utilization-filter": "slo-headroom-tier-filter",
         "single-profile-handler": "slo-aware-profile-handler",
     },
-    "the decision tree of GIE 0.5": {
-        NONE: "decision-tree-filter",
-        "queue-scorer": "low-queue-filter least-queue-filter",
-        "kv-cache-utilization-scorer": "least-kv-cache-filter",
-        "lora-affinity-scorer": "lora-affinity-filter",
-    },
     "other scorers and filters": {
         "queue-scorer": "load-aware-scorer",
         NONE: "context-length-aware",

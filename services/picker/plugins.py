@@ -25,6 +25,7 @@ from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
 from services.picker.scheduling.filters.least_queue import LeastQueueFilter
 from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
 from services.picker.scheduling.filters.low_queue import LowQueueFilter
+from services.picker.scheduling.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
 from services.picker.scheduling.filters.priority import PriorityFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
@@ -32,12 +33,16 @@ from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
+from services.picker.scheduling.scorers.load_aware import LoadAwareScorer
 from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
+from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
@@ -63,6 +68,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     LeastKvCacheFilter,
     LoraAffinityFilter,
     DecisionTreeFilter,
+    PrefixCacheAffinityFilter,
     QueueScorer,
     KvCacheUtilizationScorer,
     RunningRequestsScorer,
@@ -72,12 +78,16 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ActiveRequestScorer,
     MetricScorer,
     EndpointAttributeScorer,
+    LoadAwareScorer,
+    NoHitLruScorer,
+    ContextLengthAware,
     MaxScorePicker,
     RandomPicker,
     WeightedRandomPicker,
     SingleProfileHandler,
     ApproxPrefixProducer,
     InFlightLoadProducer,
+    BurstPrefixProducer,
     UtilizationDetector,
     ConcurrencyDetector,
     FcfsOrderingPolicy,

@@ -16,13 +16,12 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "always-disagg-multimodal-decider disaggregatedset-rollout-screener",
     },
     "the KV cache as model servers report it, and tokenizers": {
-        "approx-prefix-cache-producer": "precise-prefix-cache-producer burst-prefix-cache-producer",
+        "approx-prefix-cache-producer": "precise-prefix-cache-producer",
         "prefix-cache-scorer": "precise-prefix-cache-scorer",
         NONE: "token-producer tokenizer mm-embeddings-cache-producer mm-embeddings-cache-scorer p2p-source-producer",
     },
     "affinity": {
-        "prefix-cache-scorer": "prefix-cache-affinity-filter session-affinity-scorer session-affinity-filter",
-        "active-request-scorer": "no-hit-lru-scorer",
+        "prefix-cache-scorer": "session-affinity-scorer session-affinity-filter",
         NONE: "session-id-producer agent-identity header-label-affinity-scorer topology-affinity-filter "
         "topology-affinity-scorer",
     },
@@ -34,8 +33,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "single-profile-handler": "slo-aware-profile-handler",
     },
     "other scorers and filters": {
-        "queue-scorer": "load-aware-scorer",
-        NONE: "context-length-aware",
         "label-selector-filter": "by-label",
     },
     "other parsers": {

@@ -105,8 +105,8 @@ class Producer(Plugin):
     """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
     to it. A subclass states it anew."""
 
-    BUDGET: ClassVar[float] = 0.4
-    """Seconds that `prepare` may take."""
+    BUDGET: float = 0.4
+    """Seconds that `prepare` may take; an instance may have its own."""
 
     def prepare(self, request: Request) -> Awaitable[Any] | None:
         """Starts what takes time, such as a call of a tokenizer; None: nothing.

@@ -106,6 +106,7 @@ class Scheduler:
     def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], Plan]:
         """(each profile's run, what they come to)."""
         runs: dict[str, ProfileRun] = {}
+        cycle.runs = runs
         handler = self._handler
         try:
             while names := handler.next_profiles(cycle, self._names, runs):

@@ -73,7 +73,7 @@ def test_a_plugin_reads_only_what_it_declares(kind: str, monkeypatch: pytest.Mon
         f"- {{name: it, type: {kind}, parameters: {PARAMETERS.get(kind, '{}')}}}\n- {{type: models-data-extractor}}\n"
         "- {name: all, type: label-selector-filter}\n"
     )
-    config = load(text, REGISTRY)
+    config = load(text, REGISTRY, allow_experimental=True)
     plugin = config.instances(Tier.PICKER)["it"]
     view = pool("a1", "a2", "a3")
     cycle = Cycle(

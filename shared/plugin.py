@@ -38,6 +38,7 @@ class Role(StrEnum):
     PARSER = "parser"
     DATA_PRODUCER = "data producer"
     SATURATION_DETECTOR = "saturation detector"
+    PRE_ADMISSION = "pre-admission processor"
     ADMITTER = "admitter"
     PRE_REQUEST = "pre-request plugin"
     RESPONSE_HEADERS = "response header processor"

@@ -18,26 +18,36 @@ from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
+from services.picker.scheduling.filters.by_label import ByLabelFilter
 from services.picker.scheduling.filters.decision_tree import DecisionTreeFilter
+from services.picker.scheduling.filters.decode import DecodeFilter
+from services.picker.scheduling.filters.encode import EncodeFilter
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
 from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
 from services.picker.scheduling.filters.least_queue import LeastQueueFilter
 from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
 from services.picker.scheduling.filters.low_queue import LowQueueFilter
+from services.picker.scheduling.filters.prefill import PrefillFilter
 from services.picker.scheduling.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
 from services.picker.scheduling.filters.priority import PriorityFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
+from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
+from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.producers.agent_identity import AgentIdentity
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
+from services.picker.scheduling.producers.session_id import SessionIdProducer
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
+from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
 from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
 from services.picker.scheduling.scorers.load_aware import LoadAwareScorer
 from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
@@ -46,7 +56,9 @@ from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
+from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
+from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
 from services.picker.scheduling.single_profile import SingleProfileHandler
 from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
@@ -69,6 +81,12 @@ PLUGINS: tuple[type[Plugin], ...] = (
     LoraAffinityFilter,
     DecisionTreeFilter,
     PrefixCacheAffinityFilter,
+    ByLabelFilter,
+    DecodeFilter,
+    PrefillFilter,
+    EncodeFilter,
+    SessionAffinityFilter,
+    TopologyAffinityFilter,
     QueueScorer,
     KvCacheUtilizationScorer,
     RunningRequestsScorer,
@@ -81,6 +99,9 @@ PLUGINS: tuple[type[Plugin], ...] = (
     LoadAwareScorer,
     NoHitLruScorer,
     ContextLengthAware,
+    HeaderLabelAffinityScorer,
+    SessionAffinityScorer,
+    TopologyAffinityScorer,
     MaxScorePicker,
     RandomPicker,
     WeightedRandomPicker,
@@ -88,6 +109,9 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ApproxPrefixProducer,
     InFlightLoadProducer,
     BurstPrefixProducer,
+    SessionIdProducer,
+    AgentIdentity,
+    ProbabilisticAdmitter,
     UtilizationDetector,
     ConcurrencyDetector,
     FcfsOrderingPolicy,

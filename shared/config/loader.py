@@ -141,8 +141,8 @@ class _Loader:
         sources = injector.sources(given_sources, data_layer.inject_defaults)
         check_writers(self._plugins, sources, added)
         injector.producers(sources)
-        producers = in_order(self._plugins, profiles, added)
         inputs = resolve(self._plugins, sources, added)
+        producers = in_order(self._plugins, profiles, inputs, added)
         check_demand(self._plugins, sources, inputs, data_layer.stale_metrics, added)
         self._problems.warnings += added.warnings
         if not self._names.incomplete:

@@ -10,7 +10,6 @@ NONE = ""
 
 _TYPES: Mapping[str, Mapping[str, str]] = {
     "disaggregated prefill, decode and encode": {
-        "label-selector-filter": "decode-filter prefill-filter encode-filter",
         NONE: "disagg-profile-handler pd-profile-handler data-parallel-profile-handler header-profile-handler "
         "disagg-headers-handler prefill-header-handler prefix-based-pd-decider always-disagg-pd-decider "
         "always-disagg-multimodal-decider disaggregatedset-rollout-screener",
@@ -20,20 +19,12 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "prefix-cache-scorer": "precise-prefix-cache-scorer",
         NONE: "token-producer tokenizer mm-embeddings-cache-producer mm-embeddings-cache-scorer p2p-source-producer",
     },
-    "affinity": {
-        "prefix-cache-scorer": "session-affinity-scorer session-affinity-filter",
-        NONE: "session-id-producer agent-identity header-label-affinity-scorer topology-affinity-filter "
-        "topology-affinity-scorer",
-    },
     "predicted latency, and admission by it": {
         NONE: "predicted-latency-producer",
         "token-load-scorer": "latency-scorer predicted-latency-scorer slo-aware-routing",
-        "utilization-detector": "latency-slo-admitter probabilistic-admitter",
+        "utilization-detector": "latency-slo-admitter",
         "utilization-filter": "slo-headroom-tier-filter",
         "single-profile-handler": "slo-aware-profile-handler",
-    },
-    "other scorers and filters": {
-        "label-selector-filter": "by-label",
     },
     "other parsers": {
         "passthrough-parser": "vertexai-parser sglanghttp-parser",

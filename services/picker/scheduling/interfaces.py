@@ -130,6 +130,18 @@ class Producer(Plugin):
         return {}
 
 
+class PreAdmissionProcessor(Plugin):
+    """Acts on a request before it waits for room. It is active when the document lists it. If it fails, the next one is
+    asked."""
+
+    ROLES = frozenset({Role.PRE_ADMISSION})
+    TIER = Tier.PICKER
+
+    def fairness_id(self, headers: Headers) -> str:
+        """The flow of a request whose headers name none; empty if it doesn't know."""
+        raise NotImplementedError
+
+
 class Admitter(Plugin):
     """Refuses requests before they are scheduled. It is active when the document lists it. If it fails, the request
     goes on, or is refused."""

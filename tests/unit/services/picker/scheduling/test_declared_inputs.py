@@ -19,6 +19,9 @@ REGISTRY = Registry.installed()
 ROLES = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER, Role.SATURATION_DETECTOR}
 TYPES = sorted(kind.TYPE for kind in REGISTRY if kind.runs_in(Tier.PICKER) and kind.ROLES & ROLES)
 PARAMETERS = {
+    "by-label": "{label: role, validValues: [decode]}",
+    "header-label-affinity-scorer": "{headerName: x-tier, labelKey: role}",
+    "session-id-producer": "{headerName: x-session-id}",
     "decision-tree-filter": "{current: {pluginRef: all}}",
     "label-selector-filter": "{matchLabels: {role: decode}}",
     "endpoint-attribute-filter": "{attribute: KVCacheUsagePercent, "

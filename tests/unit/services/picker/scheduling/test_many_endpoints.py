@@ -51,7 +51,7 @@ def on(size: int) -> Cycle:
         },
     )
     run = cycle(view, request(b"x" * 4000), model="m", now=NOW)
-    run.put(PREFIX_MATCH, PrefixMatch(np.arange(size) % 11 * 1.0, 10, 64))
+    run.put(PREFIX_MATCH, PrefixMatch(np.array([float(at % 11) for at in range(size)]), 10, 64))
     return run
 
 

@@ -1,0 +1,23 @@
+"""`decode-filter`: keeps the endpoints that generate tokens."""
+
+from typing import Any
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.labels import role_is
+from services.picker.state.layout import Rows
+
+ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
+
+
+class DecodeFilter(Filter):
+    """By the label `llm-d.ai/role`; those without it generate, too."""
+
+    TYPE = "decode-filter"
+
+    def __init__(self, name: str, parameters: Any = None) -> None:
+        super().__init__(name, parameters)
+        self._condition = role_is(*ROLES, or_none=True)
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        return self._condition.keep(cycle.layout, rows)

@@ -5,10 +5,11 @@ it can change with a minor version; CHANGELOG.md says what to write instead.
 
 - A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, `Input` for attributes that it reads, and `Reference` for
   other plugins that it calls, which are then in its `referenced`.
-- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`,
-  `PreAdmissionProcessor`, `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. Most get a
-  `Cycle`, the decision under way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and
-  `most_is_best` are formulas for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
+- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Decider`, `Producer`, `Parser`,
+  `SaturationDetector`, `PreAdmissionProcessor`, `Admitter` and `PreRequest`, of which the last two may answer with a
+  `Refusal`. Most get a `Cycle`, the decision under way, and `Rows`, the positions of endpoints in its columns.
+  `linear`, `least_is_best` and `most_is_best` are formulas for `Cycle.score_by`. A profile handler makes a `Plan` from
+  each `ProfileRun`; a `RolePlan` is a further endpoint.
 - Roles of flow control: `OrderingPolicy` for `Waiting` requests, `FairnessPolicy` with a `FlowOrder` of each band's
   `Flow`s, `UsageLimitPolicy`, and for eviction of `Running` requests `EvictionFilterPolicy` and `EvictionOrderPolicy`.
 - Roles that act on responses: `ResponseHeaderProcessor`, `ResponseBodyProcessor` and `CompletionProcessor`. They get
@@ -41,6 +42,7 @@ from services.picker.scheduling.formulas import least_is_best, linear, most_is_b
 from services.picker.scheduling.interfaces import (
     Admitter,
     CompletionProcessor,
+    Decider,
     Filter,
     Picker,
     PreAdmissionProcessor,
@@ -103,6 +105,7 @@ __all__ = [
     "Concern",
     "Content",
     "Cycle",
+    "Decider",
     "Demand",
     "Duration",
     "Endpoint",

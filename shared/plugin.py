@@ -184,6 +184,11 @@ class Plugin:
         return ""
 
     @classmethod
+    def check_profiles(cls, parameters: Any, names: tuple[str, ...]) -> list[str]:
+        """What a profile handler with these parameters lacks among the document's profiles, or can't run."""
+        return []
+
+    @classmethod
     def check(cls, parameters: Any, demand: Demand) -> list[Concern]:
         """What the parameters lack for the demands on an instance, beyond `produces`: it may make an attribute of some
         servers only."""

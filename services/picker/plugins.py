@@ -19,6 +19,9 @@ from services.picker.parsers.passthrough import PassthroughParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
+from services.picker.scheduling.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
+from services.picker.scheduling.deciders.always_pd import AlwaysDisaggPdDecider
+from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
 from services.picker.scheduling.filters.by_label import ByLabelFilter
 from services.picker.scheduling.filters.decision_tree import DecisionTreeFilter
 from services.picker.scheduling.filters.decode import DecodeFilter
@@ -36,9 +39,16 @@ from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
+from services.picker.scheduling.handlers.data_parallel import DataParallelProfileHandler
+from services.picker.scheduling.handlers.disagg import DisaggProfileHandler
+from services.picker.scheduling.handlers.header_profile import HeaderProfileHandler
+from services.picker.scheduling.handlers.pd import PdProfileHandler
+from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
+from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
 from services.picker.scheduling.producers.agent_identity import AgentIdentity
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
@@ -59,7 +69,6 @@ from services.picker.scheduling.scorers.running_requests import RunningRequestsS
 from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
 from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
-from services.picker.scheduling.single_profile import SingleProfileHandler
 from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
@@ -106,6 +115,15 @@ PLUGINS: tuple[type[Plugin], ...] = (
     RandomPicker,
     WeightedRandomPicker,
     SingleProfileHandler,
+    DisaggProfileHandler,
+    PdProfileHandler,
+    DataParallelProfileHandler,
+    HeaderProfileHandler,
+    PrefixBasedPdDecider,
+    AlwaysDisaggPdDecider,
+    AlwaysDisaggMultimodalDecider,
+    DisaggHeadersHandler,
+    PrefillHeaderHandler,
     ApproxPrefixProducer,
     InFlightLoadProducer,
     BurstPrefixProducer,

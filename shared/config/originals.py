@@ -9,10 +9,8 @@ from collections.abc import Mapping
 NONE = ""
 
 _TYPES: Mapping[str, Mapping[str, str]] = {
-    "disaggregated prefill, decode and encode": {
-        NONE: "disagg-profile-handler pd-profile-handler data-parallel-profile-handler header-profile-handler "
-        "disagg-headers-handler prefill-header-handler prefix-based-pd-decider always-disagg-pd-decider "
-        "always-disagg-multimodal-decider disaggregatedset-rollout-screener",
+    "rollouts of disaggregated sets": {
+        NONE: "disaggregatedset-rollout-screener",
     },
     "the KV cache as model servers report it, and tokenizers": {
         "approx-prefix-cache-producer": "precise-prefix-cache-producer",

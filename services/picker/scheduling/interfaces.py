@@ -93,6 +93,17 @@ class ProfileHandler(Plugin):
         return Plan(self.primary(cycle, results))
 
 
+class Decider(Plugin):
+    """Decides whether a stage of disaggregated serving is used for a request. If it fails, it isn't."""
+
+    ROLES = frozenset({Role.DECIDER})
+    TIER = Tier.PICKER
+
+    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+        """Whether it is used; `row` is the decode endpoint, None where that isn't picked yet."""
+        raise NotImplementedError
+
+
 class Producer(Plugin):
     """Produces data about a request before it is scheduled, and learns where the request went. If it fails, its
     products are absent for this request, or the request is refused."""

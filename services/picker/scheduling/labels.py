@@ -10,6 +10,13 @@ ROLE = "llm-d.ai/role"
 """The label with an endpoint's part in disaggregated serving."""
 
 
+_BOTH = ("prefill-decode", "both", "encode-prefill-decode")
+DECODE = ("decode", *_BOTH)
+"""Endpoints without a role decode, too."""
+PREFILL = ("prefill", "encode-prefill", *_BOTH)
+ENCODE = ("encode", "encode-prefill", "encode-prefill-decode")
+
+
 class LabelCondition:
     """For which endpoints a condition on their labels holds."""
 

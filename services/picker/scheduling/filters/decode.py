@@ -4,10 +4,8 @@ from typing import Any
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.labels import role_is
+from services.picker.scheduling.labels import DECODE, role_is
 from services.picker.state.layout import Rows
-
-ROLES = ("decode", "prefill-decode", "both", "encode-prefill-decode")
 
 
 class DecodeFilter(Filter):
@@ -17,7 +15,7 @@ class DecodeFilter(Filter):
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)
-        self._condition = role_is(*ROLES, or_none=True)
+        self._condition = role_is(*DECODE, or_none=True)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         return self._condition.keep(cycle.layout, rows)

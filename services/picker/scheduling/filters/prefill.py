@@ -4,10 +4,8 @@ from typing import Any
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.labels import role_is
+from services.picker.scheduling.labels import PREFILL, role_is
 from services.picker.state.layout import Rows
-
-ROLES = ("prefill", "encode-prefill", "prefill-decode", "both", "encode-prefill-decode")
 
 
 class PrefillFilter(Filter):
@@ -17,7 +15,7 @@ class PrefillFilter(Filter):
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)
-        self._condition = role_is(*ROLES)
+        self._condition = role_is(*PREFILL)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         return self._condition.keep(cycle.layout, rows)

@@ -29,8 +29,9 @@ from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
 from services.picker.transport import certificate
-from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
-from services.picker.transport.health import HealthServer
+from services.picker.transport.ext_proc import METHOD, ExtProc
+from services.picker.transport.grpc_server import GrpcServer, message_limit
+from services.picker.transport.health import Health
 from shared.attributes import bounds_of
 from shared.bus import Msg
 from shared.bus.codec import decode
@@ -170,26 +171,39 @@ class PickerService(Service):
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
-        self.grpc = ExtProcServer(
+        self.ext_proc = ExtProc(
             lambda: RequestStream(self.handler),
-            host=settings.grpc_host,
-            port=settings.grpc_port,
-            certificate=_certificate(settings) if settings.secure_serving else None,
-            options=ServerOptions(
-                max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
-            ),
+            max_streams=settings.max_streams,
             registry=self.registry,
             not_ready=self.replica.readiness,
             on_metadata=self._proxy.observe,
         )
-        self.health = HealthServer(
-            lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port
+        self.health = Health(lambda: self.readiness.ready)
+        self._certificates = _certificates(settings) if settings.secure_serving else None
+        options = settings.http2_options(message_limit(settings.max_request_body))
+        self.grpc = GrpcServer(
+            {METHOD: self.ext_proc.begin, **self.health.methods},
+            host=settings.grpc_host,
+            port=settings.grpc_port,
+            flag="--grpc-port",
+            transport=settings.transport,
+            options=options,
+            certificates=self._certificates,
+            memory=self.handler.budget,
+        )
+        self.health_server = GrpcServer(
+            self.health.methods,
+            host=settings.grpc_host,
+            port=settings.grpc_health_port,
+            flag="--grpc-health-port",
+            transport=settings.transport,
+            options=options,
         )
 
     async def start(self) -> None:
         self.config.log_in_use()
         await self.grpc.start()
-        await self.health.start()
+        await self.health_server.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
         await self.replica.start()
         await self.frames.start()
@@ -200,11 +214,15 @@ class PickerService(Service):
         self.spawn(self.config.run(), "configuration")
         if path := self._settings.config_file:
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
+        if self._certificates is not None and self._settings.cert_path and self._settings.enable_cert_reload:
+            settings = self._settings
+            follow = self._certificates.follow(settings.cert_path, settings.client_ca_file, settings.max_file_size)
+            self.spawn(follow, "certificates")
 
     async def drain(self) -> None:
         """NOT_SERVING at once, time for the proxies to see it, then GOAWAY and the end of the open streams."""
         end = time.monotonic() + self._settings.drain_timeout
-        await self.health.drain()
+        self.health.drain()
         await asyncio.sleep(self._settings.drain_delay)
         rest = max(end - time.monotonic(), 0.0)
         grace = rest - min(ENDING, rest / 2)
@@ -220,7 +238,7 @@ class PickerService(Service):
         await self.grpc.stop(0.0)
         self._alarm.cancel()
         await self._load.publish(leaving=True)
-        await self.health.stop()
+        await self.health_server.stop(0.0)
         await self.replica.close()
         await self.frames.close()
         await self.bus.close()
@@ -239,7 +257,7 @@ class PickerService(Service):
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,
-            "grpc_health_port": self.health.port,
+            "grpc_health_port": self.health_server.port,
             "view": {
                 "synced": self.replica.synced,
                 "age": round(age, 3) if age < 1e9 else None,
@@ -372,11 +390,14 @@ class PickerService(Service):
             self.flow.maintain()
 
 
-def _certificate(settings: PickerSettings) -> certificate.Certificate:
+def _certificates(settings: PickerSettings) -> certificate.Certificates:
+    most, client_ca = settings.max_file_size, settings.client_ca_file
     if settings.cert_path:
-        return certificate.read(settings.cert_path, settings.max_file_size)
-    names = {"localhost", "127.0.0.1", socket.gethostname()}
-    return certificate.self_signed(sorted(names), datetime.now(UTC))
+        own = certificate.read(settings.cert_path, most)
+    else:
+        names = {"localhost", "127.0.0.1", socket.gethostname()}
+        own = certificate.self_signed(sorted(names), datetime.now(UTC))
+    return certificate.Certificates(own, certificate.read_client_ca(client_ca, most) if client_ca else "")
 
 
 def main(argv: Sequence[str]) -> int:

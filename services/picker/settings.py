@@ -1,17 +1,17 @@
 """What a picker can be told."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from services.picker.http2_settings import Http2Settings
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
-from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
 
 
-class PickerSettings(CommonSettings, frozen=True, kw_only=True):
+class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     """Serves Envoy's ext_proc: picks an endpoint for every request from a local view of the pool."""
 
     config_file: Annotated[
@@ -33,6 +33,15 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     cert_path: Annotated[
         str, Meta(description="folder with tls.crt and tls.key; default: a self-signed certificate")
     ] = ""
+    enable_cert_reload: Annotated[
+        bool, Meta(description="follow the changes of --cert-path and --client-ca-file, for new connections")
+    ] = True
+    client_ca_file: Annotated[
+        str, Meta(description="PEM file with the authorities that clients' certificates have to be signed by (mTLS)")
+    ] = ""
+    transport: Annotated[
+        Literal["http2", "grpcio"], Meta(description="who speaks gRPC: the picker itself, or the library grpcio")
+    ] = "http2"
     max_request_body: Annotated[
         Size,
         Meta(
@@ -194,6 +203,8 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         if body is not None and held is not None and held < body:
             message = f"{held} bytes for all bodies together don't hold one of {body}; at least as many are needed"
             yield ("max_held_bodies", "max_request_body"), message
+        if sound.get("client_ca_file") and not sound.get("secure_serving", True):
+            yield ("client_ca_file", "secure_serving"), "clients have no certificates without TLS"
         delay, timeout = sound.get("drain_delay", 0.0), sound.get("drain_timeout")
         if timeout is not None and 0 < delay >= timeout:
             message = (

@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -29,7 +29,8 @@ from services.picker.pipeline import build
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.state.view import View
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer
+from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.grpc_server import Transport
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.messages import Frame
@@ -38,6 +39,7 @@ from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service import logs
 from tests.benchmarks.bench_conversation import lean, observed
+from tests.ext_proc_server import ExtProcServer
 
 ENDPOINTS = (8, 100, 1_000)
 AT_A_TIME = 16
@@ -90,11 +92,9 @@ def without_server(endpoints: int, messages: Sequence[bytes], count: int = 200) 
     return best
 
 
-async def serve(endpoints: int) -> None:
+async def serve(endpoints: int, transport: Transport) -> None:
     """The child: serve until standard input closes."""
-    server = ExtProcServer(
-        partial(RequestStream, handler(endpoints)), host="127.0.0.1", port=0, registry=CollectorRegistry()
-    )
+    server = ExtProcServer(partial(RequestStream, handler(endpoints)), port=0, registry=CollectorRegistry())
     await server.start()
     print(server.port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
@@ -161,6 +161,6 @@ def main() -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 1:
         logs.configure("error", "console")
-        uvloop.run(serve(int(sys.argv[1])))
+        uvloop.run(serve(int(sys.argv[1]), cast(Transport, sys.argv[2])))
     else:
         main()

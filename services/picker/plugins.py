@@ -19,6 +19,8 @@ from services.picker.parsers.passthrough import PassthroughParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
+from services.picker.scheduling.conformance.endpoint_served_verifier import DestinationEndpointServedVerifier
+from services.picker.scheduling.conformance.header_based_testing import HeaderBasedTestingFilter
 from services.picker.scheduling.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
 from services.picker.scheduling.deciders.always_pd import AlwaysDisaggPdDecider
 from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
@@ -124,6 +126,8 @@ PLUGINS: tuple[type[Plugin], ...] = (
     AlwaysDisaggMultimodalDecider,
     DisaggHeadersHandler,
     PrefillHeaderHandler,
+    HeaderBasedTestingFilter,
+    DestinationEndpointServedVerifier,
     ApproxPrefixProducer,
     InFlightLoadProducer,
     BurstPrefixProducer,

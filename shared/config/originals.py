@@ -39,9 +39,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "prefix-cache-scorer": "multicluster-prefix-cache-scorer multicluster-session-affinity-filter",
         "queue-scorer": "multicluster-queue-scorer",
     },
-    "the conformance suite's own": {
-        NONE: "header-based-testing-filter destination-endpoint-served-verifier",
-    },
 }
 """By what types are for, and then by their nearest substitute."""
 

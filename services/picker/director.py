@@ -75,6 +75,7 @@ class AdmissionResult(Struct, frozen=True):
     tokens: int = 0
     roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
+    stages: str = ""
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -160,6 +161,7 @@ class Director:
             samples=cycle.samples,
             tokens=result.tokens,
             roles=result.roles,
+            stages=result.stages,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
@@ -214,7 +216,7 @@ class Director:
         for wanted in plan.roles.values():
             if wanted.reads_prompt:
                 placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
-        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements)
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages)
 
     def _stages_among(self, cycle: Cycle) -> Stages:
         """The stages of the candidates."""

@@ -72,6 +72,8 @@ class Plan(Struct, frozen=True):
     """Further endpoints by role, such as `prefill`. Each is charged with the request, too."""
     set_headers: Mapping[str, str] = {}
     """Headers that tell the primary endpoint of the others."""
+    stages: str = ""
+    """The stages that serve the request, such as `prefill-decode` or `decode-only`; empty where there are no stages."""
     port: int | None = None
     """The port of the destination in place of its own. There are no fallbacks then, as a header names its own port."""
 

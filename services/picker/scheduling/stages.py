@@ -24,6 +24,12 @@ def roles(runs: Mapping[str, ProfileRun], decode: str, prefill: str, encode: str
     return found
 
 
+def decision_type(stages: Mapping[str, RolePlan]) -> str:
+    """What the Go original calls a decision for these stages and decode."""
+    further = [stage for stage in (ENCODE, PREFILL) if stage in stages]
+    return "-".join([*further, "decode"]) if further else "decode-only"
+
+
 def host_headers(cycle: Cycle, runs: Mapping[str, ProfileRun], stages: Mapping[str, RolePlan]) -> dict[str, str]:
     """The headers that name these endpoints."""
     authorities, headers = cycle.layout.authorities, {}

@@ -12,7 +12,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Decider, ProfileHandler
 from services.picker.scheduling.record import Plan, ProfileRun
-from services.picker.scheduling.stages import host_headers, roles
+from services.picker.scheduling.stages import decision_type, host_headers, roles
 from shared.plugin import Reference, Role
 
 
@@ -126,7 +126,7 @@ class StagesHandler(ProfileHandler):
         if not results[names.decode].picked:
             return Plan(names.decode)
         stages = roles(results, names.decode, names.prefill, names.encode)
-        return Plan(names.decode, stages, host_headers(cycle, results, stages))
+        return Plan(names.decode, stages, host_headers(cycle, results, stages), decision_type(stages))
 
     def _wants(self, decider: str, cycle: Cycle, row: int | None) -> bool:
         """Whether the stage is used. One whose decider fails isn't."""

@@ -92,4 +92,4 @@ def test_gateway_destination_endpoint_served_is_what_the_proxy_says() -> None:
 
 def test_without_a_selection_no_endpoint_is_left() -> None:
     answers, _ = ask(PickerUnderTest(servers(), DOCUMENT), "")
-    assert refused(answers)
+    assert refused(answers).status == 429

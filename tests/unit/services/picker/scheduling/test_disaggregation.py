@@ -103,6 +103,8 @@ def test_stages_and_headers(
     decision = decided(document("disagg-profile-handler", BOTH), view, asked)
     assert route(decision) == (destination, headers)
     assert decision.roles.keys() == stages
+    kinds = {(): "decode-only", ("prefill",): "prefill-decode", ("encode",): "encode-decode"}
+    assert decision.stages == kinds.get(tuple(stages), "encode-prefill-decode")
     assert not decision.failures
 
 

@@ -2,11 +2,9 @@
 
 import asyncio
 import random
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
-from services.picker.transport import certificate
+from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, message_limit
 from services.picker.transport.health import Health
@@ -179,7 +177,7 @@ class PickerService(Service):
             on_metadata=self._proxy.observe,
         )
         self.health = Health(lambda: self.readiness.ready)
-        self._certificates = _certificates(settings) if settings.secure_serving else None
+        self._certificates = certificates_of(settings) if settings.secure_serving else None
         options = settings.http2_options(message_limit(settings.max_request_body))
         self.grpc = GrpcServer(
             {METHOD: self.ext_proc.begin, **self.health.methods},
@@ -388,16 +386,6 @@ class PickerService(Service):
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
             self.flow.maintain()
-
-
-def _certificates(settings: PickerSettings) -> certificate.Certificates:
-    most, client_ca = settings.max_file_size, settings.client_ca_file
-    if settings.cert_path:
-        own = certificate.read(settings.cert_path, most)
-    else:
-        names = {"localhost", "127.0.0.1", socket.gethostname()}
-        own = certificate.self_signed(sorted(names), datetime.now(UTC))
-    return certificate.Certificates(own, certificate.read_client_ca(client_ca, most) if client_ca else "")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,5 +1,6 @@
 """A gRPC server of the picker: methods, an address, a certificate, and the transport that serves them."""
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -82,6 +83,10 @@ class GrpcServer:
         log.info("grpc.listening", host=self._host, port=self.port, tls=tls, transport=self._transport)
         if self._certificates is not None:
             self._certificates.on_change = self._server.reload
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Serve a connection that another process has accepted. Raises OSError and ssl.SSLError."""
+        await self._server.adopt(accepted)
 
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, end what is left."""

@@ -24,7 +24,7 @@ LIBRARY = ("process_", "python_")
 ENDINGS = {"counter": "_total", "info": "_info"}
 """Suffixes of the exposition format by type."""
 PRESENT = ("llm_d_epp_",)
-FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
+FORMER = ("inference_objective_", "inference_pool_", "inference_extension_", "llm_d_inference_scheduler_")
 
 INTRODUCTION = """\
 # Metrics

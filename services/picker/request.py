@@ -73,6 +73,8 @@ class Content(Struct, frozen=True):
     parallel: int = 1
     """Sequences that the server generates at once: `n` for each prompt of the request."""
     cache_salt: str = ""
+    multimodal: bool = False
+    """Whether the prompt has pictures, sounds or videos."""
     output_limit: int | None = None
     """The most tokens that the client will take, or None."""
 

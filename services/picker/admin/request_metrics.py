@@ -101,6 +101,8 @@ class RequestMetrics:
         """Rewritten requests, by resource, client's model and target."""
         self.picks: dict[str, int] = {}
         """How often each endpoint was the first choice, by its id."""
+        self.stages: dict[tuple[str, str], int] = {}
+        """Routed requests of disaggregated serving, by target model and the stages that serve them."""
         self.unscheduled: dict[str, int] = {}
         """Requests that scheduling left no endpoint for, by target model."""
 
@@ -111,6 +113,9 @@ class RequestMetrics:
             if picked := decision.picked:
                 endpoint = decision.layout.endpoints[picked[0]].id
                 self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
+            if decision.stages:
+                stages = target, decision.stages
+                self.stages[stages] = self.stages.get(stages, 0) + 1
             if OTHER in key:
                 return OpenRequest(self, self._of((model, model)), decision.target_model, decision)
             return OpenRequest(self, self._count(decision, key), decision.target_model)
@@ -189,6 +194,7 @@ class RequestMetrics:
         self.series = {key: series for key, series in self.series.items() if label not in key}
         self.rewrites = {key: count for key, count in self.rewrites.items() if label not in key[1:]}
         self.unscheduled.pop(label, None)
+        self.stages = {key: count for key, count in self.stages.items() if key[0] != label}
 
     def _forget_pair(self, pair: tuple[str, str]) -> None:
         self.series.pop(pair, None)

@@ -99,6 +99,7 @@ class DecisionInFull(DecisionSummary):
     candidates: list[str]
     saturation: float | None
     charged_tokens: int
+    stages: str
     roles: dict[str, RoleEndpoint]
     primary_profile: str
     profiles: dict[str, Profile]

@@ -18,9 +18,9 @@ from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.ticket import Gate, Owner, Ticket
 from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
 from services.picker.metadata import FAIRNESS_HEADERS, SLO_TTFT_HEADERS
-from services.picker.request import Request, prompt_tokens
+from services.picker.request import Headers, Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
-from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.view import View
 from shared.bus.messages import Load, QueueTable
 from shared.config.schema import StaleMetrics
@@ -63,6 +63,7 @@ class FlowAdmission:
         self._gate: Gate | None = None
         self._view, self._id, self._clock, self._random = view, id, clock, random
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
+        self._processors: tuple[PreAdmissionProcessor, ...] = ()
         self._former: list[FlowController] = []
         """Controllers of former configurations that still have requests."""
         self._priorities: frozenset[int] | None = None
@@ -83,6 +84,7 @@ class FlowAdmission:
                 evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
         self.controller, self.evictor, self._priorities = controller, evictor, None
         self.longest_wait = 0.0 if settings is None else settings.longest_wait
+        self._processors = () if settings is None else settings.processors
         self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
         self._gate = None if controller is None else Gate(controller, evictor, self.gauge, self._released)
         self._view.in_flight.on_release = None if controller is None else self._released
@@ -117,7 +119,7 @@ class FlowAdmission:
         ticket = Ticket(
             self._gate,
             owner,
-            flow_id(headers.first_of(*FAIRNESS_HEADERS)),
+            flow_id(headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")),
             priority,
             received,
             bytes=request.body_size,
@@ -263,6 +265,16 @@ class FlowAdmission:
                 for band in controller.bands()
             ],
         }
+
+    def _flow(self, headers: Headers) -> str:
+        """What the first plugin that knows says of the flow; empty if none does."""
+        for processor in self._processors:
+            try:
+                if flow := processor.fairness_id(headers):
+                    return str(flow)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs only the plugin's part
+                self._policy_failed(processor, error)
+        return ""
 
     def _policy_failed(self, policy: Plugin, error: Exception) -> None:
         self._failed(policy.name, error, "")

@@ -2,11 +2,9 @@
 
 import asyncio
 import random
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import structlog
 from fastapi import APIRouter
 from prometheus_client import Gauge
 
-from services.picker.admin.decisions import DecisionRing, decision_routes
+from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
@@ -28,10 +26,11 @@ from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
-from services.picker.transport import certificate
+from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, message_limit
 from services.picker.transport.health import Health
+from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus import Msg
 from shared.bus.codec import decode
@@ -179,22 +178,23 @@ class PickerService(Service):
             on_metadata=self._proxy.observe,
         )
         self.health = Health(lambda: self.readiness.ready)
-        self._certificates = _certificates(settings) if settings.secure_serving else None
+        self._certificates = certificates_of(settings) if settings.secure_serving else None
         options = settings.http2_options(message_limit(settings.max_request_body))
         self.grpc = GrpcServer(
             {METHOD: self.ext_proc.begin, **self.health.methods},
             host=settings.grpc_host,
-            port=settings.grpc_port,
+            port=settings.grpc_port if self.listens or settings.transport == "grpcio" else None,
             flag="--grpc-port",
             transport=settings.transport,
             options=options,
             certificates=self._certificates,
             memory=self.handler.budget,
+            reuse_port=not self.listens,
         )
         self.health_server = GrpcServer(
             self.health.methods,
             host=settings.grpc_host,
-            port=settings.grpc_health_port,
+            port=settings.grpc_health_port if self.listens else None,
             flag="--grpc-health-port",
             transport=settings.transport,
             options=options,
@@ -281,7 +281,7 @@ class PickerService(Service):
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        return decision_routes(self.ring)
+        return decision_routes(RingPages(self.ring))
 
     # Configuration
 
@@ -390,16 +390,11 @@ class PickerService(Service):
             self.flow.maintain()
 
 
-def _certificates(settings: PickerSettings) -> certificate.Certificates:
-    most, client_ca = settings.max_file_size, settings.client_ca_file
-    if settings.cert_path:
-        own = certificate.read(settings.cert_path, most)
-    else:
-        names = {"localhost", "127.0.0.1", socket.gethostname()}
-        own = certificate.self_signed(sorted(names), datetime.now(UTC))
-    return certificate.Certificates(own, certificate.read_client_ca(client_ca, most) if client_ca else "")
-
-
 def main(argv: Sequence[str]) -> int:
     """`pointsman picker`."""
-    return run(PickerSettings, PickerService, argv, "picker")
+    return run(PickerSettings, service, argv, "picker")
+
+
+def service(settings: PickerSettings) -> Service:
+    """The picker, or the supervisor of several."""
+    return PickerService(settings) if settings.workers == 1 else Supervisor(settings)

@@ -265,6 +265,8 @@ class Director:
 def _only_if_cached(headers: Headers) -> bool:
     """Whether the client wants an answer only from a cached prompt (`Prefer: if-available`, RFC 7240). Clients try this
     before they request a prefill elsewhere."""
+    if "prefer" not in headers:
+        return False
     preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
     return any(
         preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences

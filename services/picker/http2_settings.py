@@ -25,18 +25,34 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="CONTINUATION frames of a header block; more end the connection")
     ] = DEFAULTS.max_continuations
     http2_max_frame_size: Annotated[
-        PositiveSize,
-        Meta(ge=16384, le=16777215, description="bytes of a frame's payload; a longer one ends the connection"),
+        int,
+        Meta(
+            ge=16384,
+            le=16777215,
+            extra={"format": "size"},
+            description="bytes of a frame's payload; a longer one ends the connection",
+        ),
     ] = DEFAULTS.max_frame_size
     http2_max_unzipped_size: Annotated[
         PositiveSize, Meta(description="bytes of a compressed message when it is unzipped; more end the stream")
     ] = DEFAULTS.max_unzipped_size
     http2_stream_window: Annotated[
-        PositiveSize,
-        Meta(ge=65535, le=2147483647, description="bytes that a proxy may send on a stream ahead of its reader"),
+        int,
+        Meta(
+            ge=65535,
+            le=2147483647,
+            extra={"format": "size"},
+            description="bytes that a proxy may send on a stream ahead of its reader",
+        ),
     ] = DEFAULTS.stream_window
     http2_connection_window: Annotated[
-        PositiveSize, Meta(ge=65535, le=2147483647, description="the same for all streams of a connection together")
+        int,
+        Meta(
+            ge=65535,
+            le=2147483647,
+            extra={"format": "size"},
+            description="the same for all streams of a connection together",
+        ),
     ] = DEFAULTS.connection_window
     http2_send_buffer: Annotated[
         PositiveSize,

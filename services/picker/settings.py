@@ -29,6 +29,15 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     grpc_health_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the gRPC health server; 0 uses a free one")
     ] = 9003
+    workers: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="number of processes that share the ports, to use so many cores; limits hold for each. 1: a"
+            " single process, without a supervisor",
+        ),
+    ] = 1
     secure_serving: Annotated[bool, Meta(description="serve ext_proc over TLS")] = True
     cert_path: Annotated[
         str, Meta(description="folder with tls.crt and tls.key; default: a self-signed certificate")

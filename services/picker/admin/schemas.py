@@ -106,11 +106,16 @@ class DecisionInFull(DecisionSummary):
 
 
 class Decisions(BaseModel):
-    """`total` is the number of decisions since the start."""
+    """`total` is the number of decisions since the start. With `--workers`, `missing` names the workers that gave no
+    answer, with the reason."""
 
     total: int
     decisions: list[DecisionSummary]
+    missing: dict[str, str] = {}
 
 
 class DecisionsOnRequest(BaseModel):
+    """`missing` as for `Decisions`."""
+
     decisions: list[DecisionInFull]
+    missing: dict[str, str] = {}

@@ -56,7 +56,10 @@ class JsonBody(Struct):
 
     def output_limit(self) -> int | None:
         """The most tokens that the client takes; None when it doesn't say."""
-        return count_of(*[getattr(self, name) for name in self.OUTPUT_LIMITS])
+        for name in self.OUTPUT_LIMITS:
+            if (limit := count_of(getattr(self, name))) is not None:
+                return limit
+        return None
 
     def sequences(self) -> int | None:
         """How many answers the client asks for: `n`, in the APIs that have it. None when it doesn't say."""

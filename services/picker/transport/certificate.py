@@ -6,6 +6,7 @@ a self-signed certificate is what an installation without its own uses.
 
 import asyncio
 import datetime
+import socket
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+from services.picker.settings import PickerSettings
 from shared.config.problems import Invalid, Problem
 from shared.model import is_ip
 from shared.service.settings import MAX_TEXT, read_text
@@ -163,6 +165,16 @@ class Certificates:
 
     def __repr__(self) -> str:
         return f"<Certificates {self.certificate!r}, {'mTLS' if self.client_ca else 'TLS'}>"
+
+
+def certificates_of(settings: PickerSettings) -> Certificates:
+    """Those of the settings; without a path, a certificate that is made for this host. Raises `Invalid`."""
+    most, client_ca = settings.max_file_size, settings.client_ca_file
+    if settings.cert_path:
+        own = read(settings.cert_path, most)
+    else:
+        own = self_signed(sorted({"localhost", "127.0.0.1", socket.gethostname()}), datetime.datetime.now(datetime.UTC))
+    return Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
 
 
 def _memory() -> str | None:

@@ -1,5 +1,6 @@
 """A gRPC server of the picker: methods, an address, a certificate, and the transport that serves them."""
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
@@ -41,15 +42,17 @@ class GrpcServer:
         methods: Methods,
         *,
         host: str,
-        port: int,
+        port: int | None,
         flag: str,
         transport: Transport = "http2",
         options: Http2Options = DEFAULTS,
         certificates: Certificates | None = None,
         memory: MemoryBudget | None = None,
+        reuse_port: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`flag` is the setting that an error names. `memory` counts messages until they are complete."""
+        """`flag` is the setting that an error names. `memory` counts messages until they are complete. Without a port,
+        the server has only the connections that it adopts. `reuse_port`: other processes listen on it too (grpcio)."""
         services = sorted({path.split("/")[1] for path in methods})
         methods = {**methods, **Reflection(services).methods}
         self._host, self._wanted_port, self._flag = host, port, flag
@@ -62,7 +65,7 @@ class GrpcServer:
         else:
             from services.picker.transport.grpcio_server import GrpcioServer  # 0.2 s and 10 MB that others save
 
-            self._server = GrpcioServer(methods, options, certificates=certificates)
+            self._server = GrpcioServer(methods, options, certificates=certificates, reuse_port=reuse_port)
 
     @property
     def port(self) -> int:
@@ -72,6 +75,10 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen. Raises `Invalid` when the port can't be had."""
+        if self._certificates is not None:
+            self._certificates.on_change = self._server.reload
+        if self._wanted_port is None:
+            return
         try:
             await self._server.start(self._host, self._wanted_port)
         except OSError as error:
@@ -80,8 +87,24 @@ class GrpcServer:
             raise Invalid([Problem(self._flag, message)]) from error
         tls = self._certificates is not None
         log.info("grpc.listening", host=self._host, port=self.port, tls=tls, transport=self._transport)
-        if self._certificates is not None:
-            self._certificates.on_change = self._server.reload
+
+    @property
+    def connections(self) -> int:
+        """Open ones, those aside that were released; with grpcio, which doesn't count them, none."""
+        connections: int = self._server.connections
+        return connections
+
+    def on_closed(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called when a connection has ended."""
+        self._server.on_closed = tell
+
+    async def release(self) -> None:
+        """Have the client of one connection open another one. This one ends with its streams."""
+        await self._server.release()
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Serve a connection that another process has accepted. Raises OSError and ssl.SSLError."""
+        await self._server.adopt(accepted)
 
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, end what is left."""

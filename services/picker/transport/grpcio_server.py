@@ -38,6 +38,7 @@ class GrpcioServer:
         self._reuse_port = reuse_port
         self._server: grpc.aio.Server | None = None
         self.port = 0
+        self.connections = 0
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address can't be had."""

@@ -110,7 +110,7 @@ class Http2Connection:
                     self._reset(failure)
                 except ConnectionFailed:
                     raise
-                except Exception:  # the top of a call: the others go on
+                except Exception:  # noqa: BLE001 - the top of a call: the others go on
                     self._failed(stream_id)
         except ConnectionFailed as failure:
             self.fail(failure)
@@ -347,17 +347,7 @@ class Http2Connection:
             _check_size("SETTINGS ACK", payload, 0)
             self._lifetime.acknowledged = True
             return
-        if len(payload) % frames.SETTING.size:
-            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
-        for number, value in frames.SETTING.iter_unpack(payload):
-            if number == frames.MAX_FRAME_SIZE:
-                if not frames.SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_LIMIT:
-                    raise violated(f"SETTINGS_MAX_FRAME_SIZE {value}")
-                self._streams.frame_limit = value
-            elif number == frames.ENABLE_PUSH and value > 1:
-                raise violated(f"SETTINGS_ENABLE_PUSH {value}")
-            elif number == frames.INITIAL_WINDOW_SIZE:
-                self._streams.set_stream_window(value)
+        self._streams.apply(payload)
         self.out.append(frames.SETTINGS_ACK)
 
     def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:

@@ -38,7 +38,11 @@ class Http2Server:
         self._listener: asyncio.Server | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._connections: set[Http2Protocol] = set()
+        self._released: set[Http2Protocol] = set()
+        """Connections whose clients were asked to open others."""
         self._stopping = False
+        self.on_closed: Callable[[], None] = _nothing
+        """Called when a connection has ended."""
         self.port = 0
         self.ended: Counter[str] = Counter()
         """Connections that ended for a failure, by its code."""
@@ -85,8 +89,23 @@ class Http2Server:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return len(self._connections)
+        """How many are open, those aside that were released."""
+        return len(self._connections - self._released)
+
+    async def release(self) -> None:
+        """Have the client of the connection with the fewest streams open another one (GOAWAY). This one ends with its
+        streams."""
+        kept = self._connections - self._released
+        if not kept:
+            return
+        one = min(kept, key=lambda one: one.connection.open)
+        self._released.add(one)
+        one.connection.drain(last=False)
+        await asyncio.sleep(_WARNING)
+        one.connection.drain(last=True)
+        while one in self._connections and one.connection.open:  # noqa: ASYNC110 - as in `_until_closed`
+            await asyncio.sleep(TICK)
+        one.close()
 
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, end what is left as UNAVAILABLE,
@@ -140,8 +159,10 @@ class Http2Server:
 
     def _on_closed(self, one: Http2Protocol) -> None:
         self._connections.discard(one)
+        self._released.discard(one)
         if (failure := one.connection.failure) is not None:
             self.ended[failure.code.name] += 1
+        self.on_closed()
 
     async def _tick(self) -> None:
         while True:
@@ -152,3 +173,7 @@ class Http2Server:
 
     def __repr__(self) -> str:
         return f"<Http2Server on port {self.port}, {len(self._connections)} connections>"
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

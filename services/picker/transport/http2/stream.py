@@ -11,7 +11,7 @@ import structlog
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Call, StatusCode
-from services.picker.transport.http2 import frames
+from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
 from services.picker.transport.http2.request_head import RequestHead
@@ -20,26 +20,10 @@ log = structlog.get_logger(__name__)
 
 _END_HEADERS = frames.END_HEADERS
 _END = frames.END_HEADERS | frames.END_STREAM
-_STATUS_200 = b"\x88"
-"""`:status: 200` is an entry of HPACK's static table."""
-
-
-def _literal(name: str, value: str) -> bytes:
-    """A header that isn't indexed (RFC 7541, section 6.2.2). Neither part is longer than what one byte tells."""
-    return b"\x00" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
-
-
-_ACCEPTS = _literal("grpc-accept-encoding", "identity,gzip")
-_RESPONSE = _STATUS_200 + _literal("content-type", "application/grpc") + _ACCEPTS
-_PLAIN_TEXT = _literal("content-type", "text/plain")
-_NOT_GRPC = b"this port serves gRPC: POST with content-type application/grpc\n"
-_STATUS = tuple(_literal("grpc-status", str(code)) for code in range(17))
 _EMPTY: deque[bytes | memoryview] = deque(maxlen=0)
 UPDATES_PER_FRAME = 10
 """WINDOW_UPDATE frames that a peer may send for each DATA frame that it gets."""
 _WHOLE_MESSAGE = frames.MESSAGE_FRAME.pack
-_MOST_DETAILS = 1024
-"""Bytes of a status message."""
 
 
 class Siblings(Protocol):
@@ -235,8 +219,8 @@ class Http2Stream:
 
     def _refuse(self, http_status: int) -> None:
         """Answer a request that isn't gRPC's, with a sentence if it fits."""
-        siblings, text = self._siblings, _NOT_GRPC
-        block = b"\x08\x03%d" % http_status + _PLAIN_TEXT
+        siblings, text = self._siblings, responses.NOT_GRPC
+        block = responses.refusal(http_status)
         if min(self.window, siblings.window) < len(text):
             siblings.out.append(frames.frame(frames.HEADERS, _END, self.id, block))
         else:
@@ -267,7 +251,7 @@ class Http2Stream:
         out = siblings.out
         if not self._head_sent:
             self._head_sent = self.answered = True
-            out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, _RESPONSE))
+            out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, responses.RESPONSE))
         size = len(message) + MESSAGE_HEAD_SIZE
         if size <= self.window and size <= siblings.window and size <= siblings.frame_limit and not self.pending:
             self.window -= size
@@ -297,11 +281,9 @@ class Http2Stream:
         """End the call: trailers follow what is pending."""
         if self._finishing is not None:
             return
-        trailers = _STATUS[status]
-        if details:
-            trailers += _long_literal(b"grpc-message", _percent_encoded(details))
+        trailers = responses.trailers(status, details)
         if not self._head_sent:
-            trailers = _RESPONSE + trailers
+            trailers = responses.RESPONSE + trailers
         self._head_sent = self.answered = True
         self._finishing = trailers
         if self.pending:
@@ -413,23 +395,3 @@ def _unzipped(data: bytes, most: int) -> bytes | None:
     except zlib.error:
         return None
     return content if reader.eof and len(content) <= most else None
-
-
-def _percent_encoded(text: str) -> bytes:
-    """A status message: printable ASCII but for `%`, all other bytes as `%XX`."""
-    shown = text.encode("utf-8", "replace")[:_MOST_DETAILS]
-    return b"".join(b"%c" % byte if 32 <= byte <= 126 and byte != 37 else b"%%%02X" % byte for byte in shown)
-
-
-def _long_literal(name: bytes, value: bytes) -> bytes:
-    """A header that isn't indexed, with a value of any length (RFC 7541, section 5.1)."""
-    size, length = len(value), b""
-    if size < 127:
-        length = bytes((size,))
-    else:
-        rest, length = size - 127, b"\x7f"
-        while rest >= 128:
-            length += bytes((rest & 0x7F | 0x80,))
-            rest >>= 7
-        length += bytes((rest,))
-    return b"\x00" + bytes((len(name),)) + name + length + value

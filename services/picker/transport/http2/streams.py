@@ -129,7 +129,21 @@ class Streams:
             self.block(stream)
             self.flush()
 
-    def set_stream_window(self, size: int) -> None:
+    def apply(self, settings: bytes) -> None:
+        """The payload of a SETTINGS frame. Raises ConnectionFailed."""
+        if len(settings) % frames.SETTING.size:
+            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
+        for number, value in frames.SETTING.iter_unpack(settings):
+            if number == frames.MAX_FRAME_SIZE:
+                if not frames.SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_LIMIT:
+                    raise violated(f"SETTINGS_MAX_FRAME_SIZE {value}")
+                self.frame_limit = value
+            elif number == frames.ENABLE_PUSH and value > 1:
+                raise violated(f"SETTINGS_ENABLE_PUSH {value}")
+            elif number == frames.INITIAL_WINDOW_SIZE:
+                self._set_stream_window(value)
+
+    def _set_stream_window(self, size: int) -> None:
         """The windows of all streams have changed. Raises ConnectionFailed."""
         if size > frames.LARGEST_WINDOW:
             raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {size}")

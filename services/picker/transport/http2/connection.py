@@ -281,6 +281,7 @@ class Http2Connection:
         if len(self._open) >= self._options.max_concurrent_streams:
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
         stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
+        stream.half_closed = flags & frames.END_STREAM != 0
         if not head.http_status:
             self._begin(stream, head)
         if flags & frames.END_STREAM:
@@ -348,7 +349,8 @@ class Http2Connection:
             self._lifetime.acknowledged = True
             return
         self._streams.apply(payload)
-        self.out.append(frames.SETTINGS_ACK)
+        self.out.append(frames.SETTINGS_ACK)  # first: RFC 9113, section 6.5.3
+        self._streams.flush()
 
     def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
         raise violated("PUSH_PROMISE from a client")

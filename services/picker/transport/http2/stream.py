@@ -218,16 +218,11 @@ class Http2Stream:
             call.half_close()
 
     def _refuse(self, http_status: int) -> None:
-        """Answer a request that isn't gRPC's, with a sentence if it fits."""
-        siblings, text = self._siblings, responses.NOT_GRPC
-        block = responses.refusal(http_status)
-        if min(self.window, siblings.window) < len(text):
-            siblings.out.append(frames.frame(frames.HEADERS, _END, self.id, block))
-        else:
-            siblings.window -= len(text)
-            siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, block))
-            siblings.out.append(frames.frame(frames.DATA, frames.END_STREAM, self.id, text))
-        self._end(b"")
+        """Answer a request that isn't gRPC's."""
+        self._siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, responses.refusal(http_status)))
+        self._head_sent = self.answered = True
+        self._finishing = b""
+        self._queue((memoryview(responses.NOT_GRPC),), len(responses.NOT_GRPC))
 
     def _credit(self) -> None:
         if self._paused or self.half_closed or not self._received:
@@ -260,16 +255,16 @@ class Http2Stream:
             out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
         else:
-            self._queue(message, size)
+            self._queue((MESSAGE_HEAD.pack(0, len(message)), memoryview(message)), size)
         if not siblings.watched:
             siblings.wake()
 
-    def _queue(self, message: bytes, size: int) -> None:
+    def _queue(self, pieces: tuple[bytes | memoryview, ...], size: int) -> None:
         """Send what the windows allow; the rest waits."""
         siblings = self._siblings
         if not self.pending:
             self._pending, self.blocked_since = deque(), siblings.now
-        self._pending += (MESSAGE_HEAD.pack(0, len(message)), memoryview(message))
+        self._pending += pieces
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
             self.flush()
@@ -315,7 +310,9 @@ class Http2Stream:
             siblings.window -= size
             siblings.updates += UPDATES_PER_FRAME
             self.blocked_since = siblings.now
-            siblings.out.append(frames.HEAD.pack(size >> 16, size & 0xFFFF, frames.DATA, 0, self.id))
+            ends = not self.pending and self._finishing == b""  # what isn't a call has no trailers
+            flags = frames.END_STREAM if ends else 0
+            siblings.out.append(frames.HEAD.pack(size >> 16, size & 0xFFFF, frames.DATA, flags, self.id))
             siblings.out += payload
             if not self.pending and self._finishing is not None:
                 self._end(self._finishing)
@@ -359,7 +356,7 @@ class Http2Stream:
         if call is not None:
             try:
                 call.end()
-            except Exception:  # noqa: BLE001 - the top of a call: the others go on
+            except Exception:  # the top of a call: the others go on
                 log.exception("grpc.call_failed", path=self.head.path)
 
     def _tell_drained(self) -> None:

@@ -130,7 +130,7 @@ class Streams:
             self.flush()
 
     def apply(self, settings: bytes) -> None:
-        """The payload of a SETTINGS frame. Raises ConnectionFailed."""
+        """The payload of a SETTINGS frame; what it allows waits for `flush`. Raises ConnectionFailed."""
         if len(settings) % frames.SETTING.size:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
         for number, value in frames.SETTING.iter_unpack(settings):
@@ -154,7 +154,6 @@ class Streams:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
             if stream.pending:
                 self.block(stream)
-        self.flush()
 
     # Time
 

@@ -1,4 +1,7 @@
-"""A client of one connection without sockets: it says bytes and hears frames. Time stands still unless a test moves it."""
+"""A client of one connection without sockets: it says bytes and hears frames.
+
+Time stands still unless a test moves it.
+"""
 
 import struct
 from collections.abc import Callable, Iterable
@@ -89,9 +92,7 @@ def request(**changes: str | None) -> list[tuple[str, str]]:
 
 def block(headers: Iterable[tuple[str, str]] = REQUEST) -> bytes:
     """A header block that leaves the table as it is."""
-    encoder = Encoder()
-    encoder.header_table_size = 0
-    return encoder.encode(list(headers)).lstrip(b"\x20")
+    return Encoder().encode([(name, value, True) for name, value in headers])
 
 
 def headers(stream: int, flags: int = END_HEADERS, fields: Iterable[tuple[str, str]] = REQUEST) -> bytes:
@@ -193,7 +194,6 @@ class Peer:
         """The headers of a frame, each decoded once and in order."""
         return {str(name): str(value) for name, value in self.decoder.decode(one.payload)}
 
-    @property
     def failure(self) -> ErrorCode | None:
         """The code of the GOAWAY that ended the connection."""
         if self.connection.failure is None:

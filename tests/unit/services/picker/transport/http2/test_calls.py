@@ -84,9 +84,11 @@ def test_a_request_that_isnt_grpc_gets_an_http_status_and_a_sentence(changes: di
         assert peer.decode(heard[0]) == {":status": status, "content-type": "text/plain"}
         assert b"this port serves gRPC" in peer.data()
         assert (heard[-1].flags & END_STREAM, peer.connection.open, peer.calls) == (END_STREAM, 0, [])
-    narrow = Peer(sets={4: 0})
+    narrow = Peer(sets={4: 1})
     heard = narrow.say(headers(1, END, request(**changes)))
-    assert [(one.kind, one.flags) for one in heard] == [(HEADERS, END)]
+    assert [(one.kind, one.flags, len(one.payload)) for one in heard[1:]] == [(DATA, 0, 1)]
+    (rest,) = narrow.say(frame(8, 0, 1, (1000).to_bytes(4, "big")))
+    assert (rest.flags, narrow.data(), narrow.connection.open) == (END_STREAM, peer.data(), 0)
 
 
 def test_a_status_message_is_percent_encoded_and_cut() -> None:

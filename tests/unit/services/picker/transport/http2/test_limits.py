@@ -76,6 +76,7 @@ CONTROLS = RATE * BURST - 2
 """Control frames that pass after the preface's two SETTINGS."""
 EXCUSED = 4
 """Frames that may have been under way for a stream that the server has ended."""
+ENDED_EARLY = headers(1, END_HEADERS, request(path="/test.Test/begin"))
 OPEN = headers(1, END_HEADERS, request(path="/test.Test/Silent"))
 FLOODS = {
     "rapid reset, CVE-2023-44487": Flood(rapid_resets, RATE * BURST),
@@ -96,7 +97,7 @@ FLOODS = {
     "empty DATA": Flood(lambda: repeated(data(1, b"")), CONTROLS, before=OPEN),
     "DATA of padding alone": Flood(lambda: repeated(data(1, b"", pad=9)), CONTROLS, before=OPEN),
     "empty DATA of a stream that the server has ended": Flood(
-        lambda: repeated(data(1, b"")), CONTROLS + EXCUSED, before=headers(1, END_HEADERS, request(path="/test.Test/begin"))
+        lambda: repeated(data(1, b"")), CONTROLS + EXCUSED, before=ENDED_EARLY
     ),
     "RST_STREAM of a stream that the server has ended": Flood(
         lambda: repeated(reset(1)), CONTROLS + EXCUSED, before=headers(1, fields=request(path="/test.Test/begin"))
@@ -105,7 +106,7 @@ FLOODS = {
         lambda: repeated(reset(1)), CONTROLS, before=headers(1, END_HEADERS | END_STREAM)
     ),
     "HEADERS of a stream that the server has ended": Flood(
-        lambda: repeated(headers(1)), CONTROLS + EXCUSED, before=headers(1, END_HEADERS, request(path="/test.Test/begin"))
+        lambda: repeated(headers(1)), CONTROLS + EXCUSED, before=ENDED_EARLY
     ),
     "WINDOW_UPDATE": Flood(lambda: repeated(window_update(0, 1)), 1000 + CONTROLS),
 }
@@ -119,11 +120,11 @@ def test_a_flood_ends_the_connection(name: str) -> None:
     passed = 0
     for piece in flood.pieces():
         peer.say(piece)
-        if peer.failure is not None:
+        if peer.failure() is not None:
             break
         passed += 1
         assert passed <= flood.passes, "it goes on"
-    assert (peer.failure, passed) == (flood.code, flood.passes)
+    assert (peer.failure(), passed) == (flood.code, flood.passes)
     assert peer.connection.open == 0
     assert all(call.ends == 1 for call in peer.calls)
 
@@ -136,14 +137,14 @@ def test_what_comes_at_the_allowed_rate_goes_on_for_ever(name: str) -> None:
     for _, piece in zip(range(20 * BURST), flood.pieces(), strict=False):
         peer.now += 1.01 / RATE
         peer.say(piece)
-    assert peer.failure is None
+    assert peer.failure() is None
 
 
 def test_streams_that_were_answered_may_be_reset_without_limit() -> None:
     peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE))
     for stream in range(1, 200, 2):
         peer.say(headers(stream), data(stream, message(b"hello")), reset(stream))
-    assert (peer.failure, [call.ends for call in peer.calls]) == (None, [1] * 100)
+    assert (peer.failure(), [call.ends for call in peer.calls]) == (None, [1] * 100)
 
 
 # Header blocks
@@ -181,7 +182,7 @@ def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
     said, code = BLOCKS[name]
     peer = Peer()
     peer.say(said)
-    assert (peer.failure, peer.calls) == (code, [])
+    assert (peer.failure(), peer.calls) == (code, [])
 
 
 def test_header_blocks_up_to_the_limits_pass() -> None:
@@ -191,7 +192,7 @@ def test_header_blocks_up_to_the_limits_pass() -> None:
     peer.say(frame(CONTINUATION, END_HEADERS, 1, pieces[-1]))
     peer.say(headers(3, fields=[*request(path="/test.Test/Silent"), ("x-long", "x" * 15_000)]))
     peer.say(frame(HEADERS, END_HEADERS, 5, b"\x20\x3f\xe1\x1f" + HEAD))
-    assert (peer.failure, len(peer.calls)) == (None, 3)
+    assert (peer.failure(), len(peer.calls)) == (None, 3)
 
 
 @pytest.mark.parametrize("size", [OPTIONS.max_frame_size, OPTIONS.max_frame_size + 1])
@@ -199,19 +200,19 @@ def test_a_frame_beyond_the_limit_ends_the_connection_before_it_has_come(size: i
     peer = Peer()
     peer.call("Silent")
     peer.say(frame(DATA, 0, 1, bytes(size))[:9])
-    assert peer.failure == (None if size == OPTIONS.max_frame_size else ErrorCode.FRAME_SIZE_ERROR)
+    assert peer.failure() == (None if size == OPTIONS.max_frame_size else ErrorCode.FRAME_SIZE_ERROR)
 
 
 def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> None:
     peer = Peer(structs.replace(OPTIONS, max_concurrent_streams=2))
     peer.say(headers(1), headers(3), headers(5), data(5, message(b"late")))
-    assert (peer.resets(), peer.failure, peer.connection.open) == ({5: ErrorCode.REFUSED_STREAM}, None, 2)
+    assert (peer.resets(), peer.failure(), peer.connection.open) == ({5: ErrorCode.REFUSED_STREAM}, None, 2)
     peer.say(data(1, message(b"a"), END_STREAM))
     peer.say(headers(7), data(7, message(b"b"), END_STREAM))
     assert (peer.status(1)[0], peer.status(7)[0]) == (StatusCode.OK, StatusCode.OK)
     for stream in range(9, 3009, 2):  # a client may know the limit too late
         peer.say(headers(stream))
-    assert peer.failure is None
+    assert peer.failure() is None
 
 
 # Messages
@@ -244,7 +245,7 @@ def test_a_message_beyond_a_limit_ends_its_call(name: str, cut: int) -> None:
     peer.say(data(1, b"", END_STREAM))
     assert peer.status()[0] == status
     assert [len(call.messages) for call in peer.calls] == [int(status is StatusCode.OK)]
-    assert (peer.calls[0].ends, peer.memory.used, peer.connection.open, peer.failure) == (1, 0, 0, None)
+    assert (peer.calls[0].ends, peer.memory.used, peer.connection.open, peer.failure()) == (1, 0, 0, None)
 
 
 def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:

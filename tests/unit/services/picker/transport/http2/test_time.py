@@ -37,9 +37,9 @@ def test_a_handshake_that_takes_too_long_ends_the_connection(said: bytes) -> Non
     for at in range(len(said)):
         peer.say(said[at : at + 1])
     peer.wait(OPTIONS.handshake_timeout)
-    assert peer.failure is None
+    assert peer.failure() is None
     peer.wait(OPTIONS.handshake_timeout + 0.1)
-    assert peer.failure is ErrorCode.SETTINGS_TIMEOUT
+    assert peer.failure() is ErrorCode.SETTINGS_TIMEOUT
     assert all(call.ends == 1 for call in peer.calls)
 
 
@@ -48,7 +48,7 @@ def test_a_handshake_in_time_is_enough() -> None:
     peer.now = 9.0
     peer.say(PREFACE, settings(), frame(SETTINGS, ACK, 0))
     peer.wait(1e9)
-    assert peer.failure is None
+    assert peer.failure() is None
 
 
 def test_a_connection_without_streams_is_closed_after_a_while() -> None:
@@ -56,12 +56,12 @@ def test_a_connection_without_streams_is_closed_after_a_while() -> None:
     peer.wait(99.0)
     peer.call("Silent")
     peer.wait(1000.0)
-    assert peer.failure is None
+    assert peer.failure() is None
     peer.say(reset(1))
     peer.wait(1100.0)
-    assert peer.failure is None
+    assert peer.failure() is None
     peer.wait(1100.1)
-    assert peer.failure is ErrorCode.NO_ERROR
+    assert peer.failure() is ErrorCode.NO_ERROR
 
 
 @pytest.mark.parametrize("streams", [0, 1])
@@ -78,7 +78,7 @@ def test_a_silent_peer_is_asked_and_given_up_if_it_doesnt_answer(streams: int) -
     assert peer.wait(69.8) == []
     assert [one.kind for one in peer.wait(69.9)] == [PING]
     peer.wait(80.0)
-    assert peer.failure is ErrorCode.NO_ERROR
+    assert peer.failure() is ErrorCode.NO_ERROR
     assert all(call.ends == 1 for call in peer.calls)
 
 
@@ -116,12 +116,12 @@ def test_a_peer_that_leaves_its_window_closed_is_given_up(window: str) -> None:
     call.stream.send(bytes(70_000))
     call.stream.finish()
     peer.wait(1000.0 + OPTIONS.stall_timeout)
-    assert peer.failure is None
+    assert peer.failure() is None
     peer.say(window_update(0 if window == "connection" else 1, 1))  # a byte is progress
     peer.wait(1000.0 + 2 * OPTIONS.stall_timeout)
-    assert peer.failure is None
+    assert peer.failure() is None
     peer.wait(1000.1 + 2 * OPTIONS.stall_timeout)
-    assert (peer.failure, peer.connection.open) == (ErrorCode.ENHANCE_YOUR_CALM, 0)
+    assert (peer.failure(), peer.connection.open) == (ErrorCode.ENHANCE_YOUR_CALM, 0)
 
 
 def test_a_peer_that_reads_slowly_is_served() -> None:
@@ -131,4 +131,4 @@ def test_a_peer_that_reads_slowly_is_served() -> None:
     for at in range(1, 106):
         peer.wait(at * (OPTIONS.stall_timeout - 1))
         peer.say(window_update(1, 1))
-    assert (peer.data(), peer.failure) == (message(bytes(100)), None)
+    assert (peer.data(), peer.failure()) == (message(bytes(100)), None)

@@ -82,6 +82,7 @@ async def calling(
     await server.stop(0)
 
 
+@pytest.mark.parametrize("transport", ["grpcio"], indirect=True)
 async def test_neither_a_message_nor_its_answers_stay_while_a_response_is_awaited() -> None:
     async with calling(Answering) as (server, stream):
         call = stream()

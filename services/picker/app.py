@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,16 @@ from prometheus_client import Gauge
 from services.picker.admin.decisions import DecisionRing, decision_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
+from services.picker.admin.prefix_metrics import PrefixMetrics
 from services.picker.alarm import Alarm
 from services.picker.extproc.events import Limits
 from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
+from services.picker.prefix_sharing import PrefixSharing
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
@@ -157,7 +161,21 @@ class PickerService(Service):
             interval=settings.load_interval,
             heartbeat=settings.load_heartbeat,
         )
+        self.prefixes = PrefixSharing(
+            self.bus,
+            self._subjects,
+            self._pool,
+            self.id,
+            self.view,
+            synced=lambda: self.replica.synced,
+            interval=settings.prefix_interval,
+            wait=settings.prefix_wait,
+        )
+        self.registry.register(PrefixMetrics(self.prefixes.peers, self.prefixes.incompatible, time.monotonic))
+        self._share_prefixes(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
+        self.readiness.require("prefixes", self.prefixes.readiness)
+        self.readiness.mention("prefixes", self.prefixes.note)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
@@ -191,10 +209,14 @@ class PickerService(Service):
         await self.grpc.start()
         await self.health.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
+        await self.prefixes.start()
         await self.replica.start()
         await self.frames.start()
         await self.bus.start()
         self.spawn(self._load.run(), "load")
+        self.spawn(self.prefixes.run(), "prefixes")
+        self.spawn(self.prefixes.join(), "prefixes of others")
+        self.spawn(self.prefixes.answer(), "prefixes for others")
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
         self.spawn(self.config.run(), "configuration")
@@ -256,6 +278,7 @@ class PickerService(Service):
             "peers": sorted(self.view.in_flight.peers()),
             "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
             "flow_control": self.flow.state(),
+            "prefixes": self.prefixes.state(),
             "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
 
@@ -296,6 +319,15 @@ class PickerService(Service):
     def _configure_flow(self, pipeline: Pipeline) -> None:
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
 
+    def _share_prefixes(self, pipeline: Pipeline) -> None:
+        """Hashes are those of the first producer that makes any."""
+        producers = pipeline.director.scheduler.producers
+        maker = next((one for one in producers if isinstance(one, ApproxPrefixProducer)), None)
+        if maker is not None and self._settings.share_prefixes:
+            self.prefixes.configure(maker.hashing, partial(maker.capacity, self.view))
+        else:
+            self.prefixes.configure("", self.view.prefixes.capacity_of)
+
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
         if not self._settings.config_file:
@@ -305,6 +337,7 @@ class PickerService(Service):
         """Replace the configuration. Its endpoint extractors begin with all endpoints."""
         pipeline = self._build(config)
         self._configure_flow(pipeline)
+        self._share_prefixes(pipeline)
         self.handler.pipeline = pipeline
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()

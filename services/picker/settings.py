@@ -165,6 +165,19 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     load_heartbeat: Annotated[
         PositiveDuration, Meta(description="longest interval between two publications of the load in flight")
     ] = 0.5
+    share_prefixes: Annotated[
+        bool, Meta(description="share with the other pickers where prompts' prefixes were placed")
+    ] = True
+    prefix_interval: Annotated[
+        PositiveDuration, Meta(description="longest time until prefix placements are published")
+    ] = 0.02
+    prefix_wait: Annotated[
+        Duration,
+        Meta(
+            description="longest time for which a starting picker isn't ready because it waits for the prefix "
+            "placements of other pickers"
+        ),
+    ] = 5.0
     drain_delay: Annotated[
         Duration,
         Meta(

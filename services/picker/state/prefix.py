@@ -5,26 +5,57 @@ prefix. The index maps a hash to the set of endpoints that hold it, as an int wi
 is one dictionary look-up and one AND a block, however many endpoints there are. Each endpoint's blocks are bounded by a
 least-recently-used order in which a prompt's first blocks are the youngest, because without them the rest is worth
 nothing.
+
+Several pickers fill one index between them. Each block of an endpoint knows how many of this picker's placements stand
+behind it, and which pickers have announced it (`services.picker.state.prefix_origins`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from struct import iter_unpack
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import xxhash
 
-from services.picker.state.histogram import Histogram
+from services.picker.state.holders import LAST, Holders
 from services.picker.state.layout import Floats, Layout, Rows
+from shared.bus.columns import server_hash
 
+HASHING = 1
+"""The version of `block_hashes`, its seeds, and the bytes of prompts that parsers make. Pickers of one version share
+their placements, so whatever changes a hash changes this."""
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
-RATIOS = tuple(tenth / 10 for tenth in range(11))
-"""Upper bounds of shares of a prompt; the Go original's."""
-SIZES = (0.0, *(float(1 << power) for power in range(4, 17)))
-"""Upper bounds of bytes; the Go original's."""
+CONVERTED_SWEEP = 10_000
+"""Blocks at which one `sweep` looks for marks that are to be replaced; most have others."""
+CONVERSION_STEP = 1000
 FEW = 8
 """Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
+TURNS = 4
+"""A block in use is announced again whenever so many parts of its endpoint's blocks have been replaced: peers would
+forget it otherwise."""
+MOST_UNKNOWN = 1000
+"""Servers that peers name and the layout doesn't have, of which placements are kept for a while."""
+UNKNOWN_SWEEPS = 40
+"""Sweeps until those are dropped: ten seconds."""
+
+# A block's state, from the lowest bit: own placements, turn, marks of the pickers that have announced it.
+_OWN = (1 << 32) - 1
+_TURN_AT = 32
+_TURN = 0xFF << _TURN_AT
+_NOT_TURN = ~_TURN
+_MARKS_AT = 40
+MOST_MARKS = 64
+MARKS = tuple(1 << (_MARKS_AT + bit) for bit in range(MOST_MARKS))
+"""One for each picker that announces blocks."""
+ANNOUNCED, FORMER = MARKS[:2]
+"""The mark of this picker, and that of pickers that can't take back what they have announced."""
+
+
+def marks_of(states: Iterable[int]) -> list[int]:
+    """The marks in states of blocks: bit i is `MARKS[i]`."""
+    return [state >> _MARKS_AT for state in states]
 
 
 def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) -> list[int]:
@@ -35,28 +66,13 @@ def block_hashes(prompt: bytes, block_bytes: int, seed: bytes, max_blocks: int) 
     """
     digest = xxhash.xxh3_64_intdigest
     end = min(len(prompt), block_bytes * max_blocks) if max_blocks else len(prompt)
+    whole = end - end % block_bytes
     last = digest(seed)
-    hashes: list[int] = []
-    for start in range(0, end, block_bytes):
-        last = digest(prompt[start : start + block_bytes], last)
-        hashes.append(last)
+    blocks = iter_unpack(f"{block_bytes}s", memoryview(prompt)[:whole])
+    hashes = [last := digest(block, last) for (block,) in blocks]
+    if whole < end:
+        hashes.append(digest(prompt[whole:end], last))
     return hashes
-
-
-class PrefixHits:
-    """Metrics of how much of each prompt its endpoint already held. They outlive configurations, as the index does."""
-
-    def __init__(self) -> None:
-        self.plugin = ""
-        """The plugin that used the index last."""
-        self.ratios = Histogram(RATIOS)
-        self.bytes = Histogram(SIZES)
-
-    def add(self, plugin: str, matched: int, blocks: int, block_bytes: int) -> None:
-        """Count a prompt of `blocks` blocks, at least 1, of which the chosen endpoint holds the first `matched`."""
-        self.plugin = plugin
-        self.ratios.observe(matched / blocks)
-        self.bytes.observe(matched * block_bytes)
 
 
 class PrefixIndex(Protocol):
@@ -78,17 +94,47 @@ class PrefixIndex(Protocol):
         ...
 
 
+class Change(NamedTuple):
+    """What this picker has to tell its peers."""
+
+    server: int
+    """`server_hash` of the endpoint."""
+    withdrawn: bool
+    """The endpoint doesn't hold the blocks after all."""
+    blocks: list[int]
+    """The oldest first."""
+
+
 class LruPrefixIndex(PrefixIndex):
     """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
     def __init__(self) -> None:
-        self._holders: dict[int, int] = {}
+        self.changes: list[Change] | None = None
+        """What this picker has placed and withdrawn; None while nobody wants to know."""
+        self.capacity_of: Callable[[int | None], int] = lambda _row: 31_250
+        """Blocks that the endpoint in a row holds, or one without a row; for blocks that peers announce."""
+        self._holders = Holders()
         self._slots: dict[str, int] = {}
+        self._servers: dict[int, int] = {}
+        """Slots by server, those without a row included."""
+        self._server_of_slot: list[int] = []
+        self._unknown: dict[int, int] = {}
+        """Servers that aren't in the layout, and how many sweeps they stay."""
         self._blocks: list[dict[int, int]] = []
-        """Each slot's hashes, least recently used first, and how many `add`s stand behind each."""
+        """Each slot's hashes, least recently used first, and their states."""
+        self._bits: list[int] = []
+        """Each slot's bit: the same object for all blocks that it holds alone."""
+        self._turns: list[int] = []
+        self._replaced: list[int] = []
+        """Blocks that are new since a slot's turn began."""
+        self._capacities: dict[int, int] = {}
+        """Blocks that slots hold, as asked since the last sweep or layout."""
         self._free: list[int] = []
         self._retired: list[int] = []
+        self._conversions: list[tuple[Iterator[int], Callable[[], None]]] = []
         self._layout = Layout()
+        self._ids: dict[int, str] = {}
+        """The layout's endpoints by server."""
         self._row_of_slot: list[int] = []
         self._rows: Rows | None = None
         """The same as an array, made when many are looked up at once."""
@@ -97,56 +143,71 @@ class LruPrefixIndex(PrefixIndex):
 
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their blocks."""
-        _, there = layout.moved_from(self._layout)
-        gone = np.ones(len(self._layout), np.bool_)
-        gone[there] = False
+        here, there = layout.moved_from(self._layout)
+        gone, new = np.ones(len(self._layout), np.bool_), np.ones(len(layout), np.bool_)
+        gone[there], new[here] = False, False
         for row in np.flatnonzero(gone).tolist():
-            slot = self._slots.pop(self._layout.endpoints[row].id, None)
+            endpoint = self._layout.endpoints[row]
+            self._ids.pop(server_hash(endpoint), None)
+            slot = self._slots.pop(endpoint.id, None)
             if slot is not None:
+                del self._servers[self._server_of_slot[slot]]
                 self._retired.append(slot)
                 self._live ^= 1 << slot
         self._layout = layout
         self._rows = None
+        self._capacities.clear()
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
+        for row in np.flatnonzero(new).tolist():
+            endpoint = layout.endpoints[row]
+            server = server_hash(endpoint)
+            self._ids[server] = endpoint.id
+            if self._unknown.pop(server, None) is not None:
+                self._place(self._servers[server], endpoint.id, row)
 
     def match(self, hashes: Sequence[int]) -> Floats:
         counts = np.zeros(len(self._layout))
-        alive = self._live
-        holders = self._holders.get
-        depth = 0
-        for block in hashes:
-            still = alive & holders(block, 0)
-            if still != alive:
-                if depth:
-                    self._fill(counts, alive ^ still, depth)
-                alive = still
-                if not alive:
-                    return counts
-            depth += 1
-        if depth:
-            self._fill(counts, alive, depth)
+        for bits, depth in self._holders.depths(hashes, self._live):
+            self._fill(counts, bits, depth)
         return counts
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
         slot = self._slot(endpoint_id)
         if slot is None:
             return
-        bit = 1 << slot
-        blocks = self._blocks[slot]
-        holders = self._holders
-        for block in reversed(hashes):
-            if block in blocks:
-                blocks[block] = blocks.pop(block) + 1
+        blocks, shards = self._blocks[slot], self._holders.shards
+        pop, bit, turn = blocks.pop, self._bits[slot], self._turns[slot]
+        first = ANNOUNCED | turn | 1
+        new: list[int] = []
+        told: list[int] = []
+        rest = reversed(hashes)
+        for block in rest:
+            state = pop(block, 0)
+            if not state:
+                blocks[block] = first
+                shard = shards[block & LAST]
+                if (held := shard.setdefault(block, bit)) is not bit:
+                    shard[block] = held | bit
+                new.append(block)
+            elif state & _TURN != turn:
+                blocks[block] = (state & _NOT_TURN | turn | ANNOUNCED) + 1
+                told.append(block)
             else:
-                blocks[block] = 1
-                holders[block] = holders.get(block, 0) | bit
-        if len(blocks) > capacity:
-            # found in one go: looking for a dict's first key again and again costs more each time
-            oldest = list(islice(blocks, len(blocks) - capacity))
-            for block in oldest:
-                del blocks[block]
-            self._drop(oldest, bit)
+                blocks[block] = state + 1
+                break  # in use in this turn, and so are those before it, which every use of it has used
+        for block in rest:
+            state = pop(block, 0)
+            if state:
+                blocks[block] = state + 1
+            else:
+                blocks[block] = first
+                self._holders.add(block, bit)
+                new.append(block)
+        if new:
+            self._grown(slot, len(new), capacity)
+        if self.changes is not None and (new or told):
+            self.changes.append(Change(self._server_of_slot[slot], False, new + told))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
         slot = self._slots.get(endpoint_id)
@@ -154,26 +215,96 @@ class LruPrefixIndex(PrefixIndex):
             return
         blocks = self._blocks[slot]
         gone: list[int] = []
+        withdrawn: list[int] = []
         for block in hashes:
-            count = blocks.get(block, 0)
-            if count > 1:
-                blocks[block] = count - 1
-            elif count:
+            state = blocks.get(block, 0)
+            if not state & _OWN:
+                continue
+            state -= 1
+            if not state & _OWN and state & ANNOUNCED:
+                state ^= ANNOUNCED
+                withdrawn.append(block)
+            if state & _OWN or state >> _MARKS_AT:
+                blocks[block] = state
+            else:
                 del blocks[block]
                 gone.append(block)
-        self._drop(gone, 1 << slot)
+        self._holders.drop(gone, 1 << slot)
+        if withdrawn and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], True, withdrawn))
+
+    # What peers announce
+
+    def hold(self, server: int, blocks: Sequence[int], marks: Iterable[int]) -> None:
+        """Pickers, by their marks, have announced that a server holds these blocks; the oldest first."""
+        slot = self._slot_of(server)
+        if slot is None:
+            return
+        states, shards = self._blocks[slot], self._holders.shards
+        pop, bit, turn = states.pop, self._bits[slot], self._turns[slot]
+        new = last = first = 0
+        for block, mark in zip(blocks, marks, strict=False):
+            state = pop(block, 0)
+            if state:
+                states[block] = state & _NOT_TURN | turn | mark
+            else:
+                if mark != last:  # equal states are one object
+                    last, first = mark, mark | turn
+                states[block] = first
+                shard = shards[block & LAST]
+                if (held := shard.setdefault(block, bit)) is not bit:
+                    shard[block] = held | bit
+                new += 1
+        if new:
+            self._grown(slot, new, self._capacities.get(slot) or self._capacity(slot))
+
+    def withdraw(self, server: int, blocks: Iterable[int], mark: int) -> None:
+        """A picker takes back what it has announced. Blocks stay that others have announced, and those behind which
+        this picker stands, which it then announces."""
+        slot = self._servers.get(server)
+        if slot is not None:
+            self._unmark(slot, blocks, mark, 0)
+
+    def convert(self, mark: int, into: int, done: Callable[[], None]) -> None:
+        """Replace a mark, which nobody uses any more, by another one or none (0), little by little; then `done`."""
+        self._conversions.append((self._converted(mark, into), done))
+
+    def servers(self) -> list[int]:
+        """The layout's servers of which blocks are known."""
+        return [server for server in self._servers if server not in self._unknown]
+
+    def states(self, server: int) -> tuple[list[int], list[int]]:
+        """(blocks that a server holds, the oldest first; their states, whose marks `marks_of` takes out)."""
+        slot = self._servers.get(server)
+        return ([], []) if slot is None else (list(self._blocks[slot]), list(self._blocks[slot].values()))
 
     def sweep(self, budget: int = RETIRED_SWEEP) -> None:
-        """Remove up to `budget` blocks of endpoints that have gone; called from time to time."""
+        """Remove up to `budget` blocks of endpoints that have gone, and go on with conversions; called from time to
+        time."""
+        self._capacities.clear()
+        for server in list(self._unknown):
+            self._unknown[server] -= 1
+            if not self._unknown[server]:
+                del self._unknown[server]
+                self._retired.append(self._servers.pop(server))
         while self._retired and budget > 0:
             slot = self._retired[-1]
             blocks = self._blocks[slot]
             bit = 1 << slot
             gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
-            self._drop(gone, bit)
+            self._holders.drop(gone, bit)
             budget -= len(gone)
             if not blocks:
                 self._free.append(self._retired.pop())
+        left = CONVERTED_SWEEP
+        while self._conversions and left > 0:
+            steps, done = self._conversions[0]
+            seen = next(steps, None)
+            if seen is None:
+                del self._conversions[0]
+                done()
+            else:
+                left -= seen
 
     @property
     def held(self) -> int:
@@ -194,27 +325,93 @@ class LruPrefixIndex(PrefixIndex):
             row = self._layout.index.get(endpoint_id)
             if row is None:
                 return None  # it has gone since the pick
-            if self._free:
-                slot = self._free.pop()
-            else:
-                slot = len(self._blocks)
-                self._blocks.append({})
-                self._row_of_slot.append(0)
-            self._slots[endpoint_id] = slot
-            self._row_of_slot[slot] = row
-            self._rows = None
-            self._live |= 1 << slot
+            slot = self._new_slot(server_hash(self._layout.endpoints[row]))
+            self._place(slot, endpoint_id, row)
         return slot
 
-    def _drop(self, gone: Sequence[int], bit: int) -> None:
-        """The slot with this bit holds these blocks no longer."""
-        holders = self._holders
-        for block in gone:
-            left = holders[block] ^ bit
-            if left:
-                holders[block] = left
-            else:
-                del holders[block]
+    def _slot_of(self, server: int) -> int | None:
+        """The slot of a server, which the layout may not have yet; None if there are too many of those."""
+        slot = self._servers.get(server)
+        if slot is None:
+            if server in self._ids:
+                return self._slot(self._ids[server])
+            if len(self._unknown) >= MOST_UNKNOWN:
+                return None
+            slot = self._new_slot(server)
+            self._unknown[server] = UNKNOWN_SWEEPS
+        return slot
+
+    def _capacity(self, slot: int) -> int:
+        unknown = self._server_of_slot[slot] in self._unknown
+        capacity = self._capacities[slot] = max(self.capacity_of(None if unknown else self._row_of_slot[slot]), 1)
+        return capacity
+
+    def _new_slot(self, server: int) -> int:
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = len(self._blocks)
+            self._blocks.append({})
+            self._bits.append(1 << slot)
+            for column in (self._server_of_slot, self._turns, self._replaced, self._row_of_slot):
+                column.append(0)
+        self._turns[slot] = self._replaced[slot] = 0
+        self._server_of_slot[slot] = server
+        self._servers[server] = slot
+        return slot
+
+    def _place(self, slot: int, endpoint_id: str, row: int) -> None:
+        """The slot is that of an endpoint in this row of the layout."""
+        self._slots[endpoint_id] = slot
+        self._row_of_slot[slot] = row
+        self._rows = None
+        self._live |= 1 << slot
+
+    def _grown(self, slot: int, count: int, capacity: int) -> None:
+        """So many blocks are new: those are forgotten that are too many, and the next turn may begin."""
+        blocks = self._blocks[slot]
+        self._replaced[slot] += count
+        if self._replaced[slot] * TURNS > capacity:
+            self._replaced[slot] = 0
+            self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN
+        if len(blocks) > capacity:
+            # found in one go: looking for a dict's first key again and again costs more each time
+            oldest = list(islice(blocks, len(blocks) - capacity))
+            for block in oldest:
+                del blocks[block]
+            self._holders.drop(oldest, 1 << slot)
+
+    def _unmark(self, slot: int, blocks: Iterable[int], mark: int, into: int) -> None:
+        """Replace a mark of these blocks by another one or none."""
+        states = self._blocks[slot]
+        gone: list[int] = []
+        told: list[int] = []
+        for block in blocks:
+            state = states.get(block, 0)
+            if not state & mark:
+                continue
+            state = state ^ mark | into
+            if not state >> _MARKS_AT:
+                if not state & _OWN:
+                    del states[block]
+                    gone.append(block)
+                    continue
+                state |= ANNOUNCED
+                told.append(block)
+            states[block] = state
+        self._holders.drop(gone, 1 << slot)
+        if told and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], False, told))
+
+    def _converted(self, mark: int, into: int) -> Iterator[int]:
+        """Replace a mark everywhere, in steps; how many blocks each step has looked at."""
+        for server in list(self._servers):
+            blocks, _ = self.states(server)
+            for start in range(0, len(blocks), CONVERSION_STEP):
+                step, slot = blocks[start : start + CONVERSION_STEP], self._servers.get(server)
+                if slot is not None:
+                    self._unmark(slot, step, mark, into)
+                yield len(step)
 
     def _fill(self, counts: Floats, bits: int, depth: int) -> None:
         """Put the depth where the slots whose bits are set have their rows."""

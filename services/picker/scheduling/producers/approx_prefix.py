@@ -95,7 +95,7 @@ class ApproxPrefixProducer(Producer):
         return [former_size(name, size, tokens) for name, size in former.items() if size]
 
     def produce(self, cycle: Cycle) -> None:
-        block = self._block_tokens(cycle)
+        block = self._block_tokens(cycle.view)
         content = cycle.request.content
         seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
         hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
@@ -124,13 +124,24 @@ class ApproxPrefixProducer(Producer):
 
         return served_by
 
+    @property
+    def hashing(self) -> str:
+        """What the hashes of prompts depend on, apart from what their servers report."""
+        return f"autoTune {self._auto_tune}, {self._block} tokens"
+
+    def capacity(self, view: View, row: int | None) -> int:
+        """Blocks that the endpoint in this row holds, or one without a row."""
+        if row is None:
+            return self.parameters.lru_capacity_per_server
+        return self._capacity(view, row, self._block_tokens(view))
+
     def state(self) -> dict[str, Any]:
         return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}
 
-    def _block_tokens(self, cycle: Cycle) -> int:
+    def _block_tokens(self, view: View) -> int:
         block = 0
         if self._auto_tune:
-            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
+            block = int(view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
         return max(block or self._block, SMALLEST_BLOCK)
 
     def _most_blocks(self, block: int) -> int:

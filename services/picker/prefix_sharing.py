@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from services.picker.state.prefix import HASHING, Change
+from services.picker.state.lru_prefix_index import Change
+from services.picker.state.prefix import HASHING
 from services.picker.state.prefix_announcements import Announcements, dump, parts
 from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
 from services.picker.state.view import View
@@ -75,9 +76,9 @@ class PrefixSharing:
         """When this picker began to ask for the others' placements."""
         self._was_ready = False
 
-    def configure(self, hashing: str, capacity_of: Callable[[int | None], int]) -> None:
+    def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
         """What hashes of blocks depend on, apart from `HASHING`, empty if there are none; and how many blocks the
-        endpoint in a row holds, or one without a row."""
+        endpoint in a row holds."""
         self._hashing = f"{HASHING}: {hashing}" if hashing else ""
         self._index.capacity_of = capacity_of
         if not hashing:

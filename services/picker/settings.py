@@ -165,6 +165,14 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     load_heartbeat: Annotated[
         PositiveDuration, Meta(description="longest interval between two publications of the load in flight")
     ] = 0.5
+    max_prefix_blocks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum blocks of prompts in the prefix index, some 130 bytes each; every endpoint has an "
+            "equal part, within what its cache holds",
+        ),
+    ] = LIMITS_OF_VIEW.prefix_blocks
     share_prefixes: Annotated[
         bool, Meta(description="share with the other pickers where prompts' prefixes were placed")
     ] = True
@@ -196,6 +204,7 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             runs=self.max_runs,
             attributes=self.max_attributes,
             attribute_bytes=self.max_attribute_bytes,
+            prefix_blocks=self.max_prefix_blocks,
         )
 
     @classmethod

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from services.picker.state.prefix import Change, LruPrefixIndex, marks_of
+from services.picker.state.lru_prefix_index import Change, LruPrefixIndex, marks_of
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import MAX_BATCHES, MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
 

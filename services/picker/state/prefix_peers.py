@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice, repeat
 
-from services.picker.state.prefix import FORMER, MARKS, LruPrefixIndex
+from services.picker.state.lru_prefix_index import FORMER, MARKS, LruPrefixIndex
 from shared.bus.columns import unpack_counts, unpack_hashes
 from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
 

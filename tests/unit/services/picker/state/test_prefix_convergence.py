@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from services.picker.state import prefix_announcements
 from services.picker.state.layout import Layout
-from services.picker.state.prefix import LruPrefixIndex
+from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix_announcements import Announcements, dump, parts
 from services.picker.state.prefix_peers import AGAIN, OVERTAKEN, Origin, PrefixPeers, Restore
 from shared.bus.columns import server_hash

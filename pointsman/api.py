@@ -3,11 +3,13 @@
 `VERSION` names the version of this module: it changes when a name goes, or what a name means. Before 1.0 of the project
 it can change with a minor version; CHANGELOG.md says what to write instead.
 
-- A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, and `Input` for attributes that it reads.
-- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Producer`, `Parser`, `SaturationDetector`,
-  `Admitter` and `PreRequest`, of which the last two may answer with a `Refusal`. They get a `Cycle`, the decision under
-  way, and `Rows`, the positions of endpoints in its columns. `linear`, `least_is_best` and `most_is_best` are formulas
-  for `Cycle.score_by`. A profile handler makes a `Plan` from each `ProfileRun`; a `RolePlan` is a further endpoint.
+- A plugin type: `Plugin` with `Role`, `Tier`, `Stability`, `Input` for attributes that it reads, and `Reference` for
+  other plugins that it calls, which are then in its `referenced`.
+- Roles in the picker: `Filter`, `Scorer`, `Picker`, `ProfileHandler`, `Decider`, `Producer`, `Parser`,
+  `SaturationDetector`, `PreAdmissionProcessor`, `Admitter` and `PreRequest`, of which the last two may answer with a
+  `Refusal`. Most get a `Cycle`, the decision under way, and `Rows`, the positions of endpoints in its columns.
+  `linear`, `least_is_best` and `most_is_best` are formulas for `Cycle.score_by`. A profile handler makes a `Plan` from
+  each `ProfileRun`; a `RolePlan` is a further endpoint.
 - Roles of flow control: `OrderingPolicy` for `Waiting` requests, `FairnessPolicy` with a `FlowOrder` of each band's
   `Flow`s, `UsageLimitPolicy`, and for eviction of `Running` requests `EvictionFilterPolicy` and `EvictionOrderPolicy`.
 - Roles that act on responses: `ResponseHeaderProcessor`, `ResponseBodyProcessor` and `CompletionProcessor`. They get
@@ -40,8 +42,10 @@ from services.picker.scheduling.formulas import least_is_best, linear, most_is_b
 from services.picker.scheduling.interfaces import (
     Admitter,
     CompletionProcessor,
+    Decider,
     Filter,
     Picker,
+    PreAdmissionProcessor,
     PreRequest,
     Producer,
     ProfileHandler,
@@ -71,7 +75,7 @@ from shared.attributes import (
 from shared.datalayer.endpoints import EndpointEvent, EndpointExtractor
 from shared.datalayer.objects import KubernetesObject, NotificationEvent, NotificationExtractor, ObjectKind
 from shared.model import Endpoint
-from shared.plugin import Concern, Demand, Input, NoParameters, Plugin, Role, Stability, Tier
+from shared.plugin import Concern, Demand, Input, NoParameters, Plugin, Reference, Role, Stability, Tier
 from shared.quantities import Duration, PositiveDuration, Size
 
 VERSION = 1
@@ -101,6 +105,7 @@ __all__ = [
     "Concern",
     "Content",
     "Cycle",
+    "Decider",
     "Demand",
     "Duration",
     "Endpoint",
@@ -134,11 +139,13 @@ __all__ = [
     "Plugin",
     "PollingSource",
     "PositiveDuration",
+    "PreAdmissionProcessor",
     "PreRequest",
     "PrefixMatch",
     "Producer",
     "ProfileHandler",
     "ProfileRun",
+    "Reference",
     "Refusal",
     "Request",
     "ResponseBodyProcessor",

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from shared.config.loaded import EVICTION_ROLES, LoadedConfig, PluginSpec, ProfileSpec
+from shared.config.loaded import EVICTION_ROLES, LoadedConfig, PluginSpec, ProfileSpec, at_work
 from shared.plugin import Role, Tier
 from shared.quantities import format_duration
 
 _PLACED = {
     *(Role.FILTER, Role.SCORER, Role.PICKER, Role.PROFILE_HANDLER, Role.PARSER, Role.DATA_PRODUCER),
-    *(Role.SATURATION_DETECTOR, Role.DATA_SOURCE, Role.EXTRACTOR, Role.DISCOVERY),
+    *(Role.DECIDER, Role.SATURATION_DETECTOR, Role.DATA_SOURCE, Role.EXTRACTOR, Role.DISCOVERY),
     *(Role.ORDERING_POLICY, Role.FAIRNESS_POLICY, Role.USAGE_LIMIT_POLICY, *EVICTION_ROLES),
 }
 """Roles of plugins that the configuration refers to; other plugins run because they are listed."""
@@ -84,6 +84,8 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
     """The policies of its queues; empty if requests don't queue."""
     sources: tuple[Source, ...]
     discovery: PluginRef | None
+    called: tuple[PluginRef, ...]
+    """Plugins that others call."""
     others: tuple[PluginRef, ...]
     """Plugins that run because they are listed."""
     stale_metrics: StaleMetrics
@@ -105,6 +107,7 @@ class Description(Struct, frozen=True, kw_only=True, rename="camel"):
             ("flow control", _list(self.flow_control)),
             *(("data source", str(source)) for source in self.sources or ("none: no metrics are scraped",)),
             ("endpoint discovery", str(self.discovery or "")),
+            ("called", _list(self.called)),
             ("also", _list(self.others)),
             ("stale metrics", f"after {format_duration(self.stale_metrics.after)}: {self.stale_metrics.policy}"),
             ("feature gates", ", ".join(name for name, on in self.feature_gates.items() if on)),
@@ -133,6 +136,9 @@ def describe(config: LoadedConfig) -> Description:
         *(() if config.discovery is None else (config.discovery,)),
         *(spec.name for spec in others),
     }
+    working = at_work([config.plugins[name] for name in used], config.plugins)
+    called = [spec for name, spec in config.plugins.items() if name in working and name not in used]
+    used |= working.keys()
     tiers = {
         tier.value: tuple(name for name, spec in config.plugins.items() if name in used and spec.kind.runs_in(tier))
         for tier in Tier
@@ -147,6 +153,7 @@ def describe(config: LoadedConfig) -> Description:
         flow_control=tuple(map(ref, config.policies())),
         sources=tuple(Source(ref(source.source), tuple(map(ref, source.extractors))) for source in config.sources),
         discovery=None if config.discovery is None else ref(config.discovery),
+        called=tuple(map(_plugin_ref, called)),
         others=tuple(map(_plugin_ref, others)),
         stale_metrics=StaleMetrics(config.stale_metrics.after, config.stale_metrics.policy),
         feature_gates=dict(config.gates),

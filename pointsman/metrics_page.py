@@ -14,6 +14,8 @@ from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
 from services.picker.settings import PickerSettings
+from services.picker.workers.exposition import LEAST, SUM
+from services.picker.workers.supervisor import Supervisor
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
 
@@ -22,7 +24,7 @@ LIBRARY = ("process_", "python_")
 ENDINGS = {"counter": "_total", "info": "_info"}
 """Suffixes of the exposition format by type."""
 PRESENT = ("llm_d_epp_",)
-FORMER = ("inference_objective_", "inference_pool_", "inference_extension_")
+FORMER = ("inference_objective_", "inference_pool_", "inference_extension_", "llm_d_inference_scheduler_")
 
 INTRODUCTION = """\
 # Metrics
@@ -50,6 +52,24 @@ have the label `fairness_id`, because clients choose its value, and have `priori
 """
 FORMER_TEXT = """\
 The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
+"""
+
+
+WORKERS_TEXT = """\
+The admin port of a picker with [workers](operations.md#several-cores---workers) serves one page for all, with these
+metrics beside those of the workers. `worker` is the worker's number. The page has the sums of counters and histograms.
+They include workers that have ended and those that don't answer at the moment, as of the last page with them.
+
+These gauges are sums:
+
+{sums}
+
+Of these, the least value counts:
+
+{least}
+
+Of all other gauges the greatest value counts, such as what every worker knows of the pool and of the load of all
+pickers, ages, and shares of a limit. A worker that doesn't answer has no part in gauges.
 """
 
 
@@ -107,6 +127,10 @@ def metrics_page() -> str:
         ):
             if chosen := [metric for metric in own if metric.name.startswith(prefixes)]:
                 sections.append(_section(title, chosen, text))
+    supervisor = described(Supervisor(PickerSettings(workers=2)).registry)
+    workers = [metric for metric in supervisor if metric not in users]
+    sums, least = (", ".join(map(code, sorted(names))) for names in (SUM, LEAST))
+    sections.append(_section("`pointsman picker --workers`", workers, WORKERS_TEXT.format(sums=sums, least=least)))
     return "\n".join(sections)
 
 

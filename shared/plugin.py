@@ -34,9 +34,11 @@ class Role(StrEnum):
     SCORER = "scorer"
     PICKER = "picker"
     PROFILE_HANDLER = "profile handler"
+    DECIDER = "decider"
     PARSER = "parser"
     DATA_PRODUCER = "data producer"
     SATURATION_DETECTOR = "saturation detector"
+    PRE_ADMISSION = "pre-admission processor"
     ADMITTER = "admitter"
     PRE_REQUEST = "pre-request plugin"
     RESPONSE_HEADERS = "response header processor"
@@ -83,6 +85,16 @@ class Input(Struct, frozen=True):
     """What to configure if nothing produces the attribute of that name."""
     kind: type[Any] = float
     """The type of the values of the attribute of that name."""
+
+
+class Reference(Struct, frozen=True):
+    """Another plugin of the document that a parameter names."""
+
+    parameter: str
+    """The parameter, as a path among them."""
+    name: str
+    role: Role
+    """What the plugin has to be."""
 
 
 class Demand(Struct, frozen=True):
@@ -133,6 +145,8 @@ class Plugin:
 
     inputs: Mapping[str, AttributeKey[Any]] = MappingProxyType({})
     """The attributes that the instance's inputs name, by parameter."""
+    referenced: "Mapping[str, Plugin]" = MappingProxyType({})
+    """The plugins that the instance's references name, by their names."""
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         self.name = name
@@ -159,10 +173,20 @@ class Plugin:
         return cls.PRODUCES
 
     @classmethod
+    def references(cls, parameters: Any) -> tuple[Reference, ...]:
+        """The other plugins that an instance with these parameters calls; they needn't be in a profile."""
+        return ()
+
+    @classmethod
     def topic(cls, parameters: Any) -> str:
         """What a source's output or an extractor's input is about, if its kind doesn't say: `v1 Node`; empty is any. A
         source and its extractors agree on it; two sources of one topic are an error."""
         return ""
+
+    @classmethod
+    def check_profiles(cls, parameters: Any, names: tuple[str, ...]) -> list[str]:
+        """What a profile handler with these parameters lacks among the document's profiles, or can't run."""
+        return []
 
     @classmethod
     def check(cls, parameters: Any, demand: Demand) -> list[Concern]:

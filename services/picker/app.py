@@ -2,12 +2,9 @@
 
 import asyncio
 import random
-import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,26 +12,26 @@ import structlog
 from fastapi import APIRouter
 from prometheus_client import Gauge
 
-from services.picker.admin.decisions import DecisionRing, decision_routes
+from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
-from services.picker.admin.prefix_metrics import PrefixMetrics
 from services.picker.alarm import Alarm
-from services.picker.extproc.events import Limits
 from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.request_handler import RequestHandler
+from services.picker.request_limits import request_limits
 from services.picker.request_stream import RequestStream
-from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
-from services.picker.transport import certificate
-from services.picker.transport.grpc_server import ExtProcServer, ServerOptions, message_limit
-from services.picker.transport.health import HealthServer
+from services.picker.transport.certificate import certificates_of
+from services.picker.transport.ext_proc import METHOD, ExtProc
+from services.picker.transport.grpc_server import GrpcServer, message_limit
+from services.picker.transport.health import Health
+from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus import Msg
 from shared.bus.codec import decode
@@ -115,15 +112,7 @@ class PickerService(Service):
             self._build(self._read(first, path)),
             self.ring,
             self.metrics,
-            limits=Limits(
-                request_body=settings.max_request_body,
-                held_bodies=settings.max_held_bodies,
-                header_bytes=settings.max_request_headers,
-                header_count=settings.max_header_count,
-                response_object=settings.max_response_object,
-                model_name=settings.max_model_name,
-                subset_entries=settings.max_subset_entries,
-            ),
+            limits=request_limits(settings),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
             observe=lambda: chance() < settings.observe_responses,
@@ -132,7 +121,6 @@ class PickerService(Service):
             flow=self.flow,
             max_message_timeout=settings.max_message_timeout,
         )
-        self._configure_flow(self.handler.pipeline)
         held = Gauge(
             "pointsman_picker_held_body_bytes",
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
@@ -144,12 +132,7 @@ class PickerService(Service):
         self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event)
-        self.frames = FrameReader(
-            self.bus,
-            self._subjects,
-            self._pool,
-            self._on_frame,
-        )
+        self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
         self._load = LoadPublisher(
@@ -162,20 +145,11 @@ class PickerService(Service):
             heartbeat=settings.load_heartbeat,
         )
         self.prefixes = PrefixSharing(
-            self.bus,
-            self._subjects,
-            self._pool,
-            self.id,
-            self.view,
-            synced=lambda: self.replica.synced,
-            interval=settings.prefix_interval,
-            wait=settings.prefix_wait,
+            self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
         )
-        self.registry.register(PrefixMetrics(self.prefixes.peers, self.prefixes.incompatible, time.monotonic))
-        self._share_prefixes(self.handler.pipeline)
+        self.prefixes.register(self.registry, self.readiness)
+        self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
-        self.readiness.require("prefixes", self.prefixes.readiness)
-        self.readiness.mention("prefixes", self.prefixes.note)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
@@ -188,45 +162,62 @@ class PickerService(Service):
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
-        self.grpc = ExtProcServer(
+        self.ext_proc = ExtProc(
             lambda: RequestStream(self.handler),
-            host=settings.grpc_host,
-            port=settings.grpc_port,
-            certificate=_certificate(settings) if settings.secure_serving else None,
-            options=ServerOptions(
-                max_message_size=message_limit(settings.max_request_body), max_streams=settings.max_streams
-            ),
+            max_streams=settings.max_streams,
             registry=self.registry,
             not_ready=self.replica.readiness,
             on_metadata=self._proxy.observe,
         )
-        self.health = HealthServer(
-            lambda: self.readiness.ready, host=settings.grpc_host, port=settings.grpc_health_port
+        self.health = Health(lambda: self.readiness.ready)
+        self._certificates = certificates_of(settings) if settings.secure_serving else None
+        options = settings.http2_options(message_limit(settings.max_request_body))
+        self.grpc = GrpcServer(
+            {METHOD: self.ext_proc.begin, **self.health.methods},
+            host=settings.grpc_host,
+            port=settings.grpc_port if self.listens or settings.transport == "grpcio" else None,
+            flag="--grpc-port",
+            transport=settings.transport,
+            options=options,
+            certificates=self._certificates,
+            memory=self.handler.budget,
+            reuse_port=not self.listens,
+        )
+        self.health_server = GrpcServer(
+            self.health.methods,
+            host=settings.grpc_host,
+            port=settings.grpc_health_port if self.listens else None,
+            flag="--grpc-health-port",
+            transport=settings.transport,
+            options=options,
         )
 
     async def start(self) -> None:
         self.config.log_in_use()
         await self.grpc.start()
-        await self.health.start()
+        await self.health_server.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
         await self.prefixes.start()
         await self.replica.start()
         await self.frames.start()
         await self.bus.start()
         self.spawn(self._load.run(), "load")
-        self.spawn(self.prefixes.run(), "prefixes")
-        self.spawn(self.prefixes.join(), "prefixes of others")
-        self.spawn(self.prefixes.answer(), "prefixes for others")
+        for task, name in self.prefixes.tasks():
+            self.spawn(task, name)
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
         self.spawn(self.config.run(), "configuration")
         if path := self._settings.config_file:
             self.spawn(self.config.follow(path, "--config-file"), "configuration file")
+        if self._certificates is not None and self._settings.cert_path and self._settings.enable_cert_reload:
+            settings = self._settings
+            follow = self._certificates.follow(settings.cert_path, settings.client_ca_file, settings.max_file_size)
+            self.spawn(follow, "certificates")
 
     async def drain(self) -> None:
         """NOT_SERVING at once, time for the proxies to see it, then GOAWAY and the end of the open streams."""
         end = time.monotonic() + self._settings.drain_timeout
-        await self.health.drain()
+        self.health.drain()
         await asyncio.sleep(self._settings.drain_delay)
         rest = max(end - time.monotonic(), 0.0)
         grace = rest - min(ENDING, rest / 2)
@@ -242,7 +233,7 @@ class PickerService(Service):
         await self.grpc.stop(0.0)
         self._alarm.cancel()
         await self._load.publish(leaving=True)
-        await self.health.stop()
+        await self.health_server.stop(0.0)
         await self.replica.close()
         await self.frames.close()
         await self.bus.close()
@@ -261,7 +252,7 @@ class PickerService(Service):
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,
-            "grpc_health_port": self.health.port,
+            "grpc_health_port": self.health_server.port,
             "view": {
                 "synced": self.replica.synced,
                 "age": round(age, 3) if age < 1e9 else None,
@@ -286,7 +277,7 @@ class PickerService(Service):
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        return decision_routes(self.ring)
+        return decision_routes(RingPages(self.ring))
 
     # Configuration
 
@@ -316,17 +307,9 @@ class PickerService(Service):
     def _plugin_failed(self, plugin: str, error: Exception, request: str) -> None:
         self.plugin_failures.record(plugin, error, request_id=request)
 
-    def _configure_flow(self, pipeline: Pipeline) -> None:
+    def _configure(self, pipeline: Pipeline) -> None:
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
-
-    def _share_prefixes(self, pipeline: Pipeline) -> None:
-        """Hashes are those of the first producer that makes any."""
-        producers = pipeline.director.scheduler.producers
-        maker = next((one for one in producers if isinstance(one, ApproxPrefixProducer)), None)
-        if maker is not None and self._settings.share_prefixes:
-            self.prefixes.configure(maker.hashing, partial(maker.capacity, self.view))
-        else:
-            self.prefixes.configure("", self.view.prefixes.capacity_of)
+        self.prefixes.use(pipeline)
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
@@ -336,8 +319,7 @@ class PickerService(Service):
     def _use(self, config: LoadedConfig) -> None:
         """Replace the configuration. Its endpoint extractors begin with all endpoints."""
         pipeline = self._build(config)
-        self._configure_flow(pipeline)
-        self._share_prefixes(pipeline)
+        self._configure(pipeline)
         self.handler.pipeline = pipeline
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()
@@ -405,13 +387,11 @@ class PickerService(Service):
             self.flow.maintain()
 
 
-def _certificate(settings: PickerSettings) -> certificate.Certificate:
-    if settings.cert_path:
-        return certificate.read(settings.cert_path, settings.max_file_size)
-    names = {"localhost", "127.0.0.1", socket.gethostname()}
-    return certificate.self_signed(sorted(names), datetime.now(UTC))
-
-
 def main(argv: Sequence[str]) -> int:
     """`pointsman picker`."""
-    return run(PickerSettings, PickerService, argv, "picker")
+    return run(PickerSettings, service, argv, "picker")
+
+
+def service(settings: PickerSettings) -> Service:
+    """The picker, or the supervisor of several."""
+    return PickerService(settings) if settings.workers == 1 else Supervisor(settings)

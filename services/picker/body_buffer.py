@@ -83,8 +83,11 @@ class BodyBuffer:
         """Whether there is room for so many more bytes. Unfinished bodies are dropped if need be, this one, too."""
         return not self.dropped and self._budget.has_room(more) and not self.dropped
 
-    def add(self, piece: bytes) -> None:
+    def add(self, piece: bytes, *, last: bool = False) -> None:
+        """Take a piece; the `last` one makes the body whole."""
         size = len(piece)
+        if last:
+            self._finish()
         self.size += size
         self._budget.used += size
         self._pieces.append(piece)
@@ -96,8 +99,7 @@ class BodyBuffer:
 
     def whole(self) -> bytes:
         """All of it, which stays here."""
-        if self._droppable:
-            self._budget.keep(self)
+        self._finish()
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
             self._joined = 1
@@ -115,11 +117,18 @@ class BodyBuffer:
         self.dropped = True
 
     def clear(self) -> None:
-        if self._droppable:
-            self._budget.keep(self)
+        if not self._pieces:
+            return
+        self._finish()
         self._budget.used -= self.size
         self._pieces = []
         self._joined = self.size = 0
+
+    def _finish(self) -> None:
+        """No more of it is dropped for others."""
+        if self._droppable:
+            self._droppable = False
+            self._budget.keep(self)
 
     def __len__(self) -> int:
         """How many objects hold it."""

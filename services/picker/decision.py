@@ -120,6 +120,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """What the request is charged with while it is under way."""
     roles: dict[str, RoleCharge] = {}
     """Further endpoints that work on the request, such as `prefill`."""
+    stages: str = ""
+    """The stages that serve it, such as `decode-only`; empty without disaggregation, and for a refusal."""
     tokens_until_end: bool = True
     """Whether these tokens count until the end; else until the response begins to come."""
     failures: tuple[PluginFailure, ...] = ()
@@ -202,6 +204,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "candidates": self._ids(self.candidates),
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
+            "stages": self.stages,
             "roles": {
                 role: {"endpoint": self.layout.endpoints[charge.row].id, "charged_tokens": charge.tokens}
                 for role, charge in self.roles.items()

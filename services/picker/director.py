@@ -8,7 +8,7 @@ hint count, also for requests without a body.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
+from services.picker.flow_control.stages import Stages
 from services.picker.flow_control.ticket import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
 from services.picker.parsers.grpc_frame import is_grpc
@@ -29,6 +30,7 @@ from services.picker.state.layout import Layout, Rows
 from services.picker.state.rewrites import Rewrites
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
+from shared.model import join_host_port
 from shared.plugin import Plugin, Role
 
 _LONGEST_PREFER = 1024
@@ -73,6 +75,7 @@ class AdmissionResult(Struct, frozen=True):
     tokens: int = 0
     roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
+    stages: str = ""
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -89,6 +92,8 @@ class Director:
     revision: str = ""
     """Of the configuration, for explanations."""
     on_failure: OnPluginFailure = lambda *_: None
+    _stages: Stages | None = field(init=False, default=None)
+    """Of the last layout."""
 
     def decide(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Decision:
         """Both steps at the monotonic time `now`, for a request that waits for nothing."""
@@ -156,6 +161,7 @@ class Director:
             samples=cycle.samples,
             tokens=result.tokens,
             roles=result.roles,
+            stages=result.stages,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
@@ -181,7 +187,7 @@ class Director:
             return AdmissionResult(denial, saturation)
         runs, plan = scheduler.run(cycle)
         primary = plan.primary
-        picked = runs[primary].picked
+        picked = runs[primary].picked if primary in runs else ()
         if not picked:
             return AdmissionResult(cycle.refusal or _FILTERED, saturation, runs, primary)
         if _only_if_cached(cycle.request.headers):
@@ -193,7 +199,9 @@ class Director:
             return AdmissionResult(set_headers, saturation, runs, primary)
         authorities = cycle.layout.authorities
         route = Route(
-            destinations=tuple([authorities[row] for row in picked]),
+            destinations=tuple([authorities[row] for row in picked])
+            if plan.port is None
+            else (join_host_port(cycle.layout.endpoints[picked[0]].address, plan.port),),
             set_headers={**plan.set_headers, **set_headers} if plan.set_headers else set_headers,
             target_model=cycle.model if cycle.model != content.model else None,
             client_model=content.model,
@@ -204,12 +212,23 @@ class Director:
             for role, wanted in plan.roles.items()
             for row in runs[wanted.profile].picked[:1]
         }
-        return AdmissionResult(route, saturation, runs, primary, tokens, roles, scheduler.picked(cycle, picked[0]))
+        placements = scheduler.picked(cycle, picked[0])
+        for wanted in plan.roles.values():
+            if wanted.reads_prompt:
+                placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages)
+
+    def _stages_among(self, cycle: Cycle) -> Stages:
+        """The stages of the candidates."""
+        if self._stages is None or self._stages.every is not cycle.layout.all_rows:
+            self._stages = Stages.of(cycle.layout)
+        return self._stages.among(cycle.candidates)
 
     def _saturation(self, cycle: Cycle) -> float | None:
-        """The saturation of the candidates. None if the detector fails: then nothing is shed."""
+        """The saturation of the candidates; of the fuller stage where they have some. None if the detector fails: then
+        nothing is shed."""
         try:
-            saturation = float(self.detector.saturation(cycle, cycle.candidates))
+            saturation = self._stages_among(cycle).saturation(self.detector, cycle)
             if saturation != saturation:
                 raise ValueError("the saturation is NaN")
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
@@ -265,6 +284,8 @@ class Director:
 def _only_if_cached(headers: Headers) -> bool:
     """Whether the client wants an answer only from a cached prompt (`Prefer: if-available`, RFC 7240). Clients try this
     before they request a prefill elsewhere."""
+    if "prefer" not in headers:
+        return False
     preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
     return any(
         preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences

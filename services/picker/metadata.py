@@ -34,7 +34,9 @@ SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ADDRESS = "upstream.address"
 """Envoy's response attribute: `address:port` of the endpoint that answered."""
 
-HOSTS = ("x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port")
+PREFILLER, ENCODERS = "x-prefiller-host-port", "x-encoder-hosts-ports"
+DATA_PARALLEL_HOST = "x-data-parallel-host-port"
+HOSTS = (PREFILLER, ENCODERS, DATA_PARALLEL_HOST)
 """Name servers that a model server's sidecar will connect to: only a picker may say so, never a client."""
 
 CONTROL_HEADERS = frozenset(

@@ -20,7 +20,7 @@ from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
 from shared.config.defaults import BUILT_IN
 from shared.config.demand import demands
-from shared.config.loaded import LoadedConfig
+from shared.config.loaded import LoadedConfig, at_work
 from shared.config.problems import Invalid, Problem
 from shared.datalayer.endpoints import EndpointExtractor, EndpointExtractors, EndpointNotificationSource
 from shared.datalayer.wiring import feeds
@@ -68,13 +68,14 @@ class Pipeline:
 
 def _reads(config: LoadedConfig) -> Mapping[AttributeKey[Any], tuple[str, ...]]:
     """The extracted attributes that profiles and the saturation detector read, each with the plugins that do."""
-    at_work = {member.plugin.name for profile in config.profiles for member in profile.members}
-    at_work.add(config.saturation_detector)
+    named = [member.plugin for profile in config.profiles for member in profile.members]
+    deciding = [config.plugins[config.profile_handler], config.plugins[config.saturation_detector]]
+    working = at_work([*named, *deciding], config.plugins)
     found: dict[AttributeKey[Any], tuple[str, ...]] = {}
     for maker, demand in demands(config.plugins, config.sources, config.inputs, config.stale_metrics).items():
         if Role.EXTRACTOR in config.plugins[maker].kind.ROLES:
             for key, readers in (*demand.required.items(), *demand.used.items()):
-                if reading := tuple(reader for reader in readers if reader in at_work):
+                if reading := tuple(reader for reader in readers if reader in working):
                     found[key] = (*found.get(key, ()), *reading)
     return found
 

@@ -18,25 +18,59 @@ from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
+from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
+from services.picker.scheduling.conformance.endpoint_served_verifier import DestinationEndpointServedVerifier
+from services.picker.scheduling.conformance.header_based_testing import HeaderBasedTestingFilter
+from services.picker.scheduling.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
+from services.picker.scheduling.deciders.always_pd import AlwaysDisaggPdDecider
+from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
+from services.picker.scheduling.filters.by_label import ByLabelFilter
+from services.picker.scheduling.filters.decision_tree import DecisionTreeFilter
+from services.picker.scheduling.filters.decode import DecodeFilter
+from services.picker.scheduling.filters.encode import EncodeFilter
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
+from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
+from services.picker.scheduling.filters.least_queue import LeastQueueFilter
+from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
+from services.picker.scheduling.filters.low_queue import LowQueueFilter
+from services.picker.scheduling.filters.prefill import PrefillFilter
+from services.picker.scheduling.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
+from services.picker.scheduling.filters.priority import PriorityFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
+from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
+from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
+from services.picker.scheduling.handlers.data_parallel import DataParallelProfileHandler
+from services.picker.scheduling.handlers.disagg import DisaggProfileHandler
+from services.picker.scheduling.handlers.header_profile import HeaderProfileHandler
+from services.picker.scheduling.handlers.pd import PdProfileHandler
+from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.pickers.random import RandomPicker
 from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
+from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
+from services.picker.scheduling.producers.agent_identity import AgentIdentity
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
+from services.picker.scheduling.producers.session_id import SessionIdProducer
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
+from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
 from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
+from services.picker.scheduling.scorers.load_aware import LoadAwareScorer
 from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
+from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
+from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
-from services.picker.scheduling.single_profile import SingleProfileHandler
+from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
 from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin
@@ -51,6 +85,19 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ServedModelFilter,
     EndpointAttributeFilter,
     UtilizationFilter,
+    PriorityFilter,
+    LowQueueFilter,
+    LeastQueueFilter,
+    LeastKvCacheFilter,
+    LoraAffinityFilter,
+    DecisionTreeFilter,
+    PrefixCacheAffinityFilter,
+    ByLabelFilter,
+    DecodeFilter,
+    PrefillFilter,
+    EncodeFilter,
+    SessionAffinityFilter,
+    TopologyAffinityFilter,
     QueueScorer,
     KvCacheUtilizationScorer,
     RunningRequestsScorer,
@@ -60,12 +107,33 @@ PLUGINS: tuple[type[Plugin], ...] = (
     ActiveRequestScorer,
     MetricScorer,
     EndpointAttributeScorer,
+    LoadAwareScorer,
+    NoHitLruScorer,
+    ContextLengthAware,
+    HeaderLabelAffinityScorer,
+    SessionAffinityScorer,
+    TopologyAffinityScorer,
     MaxScorePicker,
     RandomPicker,
     WeightedRandomPicker,
     SingleProfileHandler,
+    DisaggProfileHandler,
+    PdProfileHandler,
+    DataParallelProfileHandler,
+    HeaderProfileHandler,
+    PrefixBasedPdDecider,
+    AlwaysDisaggPdDecider,
+    AlwaysDisaggMultimodalDecider,
+    DisaggHeadersHandler,
+    PrefillHeaderHandler,
+    HeaderBasedTestingFilter,
+    DestinationEndpointServedVerifier,
     ApproxPrefixProducer,
     InFlightLoadProducer,
+    BurstPrefixProducer,
+    SessionIdProducer,
+    AgentIdentity,
+    ProbabilisticAdmitter,
     UtilizationDetector,
     ConcurrencyDetector,
     FcfsOrderingPolicy,

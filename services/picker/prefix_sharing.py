@@ -8,10 +8,17 @@ is the first.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
 
 import structlog
+from prometheus_client import CollectorRegistry
 
+from services.picker.admin.prefix_metrics import PrefixMetrics
+from services.picker.limits import Sharing
+from services.picker.pipeline import Pipeline
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.state.lru_prefix_index import Change
 from services.picker.state.prefix import HASHING
 from services.picker.state.prefix_announcements import Announcements, dump, parts
@@ -24,6 +31,7 @@ from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
+from shared.service import Readiness
 
 log = structlog.get_logger(__name__)
 
@@ -40,7 +48,7 @@ MOST_REQUESTS = 64
 
 
 class PrefixSharing:
-    """One picker's part. Nothing is shared until `configure` says what the hashes depend on."""
+    """One picker's part. Nothing is shared until `use` or `configure` says what the hashes depend on."""
 
     def __init__(
         self,
@@ -49,17 +57,14 @@ class PrefixSharing:
         pool: str,
         id: str,
         view: View,
-        *,
+        options: Sharing,
         synced: Callable[[], bool],
-        interval: float,
-        wait: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`synced` says whether the endpoints are known. `interval` is the time between two batches in seconds, `wait`
-        the longest for which a starting picker isn't ready for the others' placements."""
+        """`synced` says whether the endpoints are known."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
-        self._interval, self._wait, self._clock = interval, wait, clock
+        self._options, self._clock = options, clock
         self._hashing = ""
         self._mine = Announcements(id, secrets.randbits(63))
         self._subject = subjects.prefix_batch(pool, id)
@@ -86,6 +91,29 @@ class PrefixSharing:
         elif self._index.changes is None:
             self._index.changes = []
 
+    def use(self, pipeline: Pipeline) -> None:
+        """Hashes are those of the first producer that makes any."""
+        producers = pipeline.director.scheduler.producers
+        maker = next((one for one in producers if isinstance(one, ApproxPrefixProducer)), None)
+        if maker is not None and self._options.wanted:
+            self.configure(maker.hashing, partial(maker.capacity, self._view))
+        else:
+            self.configure("", self._index.capacity_of)
+
+    def register(self, registry: CollectorRegistry, readiness: Readiness) -> None:
+        """Metrics, and what `/readyz` says."""
+        registry.register(PrefixMetrics(self.peers, self.incompatible, self._clock))
+        readiness.require("prefixes", self.readiness)
+        readiness.mention("prefixes", self.note)
+
+    def tasks(self) -> tuple[tuple[Coroutine[Any, Any, None], str], ...]:
+        """What runs once the bus has been started, by name."""
+        return (
+            (self.run(), "prefixes"),
+            (self.join(), "prefixes of others"),
+            (self.answer(), "prefixes for others"),
+        )
+
     async def start(self) -> None:
         """Listen; what comes is held until `join` has ended."""
         await self._bus.subscribe(self._subjects.prefix_batches(self._pool), self._on_batch)
@@ -95,7 +123,7 @@ class PrefixSharing:
     def readiness(self) -> str | None:
         """None once this picker has the others' placements, or has waited long enough; otherwise the reason."""
         waited = 0.0 if self._began is None else self._clock() - self._began
-        if self._was_ready or not self._hashing or not self.peers.joining or waited >= self._wait:
+        if self._was_ready or not self._hashing or not self.peers.joining or waited >= self._options.wait:
             self._was_ready = True
             return None
         return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
@@ -113,7 +141,7 @@ class PrefixSharing:
     async def run(self) -> None:
         """Announce and catch up until cancelled."""
         while True:
-            await asyncio.sleep(self._interval)
+            await asyncio.sleep(self._options.interval)
             now = self._clock()
             if self._hashing:
                 await self._announce(now)
@@ -191,7 +219,7 @@ class PrefixSharing:
                 break
             except BusError:  # the connection is lost, or those who are there don't answer
                 failed.clear()
-                if self._clock() - self._began >= self._wait:
+                if self._clock() - self._began >= self._options.wait:
                     break
                 await asyncio.sleep(LOOK)
                 continue

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+_new = object.__new__
+
 
 class Headers:
     """Request headers: names in lower case, every value kept in order.
@@ -23,7 +25,7 @@ class Headers:
     @classmethod
     def of(cls, values: dict[str, tuple[str, ...]]) -> "Headers":
         """Headers that are already gathered: lower-case names, each with its values. Takes the dict over."""
-        headers = cls.__new__(cls)
+        headers: Headers = _new(cls)
         headers._values = values
         return headers
 
@@ -71,6 +73,8 @@ class Content(Struct, frozen=True):
     parallel: int = 1
     """Sequences that the server generates at once: `n` for each prompt of the request."""
     cache_salt: str = ""
+    multimodal: bool = False
+    """Whether the prompt has pictures, sounds or videos."""
     output_limit: int | None = None
     """The most tokens that the client will take, or None."""
 

@@ -66,7 +66,7 @@ class RequestStream:
     def __init__(self, handler: RequestHandler) -> None:
         self._handler = handler
         self._conversation = Conversation(handler.limits, handler.make_id, budget=handler.budget)
-        self._waiting = BodyBuffer(handler.budget)
+        self._waiting: BodyBuffer | None = None
         """A large message that waits for its turn."""
         self._wait = RequestWait(handler, self._conversation)
         self._evictable = self._evicted = False
@@ -123,16 +123,18 @@ class RequestStream:
         """
         if len(data) <= HEAVY:
             return self._take(data)
+        if self._waiting is None:
+            self._waiting = BodyBuffer(self._handler.budget)
         if not self._waiting.has_room(len(data)) and (events := self._conversation.no_room()):
             self._handle(events, self._handler.clock())
             return self._conversation.responses()
         self._waiting.add(data)
-        return self._in_turn()
+        return self._in_turn(self._waiting)
 
-    def _in_turn(self) -> Iterator[bytes]:
+    def _in_turn(self, waiting: BodyBuffer) -> Iterator[bytes]:
         """The answers to a large message: even reading it takes a turn."""
         yield b""
-        yield from self._take(self._waiting.take())
+        yield from self._take(waiting.take())
 
     def _take(self, data: bytes) -> Iterable[bytes]:
         conversation = self._conversation
@@ -179,7 +181,8 @@ class RequestStream:
 
     def end(self) -> None:
         """The stream has ended, for whatever reason."""
-        self._waiting.clear()
+        if self._waiting is not None:
+            self._waiting.clear()
         now = self._handler.clock()
         self._handle(self._conversation.end(now), now)
 

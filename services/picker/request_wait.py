@@ -11,7 +11,7 @@ from typing import Protocol
 from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
 from services.picker.flow_control.ticket import Ticket
-from services.picker.flow_control.waiting import Outcome
+from services.picker.flow_control.waiting import DISPATCHED, Outcome
 from services.picker.preparation import prepare
 from services.picker.request_handler import RequestHandler
 from services.picker.responses.usage import Usage
@@ -61,7 +61,8 @@ class RequestWait:
 
     def begin(self, prepared: Prepared, now: float, stream: Stream) -> bool:
         """Whether the request has to wait. Its prompt then counts as its body does."""
-        if prepared.refusal is not None or not (prepared.producers or self._handler.flow):
+        flow = self._handler.flow
+        if prepared.refusal is not None or not (prepared.producers or (flow is not None and flow.controller)):
             return False
         self._stream = stream
         if prepared.producers:
@@ -82,6 +83,8 @@ class RequestWait:
     def stop(self, now: float, usage: Usage | None = None) -> None:
         """The request is over, whether it waits, runs or was refused; or the proxy has answered it by itself. Without
         its `usage`, its prompt isn't known to have been computed."""
+        if self._stream is None:
+            return
         self._release()
         ticket, self.ticket, self._stream = self.ticket, None, None
         if ticket is None:
@@ -91,7 +94,7 @@ class RequestWait:
         elif usage is None:
             ticket.finished(now)
         else:
-            prompt = ticket.item.tokens if usage.prompt is None else usage.prompt
+            prompt = ticket.tokens if usage.prompt is None else usage.prompt
             ticket.finished(now, prompt, usage.completion or 0)
 
     def evict(self) -> None:
@@ -132,8 +135,10 @@ class RequestWait:
         if ticket is None:
             return False
         prepared.ticket = self.ticket = ticket
+        if ticket.outcome is DISPATCHED:
+            return False
         if ticket.outcome is None:
-            self._since = ticket.item.enqueued_at
+            self._since = ticket.enqueued_at
             patience = min(most, flow.longest_wait)
             if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)

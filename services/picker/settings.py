@@ -1,17 +1,17 @@
 """What a picker can be told."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.http2_settings import Http2Settings
+from services.picker.limits import LIMITS_OF_VIEW, SHARING, Sharing, ViewLimits
 from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
-from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
 
 
-class PickerSettings(CommonSettings, frozen=True, kw_only=True):
+class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     """Serves Envoy's ext_proc: picks an endpoint for every request from a local view of the pool."""
 
     config_file: Annotated[
@@ -29,10 +29,28 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     grpc_health_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the gRPC health server; 0 uses a free one")
     ] = 9003
+    workers: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="number of processes that share the ports, to use so many cores; limits hold for each. 1: a"
+            " single process, without a supervisor",
+        ),
+    ] = 1
     secure_serving: Annotated[bool, Meta(description="serve ext_proc over TLS")] = True
     cert_path: Annotated[
         str, Meta(description="folder with tls.crt and tls.key; default: a self-signed certificate")
     ] = ""
+    enable_cert_reload: Annotated[
+        bool, Meta(description="follow the changes of --cert-path and --client-ca-file, for new connections")
+    ] = True
+    client_ca_file: Annotated[
+        str, Meta(description="PEM file with the authorities that clients' certificates have to be signed by (mTLS)")
+    ] = ""
+    transport: Annotated[
+        Literal["http2", "grpcio"], Meta(description="who speaks gRPC: the picker itself, or the library grpcio")
+    ] = "http2"
     max_request_body: Annotated[
         Size,
         Meta(
@@ -175,17 +193,17 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
     ] = LIMITS_OF_VIEW.prefix_blocks
     share_prefixes: Annotated[
         bool, Meta(description="share with the other pickers where prompts' prefixes were placed")
-    ] = True
+    ] = SHARING.wanted
     prefix_interval: Annotated[
         PositiveDuration, Meta(description="longest time until prefix placements are published")
-    ] = 0.02
+    ] = SHARING.interval
     prefix_wait: Annotated[
         Duration,
         Meta(
             description="longest time for which a starting picker isn't ready because it waits for the prefix "
             "placements of other pickers"
         ),
-    ] = 5.0
+    ] = SHARING.wait
     drain_delay: Annotated[
         Duration,
         Meta(
@@ -207,6 +225,10 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
             prefix_blocks=self.max_prefix_blocks,
         )
 
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(wanted=self.share_prefixes, interval=self.prefix_interval, wait=self.prefix_wait)
+
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
         """As of every tier, and the times of a drain. Without a delay, no time at all means: at once. One body as large
@@ -216,6 +238,8 @@ class PickerSettings(CommonSettings, frozen=True, kw_only=True):
         if body is not None and held is not None and held < body:
             message = f"{held} bytes for all bodies together don't hold one of {body}; at least as many are needed"
             yield ("max_held_bodies", "max_request_body"), message
+        if sound.get("client_ca_file") and not sound.get("secure_serving", True):
+            yield ("client_ca_file", "secure_serving"), "clients have no certificates without TLS"
         delay, timeout = sound.get("drain_delay", 0.0), sound.get("drain_timeout")
         if timeout is not None and 0 < delay >= timeout:
             message = (

@@ -262,7 +262,10 @@ def _blank(info: inspect.Type) -> Any:
     """What stands in a list for an item that can't be used, or MISSING where nothing can."""
     match info:
         case inspect.StructType() if _has_defaults(info):
-            return info.cls()
+            try:
+                return info.cls()
+            except ValueError:  # its fields are optional, but not all of them together
+                return MISSING
         case inspect.StrType():
             return ""
         case _:

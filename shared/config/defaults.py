@@ -42,6 +42,9 @@ dataLayer:
 """
 """What runs when no configuration is given: the Go original's default."""
 
+DEFAULT_PROFILE = "default"
+"""The profile of a document that has none."""
+
 BUILT_IN = "built-in default"
 """The origin of the default document."""
 
@@ -79,14 +82,18 @@ class Injector:
         self._problems = problems
 
     def profiles(self, given: tuple[ProfileSpec, ...]) -> tuple[ProfileSpec, ...]:
-        """The given profiles, or one of everything listed that filters, scores or picks; each with a picker."""
+        """The given profiles, or one of everything listed that filters, scores or picks, unless another
+        plugin calls it; each with a picker."""
         if not given:
             roles = {Role.FILTER, Role.SCORER, Role.PICKER}
+            called = {one.name for spec in self._plugins.values() for one in spec.references}
             members = [
-                ProfileMember(spec) for spec in self._plugins.values() if spec.listed and roles & spec.kind.ROLES
+                ProfileMember(spec)
+                for spec in self._plugins.values()
+                if spec.listed and roles & spec.kind.ROLES and spec.name not in called
             ]
             pickers = [member for member in members if Role.PICKER in member.plugin.kind.ROLES]
-            given = (ProfileSpec("default", tuple(member for member in members if member not in pickers[1:])),)
+            given = (ProfileSpec(DEFAULT_PROFILE, tuple(member for member in members if member not in pickers[1:])),)
         if all(profile.having(Role.PICKER) for profile in given):
             return given
         picker = self._playing(Role.PICKER) or self.add("max-score-picker")

@@ -1,5 +1,6 @@
 """What a document comes to: every plugin by name, resolved, validated, with the defaults that it left out."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -7,7 +8,7 @@ from msgspec import Struct
 from shared.attributes import AttributeKey
 from shared.config.problems import Invalid, Problem
 from shared.config.schema import FlowControlSection, StaleMetrics
-from shared.plugin import Input, Plugin, Role, Tier
+from shared.plugin import Input, Plugin, Reference, Role, Tier
 
 EVICTION_ROLES = (Role.EVICTION_FILTER, Role.EVICTION_ORDER)
 
@@ -44,12 +45,29 @@ class PluginSpec(Struct, frozen=True):
         return tuple(read if isinstance(read, Input) else Input(read) for read in wanted)
 
     @property
+    def references(self) -> tuple[Reference, ...]:
+        """The other plugins that it calls."""
+        return self.kind.references(self.parameters)
+
+    @property
     def topic(self) -> str:
         """What a source or an extractor is about; empty is any."""
         return self.kind.topic(self.parameters)
 
     def create(self) -> Plugin:
         return self.kind(self.name, self.parameters)
+
+
+def at_work(specs: Iterable[PluginSpec], plugins: Mapping[str, PluginSpec]) -> dict[str, PluginSpec]:
+    """These plugins and all that they call, by name."""
+    found: dict[str, PluginSpec] = {}
+    pending = list(specs)
+    while pending:
+        spec = pending.pop()
+        if spec.name not in found:
+            found[spec.name] = spec
+            pending += [plugins[one.name] for one in spec.references if one.name in plugins]
+    return found
 
 
 class ProfileMember(Struct, frozen=True):
@@ -117,6 +135,9 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
                 problems.append(Problem(spec.path or name, str(error)))
         if problems:
             raise Invalid(problems, self.origin)
+        for name, plugin in created.items():
+            wanted = {one.name for one in self.plugins[name].references}
+            plugin.referenced = {other: created[other] for other in created if other in wanted}
         return created
 
     def policies(self) -> list[str]:

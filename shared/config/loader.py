@@ -7,12 +7,13 @@ detector, data layer, producers). Defaults go by a plugin's type, and ties by th
 
 import re
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from msgspec import UNSET
 
 from shared.config.decode import MISSING, decode, fields_given
-from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DETECTOR, Injector, revision
+from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DEFAULT_PROFILE, DETECTOR, Injector, revision
 from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
 from shared.config.inputs import check_writers, resolve
@@ -140,8 +141,8 @@ class _Loader:
         sources = injector.sources(given_sources, data_layer.inject_defaults)
         check_writers(self._plugins, sources, added)
         injector.producers(sources)
-        producers = in_order(self._plugins, profiles, added)
         inputs = resolve(self._plugins, sources, added)
+        producers = in_order(self._plugins, profiles, inputs, added)
         check_demand(self._plugins, sources, inputs, data_layer.stale_metrics, added)
         self._problems.warnings += added.warnings
         if not self._names.incomplete:
@@ -237,6 +238,17 @@ class _Loader:
 
     def _references(self) -> None:
         """Plugins that other plugins' parameters name."""
+        called: dict[str, list[str]] = {}
+        for spec in self._plugins.values():
+            for reference in spec.references:
+                at = f"{spec.path}.parameters.{reference.parameter}"
+                if (name := self._names.resolve(reference.name, reference.role, at)) is not None:
+                    called.setdefault(spec.name, []).append(name)
+        try:
+            TopologicalSorter(called).prepare()
+        except CycleError as error:
+            circle = error.args[1][::-1]
+            self._problems.error(self._plugins[circle[0]].path, f"plugins call each other: {' → '.join(circle)}")
         for spec in self._plugins.values():
             for wanted in spec.consumes:
                 name, key = wanted.producer, wanted.key
@@ -267,7 +279,7 @@ class _Loader:
                 names = " and ".join(show(member.plugin.name) for member in pickers)
                 self._problems.error(join(path, "plugins"), f"{names} are pickers; a profile has one")
             profiles.append(profile)
-        self._check_handlers(len(profiles))
+        self._check_handlers(tuple(profile.name for profile in profiles) or (DEFAULT_PROFILE,))
         return tuple(profiles)
 
     def _members(self, entry: ProfileEntry, path: str) -> tuple[ProfileMember, ...]:
@@ -288,16 +300,16 @@ class _Loader:
                 members.append(ProfileMember(spec, weight))
         return tuple(members)
 
-    def _check_handlers(self, profiles: int) -> None:
+    def _check_handlers(self, profiles: tuple[str, ...]) -> None:
         handlers = [spec for spec in self._plugins.values() if Role.PROFILE_HANDLER in spec.kind.ROLES]
         if len(handlers) > 1:
             names = " and ".join(show(spec.name) for spec in handlers)
             self._problems.error("plugins", f"{names} are profile handlers; there is one")
-        if profiles > 1 and not handlers and not self._names.incomplete:
-            self._problems.error("plugins", f"{profiles} scheduling profiles need a profile handler")
+        if len(profiles) > 1 and not handlers and not self._names.incomplete:
+            self._problems.error("plugins", f"{len(profiles)} scheduling profiles need a profile handler")
         for spec in handlers:
-            if spec.kind.TYPE == "single-profile-handler" and profiles > 1:
-                self._problems.error(spec.path, f"single-profile-handler runs one scheduling profile, not {profiles}")
+            for message in spec.kind.check_profiles(spec.parameters, profiles):
+                self._problems.error(spec.path, message)
 
     def _parsers(self, injector: Injector) -> tuple[str, ...]:
         section, former = self._document.request_handler, self._document.parser

@@ -5,17 +5,22 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from shared.attributes import AttributeKey
-from shared.config.loaded import PluginSpec, ProfileSpec
+from shared.config.loaded import PluginSpec, ProfileSpec, at_work
 from shared.config.problems import Problems, show
 from shared.plugin import Role
 
-_BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER}
+_BY_REFERENCE = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DECIDER, Role.DATA_PRODUCER}
 """Roles that a plugin plays only where something names or reads it; any other plays when it is there."""
 
 
-def in_order(plugins: Mapping[str, PluginSpec], profiles: Iterable[ProfileSpec], problems: Problems) -> tuple[str, ...]:
+def in_order(
+    plugins: Mapping[str, PluginSpec],
+    profiles: Iterable[ProfileSpec],
+    inputs: Mapping[str, Mapping[str, AttributeKey[Any]]],
+    problems: Problems,
+) -> tuple[str, ...]:
     """The names of the producers that run, each after those that it reads, otherwise in the order of `plugins`. Notes
-    two producers of one attribute that is read, and cycles."""
+    two producers of one attribute that is read, and cycles. `inputs` are the attributes that parameters name."""
     makers: dict[AttributeKey[Any], list[PluginSpec]] = {}
     for spec in plugins.values():
         if Role.DATA_PRODUCER in spec.kind.ROLES:
@@ -23,11 +28,14 @@ def in_order(plugins: Mapping[str, PluginSpec], profiles: Iterable[ProfileSpec],
                 makers.setdefault(key, []).append(spec)
     pending = [spec for spec in plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
     pending += [member.plugin for profile in profiles for member in profile.members]
+    pending = list(at_work(pending, plugins).values())
     reads: dict[str, dict[str, None]] = {}
     """By producer that is read, those that it reads."""
     while pending:
         reader = pending.pop()
-        for key in {wanted.key: None for wanted in reader.consumes if wanted.key in makers}:
+        named = inputs.get(reader.name, {})
+        read = {wanted.key or named.get(wanted.parameter): None for wanted in reader.consumes}
+        for key in [one for one in read if one is not None and one in makers]:
             maker, *others = makers[key]
             for other in others:
                 what = f"{show(other.name)} makes {key.name}, as {show(maker.name)} does; one plugin makes it"

@@ -9,40 +9,20 @@ from collections.abc import Mapping
 NONE = ""
 
 _TYPES: Mapping[str, Mapping[str, str]] = {
-    "disaggregated prefill, decode and encode": {
-        "label-selector-filter": "decode-filter prefill-filter encode-filter",
-        NONE: "disagg-profile-handler pd-profile-handler data-parallel-profile-handler header-profile-handler "
-        "disagg-headers-handler prefill-header-handler prefix-based-pd-decider always-disagg-pd-decider "
-        "always-disagg-multimodal-decider disaggregatedset-rollout-screener",
+    "rollouts of disaggregated sets": {
+        NONE: "disaggregatedset-rollout-screener",
     },
     "the KV cache as model servers report it, and tokenizers": {
-        "approx-prefix-cache-producer": "precise-prefix-cache-producer burst-prefix-cache-producer",
+        "approx-prefix-cache-producer": "precise-prefix-cache-producer",
         "prefix-cache-scorer": "precise-prefix-cache-scorer",
         NONE: "token-producer tokenizer mm-embeddings-cache-producer mm-embeddings-cache-scorer p2p-source-producer",
-    },
-    "affinity": {
-        "prefix-cache-scorer": "prefix-cache-affinity-filter session-affinity-scorer session-affinity-filter",
-        "active-request-scorer": "no-hit-lru-scorer",
-        NONE: "session-id-producer agent-identity header-label-affinity-scorer topology-affinity-filter "
-        "topology-affinity-scorer",
     },
     "predicted latency, and admission by it": {
         NONE: "predicted-latency-producer",
         "token-load-scorer": "latency-scorer predicted-latency-scorer slo-aware-routing",
-        "utilization-detector": "latency-slo-admitter probabilistic-admitter",
+        "utilization-detector": "latency-slo-admitter",
         "utilization-filter": "slo-headroom-tier-filter",
         "single-profile-handler": "slo-aware-profile-handler",
-    },
-    "the decision tree of GIE 0.5": {
-        NONE: "decision-tree-filter",
-        "queue-scorer": "low-queue-filter least-queue-filter",
-        "kv-cache-utilization-scorer": "least-kv-cache-filter",
-        "lora-affinity-scorer": "lora-affinity-filter",
-    },
-    "other scorers and filters": {
-        "queue-scorer": "load-aware-scorer",
-        NONE: "context-length-aware",
-        "label-selector-filter": "by-label",
     },
     "other parsers": {
         "passthrough-parser": "vertexai-parser sglanghttp-parser",
@@ -58,9 +38,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "core-metrics-extractor": "multicluster-metrics-extractor",
         "prefix-cache-scorer": "multicluster-prefix-cache-scorer multicluster-session-affinity-filter",
         "queue-scorer": "multicluster-queue-scorer",
-    },
-    "the conformance suite's own": {
-        NONE: "header-based-testing-filter destination-endpoint-served-verifier",
     },
 }
 """By what types are for, and then by their nearest substitute."""

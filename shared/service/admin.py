@@ -3,12 +3,13 @@
 It listens before the service starts, so that a taken port stops the process at once.
 """
 
+import asyncio
 import contextlib
 import errno
 import math
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import uvicorn
@@ -72,14 +73,55 @@ REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Error, "description
 """For `responses` of routes with parameters."""
 
 
-def build_app(
-    readiness: Readiness,
-    registry: CollectorRegistry,
-    state: Callable[[], Mapping[str, Any]],
-    routes: APIRouter | None = None,
-    configurations: Callable[[], Sequence[Configured]] = tuple,
-    title: str = "pointsman",
-) -> FastAPI:
+class Pages(Protocol):
+    """What the routes that every tier has respond."""
+
+    async def readyz(self) -> Mapping[str, Any]:
+        """The members of a `ReadinessPage`."""
+        ...
+
+    async def metrics(self) -> Response:
+        """Metrics in Prometheus' text format."""
+        ...
+
+    async def debug_state(self) -> Response:
+        """A `State`."""
+        ...
+
+
+class ProcessPages:
+    """The pages of this process."""
+
+    def __init__(
+        self,
+        readiness: Readiness,
+        registry: CollectorRegistry,
+        state: Callable[[], Mapping[str, Any]],
+        configurations: Callable[[], Sequence[Configured]] = tuple,
+    ) -> None:
+        self._readiness, self._registry = readiness, registry
+        self._state, self._configurations = state, configurations
+
+    async def readyz(self) -> Mapping[str, Any]:
+        reasons, notes = self._readiness.reasons(), self._readiness.notes()
+        return {
+            "ready": not reasons,
+            "reasons": reasons,
+            "notes": notes,
+            "configurations": self._configurations(),
+        }
+
+    async def metrics(self) -> Response:
+        return StreamingResponse(exposition(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def debug_state(self) -> Response:
+        return await alone(lambda: as_json(self._state()))
+
+    def __repr__(self) -> str:
+        return f"<ProcessPages {self._readiness!r}>"
+
+
+def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "pointsman") -> FastAPI:
     """The routes that every tier has, and a tier's own."""
     app = FastAPI(title=title, version=VERSION, openapi_url=None)
     app.add_exception_handler(StarletteHTTPException, _refused)
@@ -98,22 +140,17 @@ def build_app(
     )
     async def readyz(response: Response) -> Any:
         """A roll-out can wait for a revision of the configuration."""
-        reasons = readiness.reasons()
-        response.status_code = 503 if reasons else 200
-        return {
-            "ready": not reasons,
-            "reasons": reasons,
-            "notes": readiness.notes(),
-            "configurations": configurations(),
-        }
+        page = await pages.readyz()
+        response.status_code = 200 if page["ready"] else 503
+        return page
 
     @app.get("/metrics", summary="Prometheus metrics.", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        return StreamingResponse(exposition(registry), media_type=CONTENT_TYPE_LATEST)
+        return await pages.metrics()
 
     @app.get("/debug/state", summary="The state of the process as JSON.", response_model=State)
     async def debug_state() -> Response:
-        return await alone(lambda: as_json(state()))
+        return await pages.debug_state()
 
     if routes is not None:
         app.include_router(routes)
@@ -156,21 +193,23 @@ def _plain(value: object) -> object:
 
 
 class AdminServer:
-    """Listens on `host:port`, and serves an app there; port 0 takes a free one, to be read from `port`."""
+    """Listens on `host:port`, and serves an app there; port 0 takes a free one, to be read from `port`.
+
+    Without a port it serves only the connections that `adopt` is given."""
 
     def __init__(
         self,
         app: FastAPI,
         host: str,
-        port: int,
+        port: int | None,
         *,
         timeout: float = AdminProtocol.TIMEOUT,
         connections: int = AdminProtocol.MOST,
     ) -> None:
         """`timeout`: seconds for a request and its answer. Raises `Invalid` when the address can't be had."""
         self.host = host
-        self._socket = _listen(host, port)
-        self.port: int = self._socket.getsockname()[1]
+        self._sockets = [] if port is None else [_listen(host, port)]
+        self.port: int = self._sockets[0].getsockname()[1] if self._sockets else 0
         self._server = _Server(
             uvicorn.Config(
                 _HeadAsGet(app),
@@ -187,9 +226,27 @@ class AdminServer:
     async def serve(self) -> None:
         """Answer requests until `stop`."""
         try:
-            await self._server.serve(sockets=[self._socket])
+            await self._server.serve(sockets=self._sockets)
         finally:
-            self._socket.close()
+            for listener in self._sockets:
+                listener.close()
+
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that somebody else has accepted. Before `serve` has begun, close it."""
+        server = self._server
+        if not server.started:
+            connection.close()
+            return
+        loop, config = asyncio.get_running_loop(), server.config
+        protocol: Any = config.http_protocol_class
+
+        def make() -> asyncio.Protocol:
+            made: asyncio.Protocol = protocol(
+                config=config, server_state=server.server_state, app_state=server.lifespan.state, _loop=loop
+            )
+            return made
+
+        await loop.connect_accepted_socket(make, connection)
 
     def stop(self) -> None:
         """Let `serve` end."""

@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, Pla
 from shared.config.problems import Invalid
 from shared.plugin_failures import PluginFailures
 from shared.service import logs
-from shared.service.admin import AdminServer, build_app
+from shared.service.admin import AdminServer, Pages, ProcessPages, build_app
 from shared.service.configured import Configured, ConfiguredMetrics
 from shared.service.readiness import Phase, Readiness
 from shared.service.settings import CommonSettings, misspelled, parse, service_variables
@@ -46,6 +46,8 @@ class Service:
     """One process of a tier. Subclasses override `start`, `drain`, `close`, `state` and, for own routes, `routes`."""
 
     tier = "service"
+    listens = True
+    """Whether admin HTTP has a port. Without one, `admin` serves the connections that it adopts."""
 
     def __init__(self, settings: CommonSettings) -> None:
         self.common = settings
@@ -69,6 +71,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._exit_code = 0
+        self.admin: AdminServer | None = None
         self.admin_port = 0
         """Where admin HTTP listens, once `serve` has begun."""
 
@@ -92,6 +95,10 @@ class Service:
     def routes(self) -> APIRouter:
         """The tier's own admin routes."""
         return APIRouter()
+
+    def pages(self) -> Pages:
+        """What the admin routes of every tier respond."""
+        return ProcessPages(self.readiness, self.registry, self._state, self.configurations)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str, *, essential: bool = True) -> asyncio.Task[None]:
         """Run a background task until `close`. A failure is logged and counted. That of an essential task stops the
@@ -119,19 +126,12 @@ class Service:
 
     async def serve(self) -> int:
         """Run until `stop`; the exit code. Raises `Invalid` when the service can't run with what it was given."""
-        app = build_app(
-            self.readiness,
-            self.registry,
-            self._state,
-            self.routes(),
-            self.configurations,
-            title=f"pointsman {self.tier} {self.id}",
-        )
         common = self.common
-        admin = AdminServer(
+        app = build_app(self.pages(), self.routes(), title=f"pointsman {self.tier} {self.id}")
+        admin = self.admin = AdminServer(
             app,
             common.admin_host,
-            common.admin_port,
+            common.admin_port if self.listens else None,
             timeout=common.admin_timeout,
             connections=common.admin_connections,
         )
@@ -225,16 +225,25 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
     settings = replace(settings, id=settings.id or default_id())
     logs.configure(settings.log_level, settings.log_format, tier=tier, id=settings.id)
     warn_of_variables(kind, os.environ)
+    try:
+        return operate(lambda: build(settings))
+    except Invalid as error:
+        return report(error)
+
+
+def operate(build: Callable[[], Service]) -> int:
+    """Build a service and run it until its end: signals, event loop. Returns the process's exit code. Raises `Invalid`
+    as `Service.serve` does."""
 
     async def main() -> int:
-        service = build(settings)
+        service = build()
         with _signals(service):
             return await service.serve()
 
     try:
         return uvloop.run(main())
-    except Invalid as error:
-        return report(error)
+    except Invalid:
+        raise
     except Exception:  # the top of the process
         log.exception("service.crashed")
         return EXIT_CRASHED

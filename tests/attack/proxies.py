@@ -11,7 +11,7 @@ import grpc.aio
 from envoy.service.ext_proc.v3 import external_processor_pb2
 
 from services.picker.metadata import SUBSET, SUBSET_NAMESPACE
-from services.picker.transport.grpc_server import SERVICE
+from services.picker.transport.ext_proc import SERVICE
 from tests.attack.bodies import BODIES, CHAT
 from tests.attack.fronts import Front, Scene
 from tests.attack.raw import connection, read

@@ -21,6 +21,7 @@ from msgspec import Struct
 from services.picker.admin.decisions import DecisionRing
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
+from services.picker.http2_options import Http2Options
 from services.picker.parsers import json_counts
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.json_edit import replace_model
@@ -35,7 +36,7 @@ from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
-from services.picker.transport.grpc_server import ServerOptions, message_limit
+from services.picker.transport.grpc_server import message_limit
 from shared.config.schema import BOUNDS
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
@@ -341,7 +342,7 @@ def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], I
 
 def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
     """A body that comes as one message over gRPC."""
-    options = ServerOptions(max_message_size=message_limit(LARGEST))
+    options = Http2Options(max_message_size=message_limit(LARGEST))
     return streamed(partial(RequestStream, _handler()), _messages(LEAN, rewrite, size), options)
 
 

@@ -27,6 +27,7 @@ from typing import Any
 
 import structlog
 
+from services.picker.limits import Sharing
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.state.prefix import block_hashes
 from services.picker.state.prefix_announcements import Announcements
@@ -60,9 +61,7 @@ class Picker:
     def __init__(self, url: str, id: str, *, shares: bool = True) -> None:
         self.view = world()
         self.bus = Bus(url, name=id)
-        self.sharing = PrefixSharing(
-            self.bus, SUBJECTS, POOL, id, self.view, synced=lambda: True, interval=0.02, wait=60.0
-        )
+        self.sharing = PrefixSharing(self.bus, SUBJECTS, POOL, id, self.view, Sharing(wait=60.0), lambda: True)
         self.sharing.configure("bench" if shares else "", lambda _row: CAPACITY)
         self._random = random.Random(id)
         self._known = [[self._random.getrandbits(64) for _ in range(12)] for _ in range(200)]
@@ -72,8 +71,7 @@ class Picker:
         await self.sharing.start()
         await self.bus.start()
         await self.bus.wait_connected(5.0)
-        run, join, answer = self.sharing.run(), self.sharing.join(), self.sharing.answer()
-        self._tasks = [asyncio.ensure_future(part) for part in (run, join, answer)]
+        self._tasks = [asyncio.ensure_future(task) for task, _ in self.sharing.tasks()]
 
     async def stop(self) -> None:
         for task in self._tasks:

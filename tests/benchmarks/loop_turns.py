@@ -9,11 +9,13 @@ from typing import Any
 import grpc
 import numpy as np
 
+from services.picker.http2_options import Http2Options
 from services.picker.pipeline import build
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, StreamHandler
+from services.picker.transport.ext_proc import SERVICE, StreamHandler
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry
 from shared.service.reload import Reloader
+from tests.ext_proc_server import ExtProcServer
 
 
 def _turns(loop: asyncio.AbstractEventLoop, going_on: Callable[[], bool]) -> Iterator[None]:
@@ -24,7 +26,7 @@ def _turns(loop: asyncio.AbstractEventLoop, going_on: Callable[[], bool]) -> Ite
 
 
 def streamed(
-    open_stream: Callable[[], StreamHandler], messages: Sequence[bytes], options: ServerOptions
+    open_stream: Callable[[], StreamHandler], messages: Sequence[bytes], options: Http2Options
 ) -> Callable[[], Iterator[Any]]:
     """A stream through a picker's gRPC server: what grpcio does in the loop is in it."""
 
@@ -41,7 +43,7 @@ def streamed(
 
     def run() -> Iterator[Any]:
         loop = asyncio.new_event_loop()
-        server = ExtProcServer(open_stream, host="127.0.0.1", port=0, options=options)
+        server = ExtProcServer(open_stream, port=0, options=options)
         loop.run_until_complete(server.start())
         client = threading.Thread(target=ask, args=(server.port,))
         client.start()

@@ -79,4 +79,8 @@ class TierProcess:
     async def stop(self) -> int:
         """SIGTERM; the exit code."""
         self._process.send_signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def ended(self) -> int:
+        """The exit code, once it has ended by itself."""
         return await asyncio.to_thread(self._process.wait, TIMEOUT)

@@ -2,7 +2,7 @@
 
 from collections import deque
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Protocol
 
 from fastapi import APIRouter, HTTPException, Query, Response
 
@@ -56,7 +56,39 @@ class DecisionRing:
         return f"<DecisionRing {len(self._ring)} of {self.total}>"
 
 
-def decision_routes(ring: DecisionRing) -> APIRouter:
+class DecisionPages(Protocol):
+    """What the routes respond."""
+
+    async def newest(self, limit: int) -> Response:
+        """`Decisions`, at most `limit`."""
+        ...
+
+    async def of_request(self, request_id: str, limit: int) -> Response:
+        """`DecisionsOnRequest`, at most `limit`. Raises HTTPException if there is none."""
+        ...
+
+
+class RingPages:
+    """The decisions of a ring."""
+
+    def __init__(self, ring: DecisionRing) -> None:
+        self._ring = ring
+
+    async def newest(self, limit: int) -> Response:
+        newest = self._ring.newest(limit)
+        return as_json_list("decisions", (decision.summary() for decision in newest), total=self._ring.total)
+
+    async def of_request(self, request_id: str, limit: int) -> Response:
+        found = self._ring.of_request(request_id, limit)
+        if not found:
+            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(self._ring)}")
+        return as_json_list("decisions", (decision.explain() for decision in found))
+
+    def __repr__(self) -> str:
+        return f"<RingPages of {self._ring!r}>"
+
+
+def decision_routes(pages: DecisionPages) -> APIRouter:
     """The last decisions, and those on one request."""
     router = APIRouter(responses=REFUSED)
 
@@ -66,8 +98,7 @@ def decision_routes(ring: DecisionRing) -> APIRouter:
         response_model=Decisions,
     )
     async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        newest = ring.newest(limit)
-        return as_json_list("decisions", (decision.summary() for decision in newest), total=ring.total)
+        return await pages.newest(limit)
 
     @router.get(
         "/debug/decisions/{request_id:path}",
@@ -75,9 +106,6 @@ def decision_routes(ring: DecisionRing) -> APIRouter:
         response_model=DecisionsOnRequest,
     )
     async def decision(request_id: str, limit: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
-        found = ring.of_request(request_id, limit)
-        if not found:
-            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
-        return as_json_list("decisions", (decision.explain() for decision in found))
+        return await pages.of_request(request_id, limit)
 
     return router

@@ -35,6 +35,7 @@ _FORMER = {name: prefix + name for prefix, names in _SAME_NAMES.items() for name
     "request_streaming_tpot_seconds": "inference_objective_request_tpot_seconds",
     "ready_endpoints": "inference_pool_ready_pods",
     "per_endpoint_queue_size": "inference_pool_per_pod_queue_size",
+    "disagg_decision": "llm_d_inference_scheduler_disagg_decision",
 }
 _FORMER_LABELS = {"endpoint_name": "pod_name", "model_server_endpoint": "model_server_pod"}
 

@@ -35,6 +35,10 @@ class Rank(IntEnum):
     """A resource names it."""
 
 
+# A member through its enum costs eight times as much as a name of the module in Python 3.11.
+_REWRITTEN, _NAMED = Rank.REWRITTEN, Rank.NAMED
+
+
 class _Label(Struct):
     used: float
     """When a request last used it."""
@@ -58,12 +62,21 @@ class Labels(Generic[K]):
         found = self._labels.get(label)
         return None if found is None else found.rank
 
+    def use(self, label: K) -> Rank | None:
+        """A request uses this label, if it is one: its rank."""
+        found = self._labels.get(label)
+        if found is None:
+            return None
+        found.used = self._clock()
+        return found.rank
+
     def take(self, label: K, rank: Rank) -> bool:
-        """A request uses this label; False if it is none, and there is no room."""
+        """A request uses this label, which has at least this rank; False if it is none, and there is no room."""
         now, labels = self._clock(), self._labels
         if (found := labels.get(label)) is not None:
             found.used = now
-            found.rank = max(found.rank, rank)
+            if rank > found.rank:
+                found.rank = rank
             return True
         if len(labels) >= self._most:
             if now < self._full_until[rank]:
@@ -102,22 +115,23 @@ class ModelLabels:
         name = model[:SHOWN]
         if not name or name == OTHER:
             return name
-        rank = self._labels.rank(name)
-        if rank is not Rank.NAMED and (named or self._named(model)):
-            rank = Rank.NAMED
-        return name if rank is not None and self._labels.take(name, rank) else OTHER
+        rank = self._labels.use(name)
+        if rank is not _NAMED and (named or self._named(model)):
+            return name if self._labels.take(name, _NAMED) else OTHER
+        return OTHER if rank is None else name
 
     def rank(self, label: str) -> Rank:
         """The rank of a label. There is only one without a name."""
         rank = self._labels.rank(label)
         if rank is None:
-            rank = Rank.REWRITTEN if label else Rank.NAMED
+            rank = _REWRITTEN if label else _NAMED
         return rank
 
     def answered(self, model: str, rank: Rank) -> None:
         """A model server has answered a request for this model without an error."""
         name = model[:SHOWN]
-        if name and name != OTHER:
+        known = self._labels.rank(name)
+        if (known is None or known < rank) and name and name != OTHER:
             self._labels.take(name, rank)
 
     def __repr__(self) -> str:

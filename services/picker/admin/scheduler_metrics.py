@@ -43,6 +43,13 @@ def scheduler_families(
         ("status", "target_model_name", "endpoint_name", "namespace", "port"),
         _attempts(requests, view),
     )
+    yield from names(
+        CounterMetricFamily,
+        "disagg_decision",
+        "Routed requests of disaggregated serving, by the stages that serve them",
+        ("model_name", "decision_type"),
+        list(requests.stages.items()),
+    )
     yield from _prefix_index(view, names)
 
 

@@ -99,6 +99,7 @@ class DecisionInFull(DecisionSummary):
     candidates: list[str]
     saturation: float | None
     charged_tokens: int
+    stages: str
     roles: dict[str, RoleEndpoint]
     primary_profile: str
     profiles: dict[str, Profile]
@@ -106,11 +107,16 @@ class DecisionInFull(DecisionSummary):
 
 
 class Decisions(BaseModel):
-    """`total` is the number of decisions since the start."""
+    """`total` is the number of decisions since the start. With `--workers`, `missing` names the workers that gave no
+    answer, with the reason."""
 
     total: int
     decisions: list[DecisionSummary]
+    missing: dict[str, str] = {}
 
 
 class DecisionsOnRequest(BaseModel):
+    """`missing` as for `Decisions`."""
+
     decisions: list[DecisionInFull]
+    missing: dict[str, str] = {}

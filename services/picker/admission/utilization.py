@@ -56,6 +56,8 @@ class _Reading(Struct, frozen=True):
     """The oldest sample time of those."""
     saturation: float | None
     """None when no endpoint's metrics are fresh."""
+    kept: Rows
+    """Those that the filter keeps."""
     fits: dict[float, Floats]
     """For the last ceiling that was asked for, the requests that fit on each endpoint beyond those that the metrics
     show."""
@@ -110,9 +112,7 @@ class UtilizationDetector(SaturationDetector, Filter):
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The fresh endpoints below both limits; all of them when there is none."""
-        reading = self._reading(cycle, rows)
-        kept: Rows = rows[reading.fresh & (reading.fullness < 1.0 + self.parameters.headroom)]
-        return kept if len(kept) else rows
+        return self._reading(cycle, rows).kept
 
     def _by_requests(self, cycle: Cycle, rows: Rows) -> float:
         """The saturation when no endpoint's metrics are fresh."""
@@ -146,7 +146,11 @@ class UtilizationDetector(SaturationDetector, Filter):
         oldest = min(_oldest(queue, fresh), _oldest(usage, fresh))
         if len(self._readings) >= MOST_READINGS:
             self._readings.clear()
-        reading = _Reading(rows, source, queue, usage, fullness, fresh, oldest, saturation, {})
+        kept: Rows = rows[fresh & (fullness < 1.0 + self.parameters.headroom)]
+        kept.flags.writeable = False
+        if len(kept) in (0, len(rows)):
+            kept = rows
+        reading = _Reading(rows, source, queue, usage, fullness, fresh, oldest, saturation, kept, {})
         self._readings[id(rows)] = reading
         return reading
 

@@ -18,6 +18,7 @@ from services.picker import metadata
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.extproc import incoming, outgoing, refusals
 from services.picker.extproc.events import NO_HEADERS, Completed, Event, Limits, Refused, RequestHead, RequestReady
+from services.picker.extproc.headers import read_few, read_headers
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
@@ -27,16 +28,17 @@ from services.picker.parsers.json_edit import replace_model
 from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
-_BUFFERED = (BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL)
+# A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
+_BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = BodyMode.BUFFERED_PARTIAL, BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC
+_BUFFERED = (BodyMode.BUFFERED, _BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
-_ECHOED = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC)
+_ECHOED = (_FULL_DUPLEX, _GRPC)
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
 
 State = Enum("State", ["IDLE", "COLLECTING", "DECIDING", "ROUTED", "REFUSED", "OVERTAKEN", "ENDED"])
 """Where the request half of a conversation stands. OVERTAKEN: the proxy answered by itself before the decision."""
-# A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
 _IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
 
@@ -134,12 +136,11 @@ class Conversation:
             body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        control = metadata.CONTROL_HEADERS.intersection(self._headers.names())
-        mutation = Mutation(
-            destination=",".join(route.destinations),
-            set_headers=set_headers,
-            remove_headers=sorted(control.difference(set_headers)) if control else (),
-        )
+        names, remove_headers = self._headers.names(), list[str]()
+        if not metadata.CONTROL_HEADERS.isdisjoint(names):
+            remove_headers = sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys())
+        destination = ",".join(route.destinations)
+        mutation = Mutation(destination=destination, set_headers=set_headers, remove_headers=remove_headers)
         self._state = _ROUTED
         self.response.expect(reader, observe, tell_headers=tell_headers)
         answers, self._echo = request_answers(
@@ -149,7 +150,7 @@ class Conversation:
             headers=self._headers_owed,
             chunks=self._unanswered_chunks,
             trailers=self._trailers_owed,
-            streamed=self._modes.request is BodyMode.FULL_DUPLEX_STREAMED,
+            streamed=self._modes.request is _FULL_DUPLEX,
         )
         self._answers += answers
 
@@ -192,7 +193,7 @@ class Conversation:
     @property
     def timed(self) -> bool:
         """Whether the proxy waits only for a limited time for an answer."""
-        return self._modes.request is not BodyMode.FULL_DUPLEX_STREAMED
+        return self._modes.request is not _FULL_DUPLEX
 
     @property
     def has_answers(self) -> bool:
@@ -227,7 +228,7 @@ class Conversation:
 
     def sent(self) -> None:
         """What was handed out has been sent: of the request that it answers nothing is needed any more."""
-        if self._state is _ROUTED:
+        if self._state is _ROUTED and self._head is not None:
             self._body.clear()
             self._headers, self._head, self._subset = NO_HEADERS, None, None
 
@@ -247,17 +248,17 @@ class Conversation:
             return []
         shown = message.shown
         self._merge_subset(message.context)
-        count, size = len(shown.headers.headers), message.size
+        count, size = len(shown.entries), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
-            self._headers = incoming.read_few(shown, refusals.FORMAT_HEADERS)
+            self._headers = read_few(shown, refusals.FORMAT_HEADERS)
             return self._refuse(refusals.large_headers(count, size, limits))
-        self._headers = incoming.read_headers(shown)
+        self._headers = read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
             return self._ready(has_body=False, withheld=not shown.end_of_stream)
-        if mode is BodyMode.GRPC:
+        if mode is _GRPC:
             return self._refuse(refusals.GRPC_BODIES)
         length = self._headers.get("content-length")
         if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
@@ -293,8 +294,8 @@ class Conversation:
         # a BUFFERED body is one message, also when trailers follow and it isn't the end of the stream
         if mode in _BUFFERED or shown.end_of_stream:
             self._unanswered_chunks = 1
-            self._body.add(chunk)
-            return self._ready(truncated=mode is BodyMode.BUFFERED_PARTIAL and not shown.end_of_stream)
+            self._body.add(chunk, last=True)
+            return self._ready(truncated=mode is _BUFFERED_PARTIAL and not shown.end_of_stream)
         if chunk:
             self._body.add(chunk)
         return []

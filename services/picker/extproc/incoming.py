@@ -5,7 +5,7 @@ answered, so its bytes are decoded once and remembered.
 """
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from itertools import islice
 from sys import getsizeof
 from typing import Any
@@ -16,17 +16,17 @@ from msgspec import Struct
 
 from services.picker import metadata
 from services.picker.extproc import wire
+from services.picker.extproc.headers import undecoded
 from services.picker.extproc.messages import BodyMode, BodyModes, Phase, ProcessingRequest
 from services.picker.parsers.protobuf import Reader
-from services.picker.request import Headers
 from shared.model import is_ip, join_host_port
 
 _pb: Any = external_processor_pb2
 _MODES = {(int(a), int(b)): BodyModes(a, b) for a in BodyMode for b in BodyMode}
 _PORT = re.compile("[0-9]{1,5}")
 _SHORT: dict[bytes, tuple[Phase, Callable[[bytes], Any]]] = {
-    wire.tag("ProcessingRequest", "request_headers"): ("request_headers", _pb.HttpHeaders.FromString),
-    wire.tag("ProcessingRequest", "response_headers"): ("response_headers", _pb.HttpHeaders.FromString),
+    wire.tag("ProcessingRequest", "request_headers"): ("request_headers", undecoded),
+    wire.tag("ProcessingRequest", "response_headers"): ("response_headers", undecoded),
     wire.tag("ProcessingRequest", "request_body"): ("request_body", _pb.HttpBody.FromString),
 }
 """Phases whose own message is read apart from what follows it, by the byte that they begin with."""
@@ -38,8 +38,6 @@ _HEADERS = ("request_headers", "response_headers")
 _BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
 _MOST_FIELDS = 256
 """Of a long message, without those in its headers and in what comes along: proxies write a handful."""
-_SEARCHED = 1000
-"""Headers that are searched for a response's status, or for what an error's format depends on."""
 _LONGEST_ADDRESS = 256
 """Characters of the endpoint that answered."""
 _LONGEST = 1024
@@ -74,14 +72,13 @@ class Message(Struct, frozen=True):
     phase: Phase | None
     """None for one that this version of the protocol doesn't have."""
     shown: Any
-    """`HttpHeaders`, `HttpBody` or `HttpTrailers`."""
+    """`UndecodedHeaders`, `HttpBody`, `Body` or `HttpTrailers`."""
     size: int
     """Bytes of headers on the wire."""
     context: Context
 
 
 _NOTHING = Context()
-_EMPTY = ("",)
 
 
 class _Contexts:
@@ -131,8 +128,10 @@ def read(data: bytes, most_entries: int = 5_000) -> Message:
     phase = message.WhichOneof("request")
     if phase is None:
         return Message(None, None, 0, _NOTHING)
-    shown = getattr(message, phase)
-    return Message(phase, shown, shown.ByteSize() if phase in _HEADERS else 0, _context(message, most_entries))
+    shown, context = getattr(message, phase), _context(message, most_entries)
+    if phase not in _HEADERS:
+        return Message(phase, shown, 0, context)
+    return Message(phase, undecoded(shown.SerializeToString()), shown.ByteSize(), context)
 
 
 def beside_body(data: bytes) -> int:
@@ -192,47 +191,6 @@ def _context(message: Any, most_entries: int) -> Context:
         config = message.protocol_config
         modes = _MODES.get((config.request_body_mode, config.response_body_mode))
     return Context(modes, _subset(message, most_entries) if told else None, answered)
-
-
-def read_headers(headers: Any) -> Headers:
-    """All headers. `raw_value` goes before `value`; bytes that aren't UTF-8 become U+FFFD."""
-    shown = headers.headers.headers
-    # As proxies send them: names in lower case, each once, with a raw value. One look at all of them tells.
-    try:
-        values: dict[str, tuple[str, ...]] = {header.key: (header.raw_value.decode(),) for header in shown}
-    except UnicodeDecodeError:
-        values = {}
-    names_of_all = "".join(values)
-    if len(values) == len(shown) and names_of_all == names_of_all.lower() and _EMPTY not in values.values():
-        return Headers.of(values)
-    return _read_any(shown)
-
-
-def _read_any(shown: Any) -> Headers:
-    values: dict[str, list[str]] = {}
-    for header in shown:
-        raw = header.raw_value
-        value = raw.decode("utf-8", "replace") if raw else header.value
-        values.setdefault(header.key.lower(), []).append(value)
-    return Headers.of({name: tuple(all_of_it) for name, all_of_it in values.items()})
-
-
-def read_few(headers: Any, wanted: Container[str]) -> Headers:
-    """The last value of each of the `wanted` headers among the first `_SEARCHED`."""
-    values: dict[str, tuple[str, ...]] = {}
-    for header in islice(headers.headers.headers, _SEARCHED):
-        if (name := header.key.lower()) in wanted:
-            values[name] = (header.raw_value.decode("utf-8", "replace") or header.value,)
-    return Headers.of(values)
-
-
-def read_status(headers: Any) -> int | None:
-    """The HTTP status of a response, or None when there is none that is a number."""
-    for header in islice(headers.headers.headers, _SEARCHED):
-        if header.key == ":status":
-            text = header.raw_value or header.value.encode()
-            return int(text) if len(text) == 3 and text.isdigit() else None
-    return None
 
 
 def _subset(message: Any, most: int) -> tuple[str, ...] | None:

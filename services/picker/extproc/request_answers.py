@@ -25,6 +25,8 @@ def request_answers(
     `body` is in pieces if it was changed, and had `size` bytes when it came. `headers`, `chunks` and `trailers` say
     what waits for an answer; a `streamed` body goes back even if it is unchanged.
     """
+    if chunks == 1 and len(body) == 1 and not (headers or trailers or streamed):  # BUFFERED, as in most conversations
+        return [outgoing.answer_body(mutation)], None
     answers: list[bytes] = []
     echo: Iterator[bytes] | None = None
     pending: Mutation | None = mutation

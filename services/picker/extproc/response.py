@@ -5,15 +5,15 @@ the picker requests it when the reader has to change it, or to observe it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from services.picker.extproc import incoming, outgoing, wire
+from services.picker.extproc import outgoing, wire
 from services.picker.extproc.events import NO_HEADERS, Event, ResponseBodyStarted, ResponseStarted
+from services.picker.extproc.headers import read_headers, read_status
 from services.picker.extproc.incoming import Message
 from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
-from services.picker.responses.reader import Interest, ResponseReader
+from services.picker.responses.reader import CHANGE, NOTHING, ResponseReader
 
 WHOLE = 256 * 2**10
 """Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""
@@ -74,23 +74,21 @@ class Response:
             answers.append(outgoing.RESPONSE_HEADERS_UNCHANGED)
             return []
         self.started = True
-        answers.append(self._answer_headers(shown))
-        told = self._tell_headers and len(shown.headers.headers) <= self._most_headers
-        headers = incoming.read_headers(shown) if told else NO_HEADERS
-        return [ResponseStarted(incoming.read_status(shown), message.context.served, headers)]
+        headers, answer = NO_HEADERS, outgoing.RESPONSE_HEADERS_UNCHANGED
+        reader, self._reader = self._reader, None
+        status = read_status(shown)
+        if (reader is not None or self._tell_headers) and len(shown.entries) <= self._most_headers:
+            headers = read_headers(shown)
+            if reader is not None and not shown.end_of_stream:
+                answer = self._answer_headers(reader, headers, status)
+        answers.append(answer)
+        return [ResponseStarted(status, message.context.served, headers if self._tell_headers else NO_HEADERS)]
 
-    def _answer_headers(self, shown: Any) -> bytes:
+    def _answer_headers(self, reader: ResponseReader, headers: Headers, status: int | None) -> bytes:
         """Decides whether to read the body, and requests it if the proxy doesn't send it."""
-        reader = self._reader
-        if reader is None:
-            return outgoing.RESPONSE_HEADERS_UNCHANGED
-        self._reader = None
-        if shown.end_of_stream or len(shown.headers.headers) > self._most_headers:
-            return outgoing.RESPONSE_HEADERS_UNCHANGED
-        headers = incoming.read_headers(shown)
         interest = reader.begin(headers)
-        changes = interest is Interest.CHANGE
-        answers = interest is not Interest.NOTHING and _is_success(shown)
+        changes = interest is CHANGE
+        answers = interest is not NOTHING and (status or 0) < 300  # an error has no tokens
         asked = None
         if self.mode is _NONE and (changes or answers):
             asked = _mode_to_ask_for(headers, reader.limit, changes=changes)
@@ -100,7 +98,7 @@ class Response:
             self.mode = asked or _NONE
             self.requested = asked is not None
             self.requested_to_observe = self.requested and not changes
-        if interest is Interest.NOTHING or self.mode not in _READABLE:
+        if interest is NOTHING or self.mode not in _READABLE:
             return outgoing.RESPONSE_HEADERS_UNCHANGED
         self.readable = answers
         reader.holds = self.mode is not _STREAMED
@@ -171,11 +169,6 @@ class Response:
             answers.append(outgoing.RESPONSE_BODY_UNCHANGED)
         else:
             answers.append(outgoing.replace_response(body, whole=self.mode is _BUFFERED))
-
-
-def _is_success(shown: Any) -> bool:
-    """Whether the response reports tokens: an error doesn't."""
-    return (incoming.read_status(shown) or 0) < 300
 
 
 def _mode_to_ask_for(headers: Headers, limit: int, *, changes: bool) -> BodyMode | None:

@@ -34,7 +34,11 @@ _PIECE = tag("StreamedBodyResponse", "body")
 def span(data: bytes, start: int = 0) -> tuple[int, int]:
     """Where the content of the length-delimited field at `start` begins and ends; (0, 0) where that isn't plain to
     see."""
-    size, shift, at = 0, 0, start + 1
+    at = start + 1
+    if at + 1 < len(data) and data[at + 1] < 0x80 <= data[at]:  # as in most messages
+        size, at = (data[at] & 0x7F) | data[at + 1] << 7, at + 2
+        return (at, at + size) if at + size <= len(data) else (0, 0)
+    size, shift = 0, 0
     for byte in data[at : at + 5]:
         at += 1
         size |= (byte & 0x7F) << shift

@@ -15,12 +15,12 @@ from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE, SCRAPE_GRACE
 from services.picker.flow_control.pool_gauge import PoolGauge
 from services.picker.flow_control.settings import FlowControlSettings
-from services.picker.flow_control.ticket import Owner, Ticket
+from services.picker.flow_control.ticket import Gate, Owner, Ticket
 from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
 from services.picker.metadata import FAIRNESS_HEADERS, SLO_TTFT_HEADERS
-from services.picker.request import Request, prompt_tokens
+from services.picker.request import Headers, Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
-from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.view import View
 from shared.bus.messages import Load, QueueTable
 from shared.config.schema import StaleMetrics
@@ -60,8 +60,10 @@ class FlowAdmission:
         self.longest_wait = 0.0
         """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
         self.gauge: PoolGauge
+        self._gate: Gate | None = None
         self._view, self._id, self._clock, self._random = view, id, clock, random
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
+        self._processors: tuple[PreAdmissionProcessor, ...] = ()
         self._former: list[FlowController] = []
         """Controllers of former configurations that still have requests."""
         self._priorities: frozenset[int] | None = None
@@ -82,7 +84,9 @@ class FlowAdmission:
                 evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
         self.controller, self.evictor, self._priorities = controller, evictor, None
         self.longest_wait = 0.0 if settings is None else settings.longest_wait
+        self._processors = () if settings is None else settings.processors
         self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
+        self._gate = None if controller is None else Gate(controller, evictor, self.gauge, self._released)
         self._view.in_flight.on_release = None if controller is None else self._released
         if former is not None and former.requests:
             self._former.append(former)
@@ -104,7 +108,7 @@ class FlowAdmission:
         """The request's ticket, which says whether it waits; None without flow control. `since` is when it began to
         wait, if that was before; at `until` its wait is over."""
         controller = self.controller
-        if controller is None:
+        if controller is None or self._gate is None:
             return None
         priorities = self._view.priorities
         if priorities is not self._priorities:
@@ -112,8 +116,10 @@ class FlowAdmission:
             controller.want(priorities)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
         slo, timeout = headers.first_of(*SLO_TTFT_HEADERS), headers.get("grpc-timeout")
-        item = Waiting(
-            flow_id(headers.first_of(*FAIRNESS_HEADERS)),
+        ticket = Ticket(
+            self._gate,
+            owner,
+            flow_id(headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")),
             priority,
             received,
             bytes=request.body_size,
@@ -122,20 +128,18 @@ class FlowAdmission:
             deadline=min(received + grpc_timeout(timeout), until) if timeout else until,
             since=since,
         )
-        ticket = Ticket(controller, self.evictor, item, owner, self._released)
         gauge = self.gauge
         gauge.expect(tokens)
-        outcome = controller.admit(item, now, gauge.at(now))
+        outcome = controller.admit(ticket, now, gauge.at(now))
         if outcome is None:
-            item.owner = ticket
             self.notify(ARRIVAL)
         else:
             self._told(ticket, outcome, now)
         return ticket
 
-    def _ended(self, item: Waiting, outcome: Outcome) -> None:
+    def _ended(self, ticket: Waiting, outcome: Outcome) -> None:
         """A wait is over."""
-        ticket: Ticket = item.owner
+        assert isinstance(ticket, Ticket)
         if outcome is Outcome.SHUT_DOWN and not self._stopping:
             ticket.owner.requeue()
             return
@@ -143,10 +147,8 @@ class FlowAdmission:
         ticket.owner.released()
 
     def _told(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
-        ticket.outcome, ticket.ended_at = outcome, now
-        if outcome is Outcome.DISPATCHED:
-            ticket.pend(self.gauge)
-        self._on_outcome(ticket.item, outcome, now)
+        ticket.ends(outcome, now)
+        self._on_outcome(ticket, outcome, now)
 
     # ---- what makes room -------------------------------------------------------------------------------------------
 
@@ -165,7 +167,8 @@ class FlowAdmission:
             self.notify(DUE)
 
     def _released(self) -> None:
-        self.notify(RELEASE)
+        if self.controller is not None and self.controller.requests:
+            self.notify(RELEASE)
 
     def run(self) -> None:
         """Let requests go while there is room, and end the waits that are over."""
@@ -262,6 +265,16 @@ class FlowAdmission:
                 for band in controller.bands()
             ],
         }
+
+    def _flow(self, headers: Headers) -> str:
+        """What the first plugin that knows says of the flow; empty if none does."""
+        for processor in self._processors:
+            try:
+                if flow := processor.fairness_id(headers):
+                    return str(flow)
+            except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs only the plugin's part
+                self._policy_failed(processor, error)
+        return ""
 
     def _policy_failed(self, policy: Plugin, error: Exception) -> None:
         self._failed(policy.name, error, "")

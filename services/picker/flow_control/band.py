@@ -8,9 +8,9 @@ import numpy as np
 
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.flow_columns import FlowColumns
-from services.picker.flow_control.interfaces import FlowOrder
+from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.flow_control.settings import BandSettings
-from services.picker.flow_control.waiting import State, Waiting
+from services.picker.flow_control.waiting import DONE, QUEUED, RUNNING, Waiting
 from shared.plugin import Plugin
 
 WINDOW = 0.03
@@ -63,6 +63,8 @@ class Band:
         fairness = settings.fairness
         self.by_flow = fairness.BY_FLOW
         self._order = fairness.flow_order() if fairness.BY_FLOW else _OneQueue()
+        self.counts_served = type(fairness).served is not FairnessPolicy.served
+        """Whether the policy wants to know what requests have cost."""
         self._by_receipt = settings.ordering.BY_RECEIPT
         self._recent: deque[float] = deque()
 
@@ -75,7 +77,7 @@ class Band:
         """Queue it in this flow."""
         within = self._within(flow)
         item.ahead = self.requests
-        item.within, item.queued, item.state = within, True, State.QUEUED
+        item.within, item.queued, item.state = within, True, QUEUED
         item.priority = self.priority
         within.queue.push(self._key(item), item.received_at if self._by_receipt else 0.0, item)
         within.requests += 1
@@ -96,8 +98,9 @@ class Band:
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
         within = self._within(flow)
-        self.idle.pop(within, None)
-        item.within, item.state, item.priority = within, State.RUNNING, self.priority
+        if not within.running:
+            self.idle.pop(within, None)
+        item.within, item.state, item.priority = within, RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
         item.dispatched_at = now
         self._count_dispatch(within, now)
@@ -119,7 +122,7 @@ class Band:
         item = flow.queue.pop()
         assert item is not None
         self._leave(item, flow)
-        item.state = State.RUNNING
+        item.state = RUNNING
         item.dispatched_at = now
         self._count_dispatch(flow, now)
         self._tell(self._order.dispatched, flow)
@@ -131,7 +134,7 @@ class Band:
         flow: Flow = item.within
         first = flow.queue.peek() is item
         self._leave(item, flow)
-        item.state = State.DONE
+        item.state = DONE
         item.within = None
         flow.queue.discard()
         self.changes += 1
@@ -142,7 +145,7 @@ class Band:
     def finish(self, item: Waiting, tokens: int, now: float) -> None:
         """It runs no longer, and has cost so many tokens."""
         flow: Flow = item.within
-        item.state = State.DONE
+        item.state = DONE
         item.within = None
         flow.running -= 1
         flow.served += tokens

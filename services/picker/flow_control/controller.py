@@ -20,7 +20,7 @@ from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.strict_priority import StrictPriority
-from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, State, Waiting, flow_hash
+from services.picker.flow_control.waiting import DISPATCHED, NEW, OTHER_FLOWS, RUNNING, Outcome, Waiting, flow_hash
 from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 
@@ -53,6 +53,14 @@ class BlockedBand(Struct, frozen=True):
 
     priority: int
     ceiling: float
+
+
+class _OpenBands(Struct, frozen=True):
+    """Ceilings of bands, and what they were made of."""
+
+    saturation: float
+    priorities: list[int]
+    ceilings: dict[int, float]
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
@@ -92,6 +100,8 @@ class FlowController:
         self._gates: list[tuple[int, float]] = []
         """The bands at which the last dispatch stopped, and their ceilings."""
         self._drained = DrainRate()
+        self._pure = bool(vars(type(settings.usage_limits)).get("PURE", False))
+        self._open: _OpenBands | None = None
         self.want({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
@@ -130,18 +140,12 @@ class FlowController:
         refused = self._refusal(item, band)
         if refused is not None:
             return refused
-        saturation = pool.saturation()
-        priorities = self._priorities()
-        for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
-            if not saturation < ceiling:  # nor is it if it is no number
-                return self.enqueue(item, now)
-            if priority == band.priority:
-                if not pool.room(ceiling) >= 1:
-                    return self.enqueue(item, now)
-                break
+        ceiling = self._open_bands(pool.saturation()).get(band.priority)
+        if ceiling is None or not pool.room(ceiling) >= 1:
+            return self.enqueue(item, now)
         band.pass_through(item, self._flow_of(item, band), now)
         self._drained.note(now)
-        return Outcome.DISPATCHED
+        return DISPATCHED
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
         """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
@@ -164,12 +168,12 @@ class FlowController:
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
-        if item.state is not State.RUNNING:
+        if item.state is not RUNNING:
             return
         band, flow = self._bands[item.priority], item.within
         cost = max(prompt_tokens, 0) + COMPLETION_WEIGHT * max(completion_tokens, 0)
         band.finish(item, cost, now)
-        if cost:
+        if cost and band.counts_served:
             self._served(band, flow.hash, cost, now)
         if item.priority not in self._wanted:
             self._drop_bands()
@@ -195,7 +199,7 @@ class FlowController:
         return ended
 
     def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
-        if item.state is not State.NEW:
+        if item.state is not NEW:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
@@ -255,7 +259,7 @@ class FlowController:
                     break
                 item.released_by = cause
                 done += 1
-                self._on_outcome(item, Outcome.DISPATCHED)
+                self._on_outcome(item, DISPATCHED)
         finally:
             self._dispatching = False
         return done
@@ -313,6 +317,20 @@ class FlowController:
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and every band may fill the pool
             self._failed(self.settings.usage_limits, error)
             return [1.0] * len(priorities)
+
+    def _open_bands(self, saturation: float) -> dict[int, float]:
+        """The bands from the highest on that the pool has room for, and their ceilings."""
+        priorities = self._priorities()
+        known = self._open
+        if known is not None and known.saturation == saturation and known.priorities is priorities:
+            return known.ceilings
+        found: dict[int, float] = {}
+        for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
+            if not saturation < ceiling:  # nor is it if it is no number
+                break
+            found[priority] = ceiling
+        self._open = _OpenBands(saturation, priorities, found) if self._pure else None
+        return found
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""
@@ -372,7 +390,7 @@ class FlowController:
                 continue
             if news.dispatched:
                 band.dispatched_elsewhere(news.flow, news.dispatched)
-            if news.served:
+            if news.served and band.counts_served:
                 self._served(band, news.flow, news.served, now)
 
     def forget(self, sender: str) -> None:

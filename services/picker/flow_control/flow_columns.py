@@ -3,6 +3,7 @@
 Rows of flows that have changed are written when the arrays are read, so a request costs no more than a note.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,8 @@ class FlowColumns:
         self._flows: list[Flow] = []
         self._rows: dict[Flow, int] = {}
         self._changed: set[Flow] = set()
+        self.changed: Callable[[Flow], None] = self._changed.add
+        """To be called when a flow has changed."""
         self._hashes: Integers = np.zeros(_AT_FIRST, np.uint64)
         self._counts: Integers = np.zeros((5, _AT_FIRST), np.int64)
         self._since: Floats = np.zeros(_AT_FIRST)
@@ -46,9 +49,6 @@ class FlowColumns:
             self._rows[last] = row
             for column in (self._hashes, self._since, *self._counts):
                 column[row] = column[len(self._flows)]
-
-    def changed(self, flow: Flow) -> None:
-        self._changed.add(flow)
 
     @property
     def hashes(self) -> Integers:

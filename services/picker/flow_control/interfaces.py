@@ -73,6 +73,9 @@ class UsageLimitPolicy(Plugin):
     TIER = Tier.PICKER
     RETRY: ClassVar[float | None] = None
     """Seconds after which a closed band is worth another look though nothing has happened; None for never."""
+    PURE: ClassVar[bool] = False
+    """Whether the ceilings depend on nothing but the saturation and the priorities, so that they needn't be asked for
+    again while both are the same. A subclass states it anew."""
 
     def ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         """For each priority, which are in descending order, the saturation from which on the band is closed. Called

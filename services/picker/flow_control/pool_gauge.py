@@ -66,25 +66,23 @@ class PoolGauge:
         self._rooms: dict[float, _Room] = {}
         """By ceiling."""
         self._tokens: float | None = None
-        self._empty = False
+        self.empty = False
+        """Whether it has no endpoints that proxies know of."""
         self.settled_at = inf
         """When a pool that was empty counts as filled; infinite if nothing is waited for."""
-
-    @property
-    def empty(self) -> bool:
-        """Whether it has no endpoints that proxies know of."""
-        return self._empty
 
     def at(self, now: float) -> "PoolGauge":
         """The gauge with a reading that is good for `now`."""
         layout = self._view.layout
+        if layout is self._layout and not self.empty and now - self._read_at < AGE:
+            return self
         if not layout.endpoints:
-            self._empty, self.settled_at = True, inf
-        elif self._empty:
+            self.empty, self.settled_at = True, inf
+        elif self.empty:
             if self.settled_at == inf:
                 self.settled_at = now + SETTLING
             if now >= self.settled_at:
-                self._empty, self.settled_at, self._read_at = False, inf, -inf
+                self.empty, self.settled_at, self._read_at = False, inf, -inf
         if layout is not self._layout:
             self._layout, self._partition = layout, Stages.of(layout)
             self._read_at = -inf
@@ -126,7 +124,7 @@ class PoolGauge:
         self._cycle = cycle = Cycle(
             _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.all_rows
         )
-        if self._empty:
+        if self.empty:
             self.stages, self._saturation = {}, 1.0
             return
         try:

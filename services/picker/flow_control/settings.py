@@ -14,6 +14,7 @@ from services.picker.flow_control.interfaces import (
     UsageLimitPolicy,
 )
 from services.picker.flow_control.waiting import flow_id
+from services.picker.scheduling.interfaces import PreAdmissionProcessor
 from shared.config.defaults import FAIRNESS, ORDERING, USAGE_LIMITS
 from shared.config.problems import Invalid, Problem, show
 from shared.config.schema import FlowControlSection, PriorityBand
@@ -66,6 +67,8 @@ class FlowControlSettings(Struct, frozen=True, kw_only=True):
     """Seconds that a request waits while there are none."""
     weights: Mapping[str, float] = {}
     """Shares of flows, by the flow's id; 1 for others."""
+    processors: tuple[PreAdmissionProcessor, ...] = ()
+    """Who knows the flow of requests that name none, in the document's order."""
     eviction: Eviction | None = None
     """None: running requests stay."""
     max_flows: int = 10_000
@@ -127,6 +130,7 @@ def resolve(section: FlowControlSection, plugins: Mapping[str, Plugin]) -> FlowC
         max_bytes=section.max_bytes,
         ttl=ttl,
         no_endpoint_ttl=ttl if empty is None else empty,
+        processors=tuple(plugin for plugin in plugins.values() if isinstance(plugin, PreAdmissionProcessor)),
         weights={flow_id(flow): weight for flow, weight in section.flow_weights.items()},
         eviction=Eviction(
             evicting(EvictionFilterPolicy, Role.EVICTION_FILTER), evicting(EvictionOrderPolicy, Role.EVICTION_ORDER)

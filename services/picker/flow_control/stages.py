@@ -7,13 +7,11 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.labels import DECODE, PREFILL, ROLE
 from services.picker.state.layout import Layout, Rows
 
-ROLE = "llm-d.ai/role"
-"""Label of an endpoint's role."""
-_BOTH = frozenset({"prefill-decode", "both", "encode-prefill-decode"})
-_PREFILL = _BOTH | {"prefill", "encode-prefill"}
-_DECODE = _BOTH | {"decode", ""}
+_PREFILL = frozenset(PREFILL)
+_DECODE = frozenset({*DECODE, ""})
 
 
 class Stages(Struct, frozen=True):
@@ -32,6 +30,15 @@ class Stages(Struct, frozen=True):
             decode=_rows(layout, (role in _DECODE for role in roles)),
             every=layout.all_rows,
         )
+
+    def among(self, rows: Rows) -> "Stages":
+        """The stages of some of these endpoints."""
+        if rows is self.every:
+            return self
+        prefill, decode = (
+            rows if stage is self.every else np.intersect1d(rows, stage) for stage in (self.prefill, self.decode)
+        )
+        return Stages(prefill, decode, rows)
 
     def saturations(self, detector: SaturationDetector, cycle: Cycle) -> dict[str, float]:
         """By stage, for those that have endpoints. Where none has, all endpoints are judged together, as `pool`."""

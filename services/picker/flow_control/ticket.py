@@ -1,6 +1,7 @@
 """One request's place with flow control, from its arrival to its end, and the answers to those that don't run."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.pool_gauge import PoolGauge
-from services.picker.flow_control.waiting import Outcome, Waiting
+from services.picker.flow_control.waiting import DISPATCHED, Outcome, Waiting
 from services.picker.metadata import (
     EVICTED,
     REJECTED_CANCELLED,
@@ -46,92 +47,97 @@ class Wait(Struct, frozen=True):
     """The event on which it left; empty if it didn't wait, or left without a dispatch."""
 
 
-class Ticket:
+class Gate(Struct, frozen=True):
+    """What the tickets of one configuration are for."""
+
+    controller: FlowController
+    evictor: Evictor | None
+    gauge: PoolGauge
+    finished: Callable[[], None]
+    """Called when a request is over, which makes room."""
+
+
+class Ticket(Waiting):
     """One request's place with a controller, from its arrival to its end."""
 
-    __slots__ = (
-        "_controller",
-        "_evictable",
-        "_evictor",
-        "_finished",
-        "_pending",
-        "ended_at",
-        "item",
-        "outcome",
-        "owner",
-    )
+    __slots__ = ("_evictable", "_gate", "_pending", "ended_at", "outcome")
+    owner: Owner
 
     def __init__(
         self,
-        controller: FlowController,
-        evictor: Evictor | None,
-        item: Waiting,
+        gate: Gate,
         owner: Owner,
-        finished: Callable[[], None],
+        flow: str,
+        priority: int,
+        received_at: float,
+        *,
+        bytes: int = 0,
+        tokens: int = 1,
+        slo_deadline: float = inf,
+        deadline: float = inf,
+        since: float | None = None,
     ) -> None:
-        """`finished` is called when the request is over, which makes room."""
-        self.item = item
-        self.owner = owner
+        Waiting.__init__(self, flow, priority, received_at, bytes, tokens, slo_deadline, deadline, since, owner)
         self.outcome: Outcome | None = None
         """None while it waits."""
         self.ended_at = 0.0
         """When its wait ended."""
-        self._controller, self._evictor, self._finished = controller, evictor, finished
-        self._pending: PoolGauge | None = None
-        """That which counts it until its endpoint is charged."""
+        self._gate = gate
+        self._pending = False
+        """Whether the gauge counts it until its endpoint is charged."""
         self._evictable = ""
 
-    def pend(self, gauge: PoolGauge) -> None:
-        """It is dispatched, and no endpoint is charged yet: the gauge counts it."""
-        self._pending = gauge
-        gauge.pending += 1
-        gauge.pending_tokens += self.item.tokens
+    def ends(self, outcome: Outcome, now: float) -> None:
+        """Its wait is over. If it is dispatched, no endpoint is charged yet: the gauge counts it."""
+        self.outcome, self.ended_at = outcome, now
+        if outcome is DISPATCHED:
+            self._pending = True
+            gauge = self._gate.gauge
+            gauge.pending += 1
+            gauge.pending_tokens += self.tokens
 
     def charged(self) -> None:
         """Its endpoint is charged, or it was refused."""
-        if self._pending is not None:
-            self._pending.pending -= 1
-            self._pending.pending_tokens -= self.item.tokens
-            self._pending = None
+        if self._pending:
+            self._pending = False
+            gauge = self._gate.gauge
+            gauge.pending -= 1
+            gauge.pending_tokens -= self.tokens
 
     def runs(self, now: float) -> bool:
         """An endpoint works on it. Whether it may be evicted."""
-        if self._evictor is None:
+        evictor = self._gate.evictor
+        if evictor is None:
             return False
-        self._evictable = self._evictor.track(self.item.priority, now, self.owner.evict)
+        self._evictable = evictor.track(self.priority, now, self.owner.evict)
         return bool(self._evictable)
 
     def cancel(self, now: float) -> None:
         """Nobody waits for it any longer. Does nothing once it was let go."""
-        self._controller.cancel(self.item, now)
+        self._gate.controller.cancel(self, now)
 
     def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """It is over, whatever became of it."""
+        gate = self._gate
         self.charged()
-        self._controller.finished(self.item, now, prompt_tokens, completion_tokens)
-        if self._evictable and self._evictor is not None:
-            self._evictor.ended(self._evictable, now)
-        self._finished()
+        gate.controller.finished(self, now, prompt_tokens, completion_tokens)
+        if self._evictable and gate.evictor is not None:
+            gate.evictor.ended(self._evictable, now)
+        gate.finished()
 
     def refusal(self, now: float) -> Refusal | None:
         """The answer to a request whose wait has ended without a dispatch; None while it waits, and when it runs."""
-        if self.outcome is None or self.outcome is Outcome.DISPATCHED:
+        if self.outcome is None or self.outcome is DISPATCHED:
             return None
         refusal = _REFUSALS[self.outcome]
         if self.outcome in _FULL:
-            return replace(refusal, retry_after=self._controller.retry_after(now))
+            return replace(refusal, retry_after=self._gate.controller.retry_after(now))
         return refusal
 
     def wait(self) -> Wait:
         """What to keep of it."""
-        item = self.item
-        return Wait(
-            flow=item.flow,
-            band=item.priority,
-            ahead=item.ahead,
-            seconds=max(self.ended_at - item.enqueued_at, 0.0),
-            released_by=item.released_by,
-        )
+        seconds = self.ended_at - self.enqueued_at
+        return Wait(self.flow, self.priority, self.ahead, seconds if seconds > 0.0 else 0.0, self.released_by)
 
 
 def _refusal(status: int, message: str, reason: str, retry_after: int | None = RETRY_AFTER) -> Refusal:

@@ -50,6 +50,7 @@ class _Messages(JsonBody):
     API = "messages"
     PROMPT = ("tools", "chat_template_kwargs", "system", "messages")
     OUTPUT_LIMITS = ("max_tokens",)
+    MEDIA = (b'"source"',)
 
     messages: list[_Message] | None = None
     system: str | list[_Block] | None = None
@@ -69,6 +70,18 @@ class _Messages(JsonBody):
         for message in self.messages:
             pieces += ((message.role or "").encode(), b"\n", _laid_out(message.content), b"\n")
         return Prompt(b"".join(pieces))
+
+    def multimodal(self) -> bool:
+        return any(
+            type(message.content) is list and any(map(_has_source, message.content)) for message in self.messages or ()
+        )
+
+
+def _has_source(block: _Piece) -> bool:
+    """Whether it is a picture or a document, or a tool's result with one."""
+    if isinstance(block, _Block) and type(block.content) is list and any(map(_has_source, block.content)):
+        return True
+    return given(block.source)
 
 
 class _Counted(Struct):

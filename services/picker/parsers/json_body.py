@@ -24,6 +24,8 @@ _LONGEST_SALT = 1024
 """Bytes of a cache salt; the digest of a longer one stands for it."""
 _ESCAPED = 6
 """Bytes that one of a text takes at most in JSON, escaped."""
+_MEDIA_SEEN = 2**20
+"""Bytes of a field of the coarse twin that tell whether there are pictures."""
 _TRUE = Raw(b"true")
 
 
@@ -39,6 +41,8 @@ class JsonBody(Struct):
     """The one of them that may be token ids, or several prompts."""
     OUTPUT_LIMITS: ClassVar[tuple[str, ...]] = ()
     """The fields that say how many tokens the client takes; the first one that is there counts."""
+    MEDIA: ClassVar[tuple[bytes, ...]] = ()
+    """Keys of pictures, sounds and videos, as JSON has them."""
     RENDERED: ClassVar[bool] = False
     """Whether the server only turns the prompt into token ids."""
 
@@ -54,9 +58,21 @@ class JsonBody(Struct):
         """The same of the coarse twin, which was decoded from this body. What is missing is for the server to say."""
         return undecoded(body, [(getattr(self, name), name == self.PLAIN) for name in self.PROMPT])
 
+    def multimodal(self) -> bool:
+        """Whether the prompt has pictures, sounds or videos."""
+        return False
+
+    def undecoded_multimodal(self) -> bool:
+        """The same of the coarse twin, by the keys in the beginning of each field."""
+        beginnings = [bytes(memoryview(getattr(self, name))[:_MEDIA_SEEN]) for name in self.PROMPT if self.MEDIA]
+        return any(key in text for text in beginnings for key in self.MEDIA)
+
     def output_limit(self) -> int | None:
         """The most tokens that the client takes; None when it doesn't say."""
-        return count_of(*[getattr(self, name) for name in self.OUTPUT_LIMITS])
+        for name in self.OUTPUT_LIMITS:
+            if (limit := count_of(getattr(self, name))) is not None:
+                return limit
+        return None
 
     def sequences(self) -> int | None:
         """How many answers the client asks for: `n`, in the APIs that have it. None when it doesn't say."""
@@ -66,7 +82,9 @@ class JsonBody(Struct):
         """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
         model = self._model()
         if prompt is None:
-            prompt = self.prompt_of()
+            prompt, multimodal = self.prompt_of(), self.multimodal()
+        else:
+            multimodal = self.undecoded_multimodal()
         takes_model = self.NEEDS_MODEL or bool(model)
         if self.RENDERED:
             return Content(api=self.API, model=model, takes_model=takes_model, prompt_tokens=UNREAD.tokens)
@@ -79,6 +97,7 @@ class JsonBody(Struct):
             prompt_tokens=prompt.tokens,
             parallel=(self.sequences() or 1) * prompt.count,
             cache_salt=self._salt(),
+            multimodal=multimodal,
             output_limit=self.output_limit(),
         )
 

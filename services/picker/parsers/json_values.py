@@ -91,18 +91,15 @@ def text_of(value: Raw) -> str | None:
         raise _unreadable(error) from error
 
 
-def count_of(*values: Raw) -> int | None:
-    """The first of these that is a number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole."""
-    for value in values:
-        if value is NOTHING or value == _NULL or len(memoryview(value)) > _LONGEST_NUMBER:
-            continue
-        try:
-            number = _decode_number(value)
-        except msgspec.DecodeError:
-            continue
-        if 0 <= number <= _LARGEST and number == int(number):
-            return int(number)
-    return None
+def count_of(value: Raw) -> int | None:
+    """A number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole. None for everything else."""
+    if value is NOTHING or value == _NULL or len(memoryview(value)) > _LONGEST_NUMBER:
+        return None
+    try:
+        number = _decode_number(value)
+    except msgspec.DecodeError:
+        return None
+    return int(number) if 0 <= number <= _LARGEST and number == int(number) else None
 
 
 def shown(value: Raw) -> str:

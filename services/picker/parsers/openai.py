@@ -20,6 +20,7 @@ class _Chat(JsonBody):
     API = "chat"
     PROMPT = ("tools", "documents", "chat_template", "chat_template_kwargs", "messages")
     OUTPUT_LIMITS = ("max_completion_tokens", "max_tokens")
+    MEDIA = prompts.MEDIA_KEYS
 
     messages: list[Message] | None = None
     tools: Raw = NOTHING
@@ -35,6 +36,9 @@ class _Chat(JsonBody):
             raise Unparsable(f"messages: {lacking(self.messages)}; a non-empty list of messages is needed")
         start = prompts.front(self.tools, self.documents, self.chat_template, self.chat_template_kwargs)
         return Prompt(start + prompts.dialogue(self.messages))
+
+    def multimodal(self) -> bool:
+        return prompts.has_media(self.messages)
 
 
 class _Completions(JsonBody):
@@ -72,6 +76,7 @@ class _Responses(JsonBody):
     API = "responses"
     PROMPT = ("tools", "instructions", "input")
     OUTPUT_LIMITS = ("max_output_tokens",)
+    MEDIA = prompts.MEDIA_KEYS
 
     input: str | list[str | Message] | None = None
     instructions: Raw = NOTHING
@@ -85,6 +90,9 @@ class _Responses(JsonBody):
         if (instructions := text_of(self.instructions)) is not None:
             start += prompts.dialogue([Message(role="system", content=instructions)])
         return Prompt(start + prompts.dialogue([self.input] if isinstance(self.input, str) else self.input))
+
+    def multimodal(self) -> bool:
+        return prompts.has_media(self.input)
 
 
 class _Conversations(JsonBody):

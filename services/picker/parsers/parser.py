@@ -5,7 +5,9 @@ judges everything else: a picker that knows less of an API than the server must 
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from itertools import product
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -20,8 +22,11 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
-_FIELDS = {name: kind for name, kind in get_type_hints(Content).items() if kind is not bool}
+_FIELDS = {name: get_args(kind) or (kind,) for name, kind in get_type_hints(Content).items() if kind is not bool}
 """What the fields of a parser's `Content` have to be."""
+_SOUND = frozenset(product(*_FIELDS.values()))
+"""The types of all fields of a sound one, where none is a subclass."""
+_values = attrgetter(*_FIELDS)
 
 
 class Parser(Plugin):
@@ -125,8 +130,11 @@ def _sound(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")
-    for name, kinds in _FIELDS.items():
-        if not isinstance(value := getattr(content, name), kinds):
+    values = _values(content)
+    if tuple(map(type, values)) in _SOUND:
+        return content
+    for name, value, kinds in zip(_FIELDS, values, _FIELDS.values(), strict=True):
+        if not isinstance(value, kinds):
             raise TypeError(f"the Content has a {type(value).__name__} as {name}")
     return content
 

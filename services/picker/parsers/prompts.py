@@ -61,6 +61,13 @@ class Part(Struct):
     file_data: Raw = NOTHING
 
 
+_MEDIA = (
+    *("image_url", "video_url", "audio_url", "input_audio"),
+    *("image_embeds", "audio_embeds", "image", "video", "audio"),
+)
+"""What of it has to be encoded before a model reads it."""
+MEDIA_KEYS = tuple(f'"{name}"'.encode() for name in _MEDIA)
+_media_of = attrgetter(*_MEDIA)
 _NO_PART = Part()
 _OTHER_PARTS = Part.__struct_fields__[1:]
 
@@ -90,6 +97,20 @@ class Placeholder(Struct, frozen=True):
     length: int
     hash: bytes
     """The server's own name for the item's content; empty when there is none."""
+
+
+def has_media(messages: str | Iterable[Message | str] | None) -> bool:
+    """Whether any message has pictures, sounds or videos."""
+    return any(
+        isinstance(message, Message) and isinstance(message.content, list) and any(map(_is_media, message.content))
+        for message in messages or ()
+    )
+
+
+def _is_media(part: str | Part) -> bool:
+    if isinstance(part, str) or part.text is not None:
+        return False
+    return any(value is not NOTHING and given(value) for value in _media_of(part))
 
 
 def front(*fields: Raw) -> bytes:

@@ -92,6 +92,7 @@ class VllmGrpcParser(Parser):
             prompt_tokens=prompt.tokens,
             output_limit=limit,
             parallel=parallel,
+            multimodal=bool(pictures),
         )
 
     def _embed(self, message: memoryview) -> Content:

@@ -43,6 +43,7 @@ class _Generate(JsonBody):
     API = "generate"
     PROMPT = ("features", "token_ids")
     PLAIN = "token_ids"
+    MEDIA = (b'"mm_placeholders"',)
 
     token_ids: list[int] | None = None
     features: _Features | str | None = None
@@ -57,6 +58,9 @@ class _Generate(JsonBody):
             return packed_ids(pack(self.token_ids), features)
         except ValueError as error:
             raise Unparsable(f"token_ids: {error}") from error
+
+    def multimodal(self) -> bool:
+        return isinstance(self.features, _Features) and bool(self.features.mm_placeholders)
 
     def output_limit(self) -> int | None:
         return count_of(self.sampling_params.max_tokens) if self.sampling_params else None

@@ -16,7 +16,8 @@ from services.picker.request import Headers
 from services.picker.responses import document, grpc_usage
 from services.picker.responses.grpc_usage import GrpcUsage
 from services.picker.responses.model_name import ModelNameRewriter
-from services.picker.responses.usage import NOTHING, Usage
+from services.picker.responses.usage import NOTHING as NO_USAGE
+from services.picker.responses.usage import Usage
 
 LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
@@ -44,6 +45,10 @@ class Interest(Enum):
     """Changes it; its length may change, too."""
 
 
+# A member through its enum costs eight times as much as a name of the module in Python 3.11.
+NOTHING, READ, CHANGE = Interest
+
+
 class _Format(Enum):
     OTHER = "other"
     JSON = "json"
@@ -51,9 +56,30 @@ class _Format(Enum):
     GRPC = "grpc"
 
 
+_OTHER, _JSON, _EVENTS, _GRPC = _Format
+
+
 class ResponseReader:
     """Reads one response. The server was asked for `target_model`; where the client called it `client_model`, it gets
     this name back. `api` is the request's API, as `Content` names it. What is held counts in `budget`."""
+
+    # As long as nothing has been read, which is most readers' whole life:
+    _format = _OTHER
+    _begun = False
+    """Whether the object has begun; blanks may precede it."""
+    _tried = 0
+    """Bytes that were read in vain, because the object wasn't whole."""
+    _prefix = b""
+    """The beginning of the last event, up to the replaced name: the next one mostly begins alike."""
+    _replacement = b""
+    _growth = GROWTH
+    """Bytes by which the response may still grow."""
+    _rewriter: ModelNameRewriter | None = None
+    """Set while the beginning of an object, or of an event's line, has gone on. The rest is only read."""
+    holds = True
+    """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
+    _usage: Usage = NO_USAGE
+    _grpc: GrpcUsage | None = None
 
     def __init__(
         self,
@@ -70,23 +96,7 @@ class ResponseReader:
         self._api = api
         self.limit = limit
         """Bytes that are held to be read."""
-        self._format = _Format.OTHER
         self._buffer = BodyBuffer(budget)
-        self._begun = False
-        """Whether the object has begun; blanks may precede it."""
-        self._tried = 0
-        """Bytes that were read in vain, because the object wasn't whole."""
-        self._prefix = b""
-        """The beginning of the last event, up to the replaced name: the next one mostly begins alike."""
-        self._replacement = b""
-        self._growth = GROWTH
-        """Bytes by which the response may still grow."""
-        self._rewriter: ModelNameRewriter | None = None
-        """Set while the beginning of an object, or of an event's line, has gone on. The rest is only read."""
-        self.holds = True
-        """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
-        self._usage: Usage = NOTHING
-        self._grpc: GrpcUsage | None = None
 
     @property
     def usage(self) -> Usage:
@@ -103,37 +113,37 @@ class ResponseReader:
         kind = headers.get("content-type").partition(";")[0].strip().lower()
         if headers.get("content-encoding", "identity").strip().lower() in ("", "identity"):
             if kind == "text/event-stream":
-                self._format = _Format.EVENTS
+                self._format = _EVENTS
             elif kind == "application/json" or kind.endswith("+json"):
-                self._format = _Format.JSON
+                self._format = _JSON
             elif kind.startswith("application/grpc") and kind[16:17] in ("", "+") and self._api in grpc_usage.APIS:
-                self._format = _Format.GRPC
+                self._format = _GRPC
                 self._grpc = GrpcUsage(self._api, headers.get("grpc-encoding"), self.limit, self._buffer)
-                return Interest.READ
-        if self._format is _Format.OTHER:
-            return Interest.NOTHING
-        return Interest.CHANGE if self._target else Interest.READ
+                return READ
+        if self._format is _OTHER:
+            return NOTHING
+        return CHANGE if self._target else READ
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """Take a piece of the body; what the client gets now. With `end`, nothing is held back."""
-        if self._format is _Format.EVENTS:
+        if self._format is _EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
-        if self._format is _Format.JSON:
+        if self._format is _JSON:
             return self._bounded(chunk, self._json(chunk, end))
-        if self._format is _Format.GRPC and self._grpc is not None and not self._grpc.feed(chunk):
+        if self._format is _GRPC and self._grpc is not None and not self._grpc.feed(chunk):
             self.drop()
         return chunk
 
     def drop(self) -> None:
         """Stop reading, and release the held bytes."""
-        self._format = _Format.OTHER
+        self._format = _OTHER
         self._buffer.clear()
         self._rewriter = None
 
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
         """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
         self._growth += 2 * len(chunk) - len(out)
-        return out if self._growth >= 0 or self._format is _Format.OTHER else out + self._give_up(b"")
+        return out if self._growth >= 0 or self._format is _OTHER else out + self._give_up(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
         if self._rewriter is not None:
@@ -144,7 +154,7 @@ class ResponseReader:
                 return chunk  # servers keep connections alive with them
             self._begun = True
             if not text.startswith(b"{"):
-                self._format = _Format.OTHER
+                self._format = _OTHER
                 return chunk
         if not end and not (self._target and chunk.rstrip(_BLANKS).endswith(b"}")):
             return self._hold(chunk, chunk)
@@ -159,7 +169,7 @@ class ResponseReader:
             read = self._read(text)
             if read is None and not end:
                 return self._hold(text, chunk)
-        self._format = _Format.OTHER
+        self._format = _OTHER
         if read is not None:
             text = read.text
         return text if self._target else chunk
@@ -207,7 +217,7 @@ class ResponseReader:
             lines = buffer.take()
         if self._target or _USAGE.search(lines):
             lines = self._lines(lines)
-        if rest and self._format is _Format.EVENTS:
+        if rest and self._format is _EVENTS:
             rest = self._hold(rest, rest, _DATA)
         return lines + rest if self._target else chunk
 
@@ -229,7 +239,7 @@ class ResponseReader:
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
         if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
-            self._format = _Format.OTHER
+            self._format = _OTHER
             return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
 
@@ -270,7 +280,7 @@ class ResponseReader:
     def _give_up(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
         gone on."""
-        self._format = _Format.OTHER
+        self._format = _OTHER
         buffered = self._buffer.take()
         if self._rewriter is not None:
             return chunk + self._rewriter.rest()

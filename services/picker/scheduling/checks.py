@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
 
 from services.picker.metadata import DESTINATION, REJECTED_PLUGIN_FAILURE
 from services.picker.request import RETRY_AFTER, Refusal
@@ -10,6 +12,9 @@ from shared.plugin import Plugin, Role
 
 OnFailure: TypeAlias = Literal["skip", "refuse"]
 """What becomes of a request on which a plugin fails or is late: it goes on without it, or is refused with 503."""
+
+HeaderName: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,256}$")]
+"""A parameter that names a header, in any case."""
 
 _HEADER_NAME = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]{1,256}")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]{0,8192}")

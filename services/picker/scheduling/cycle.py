@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.request import Refusal, Request, prompt_tokens
-from services.picker.scheduling.record import PluginFailure
+from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
 from shared.attributes import AttributeKey
@@ -120,6 +120,8 @@ class Cycle:
         """Producers whose `prepare` failed."""
         self.remembered: Mapping[Plugin, Any] = _NOTHING
         """What plugins remember until the request is over, by plugin."""
+        self.runs: Mapping[str, ProfileRun] = {}
+        """The profiles that have run so far, by name."""
         self._products: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         """What was read, by name; of several samples of one attribute that of the most endpoints stands."""

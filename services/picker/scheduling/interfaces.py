@@ -93,6 +93,17 @@ class ProfileHandler(Plugin):
         return Plan(self.primary(cycle, results))
 
 
+class Decider(Plugin):
+    """Decides whether a stage of disaggregated serving is used for a request. If it fails, it isn't."""
+
+    ROLES = frozenset({Role.DECIDER})
+    TIER = Tier.PICKER
+
+    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+        """Whether it is used; `row` is the decode endpoint, None where that isn't picked yet."""
+        raise NotImplementedError
+
+
 class Producer(Plugin):
     """Produces data about a request before it is scheduled, and learns where the request went. If it fails, its
     products are absent for this request, or the request is refused."""
@@ -105,8 +116,8 @@ class Producer(Plugin):
     """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
     to it. A subclass states it anew."""
 
-    BUDGET: ClassVar[float] = 0.4
-    """Seconds that `prepare` may take."""
+    BUDGET: float = 0.4
+    """Seconds that `prepare` may take; an instance may have its own."""
 
     def prepare(self, request: Request) -> Awaitable[Any] | None:
         """Starts what takes time, such as a call of a tokenizer; None: nothing.
@@ -128,6 +139,18 @@ class Producer(Plugin):
     def state(self) -> dict[str, Any]:
         """What `/debug/state` shows of it."""
         return {}
+
+
+class PreAdmissionProcessor(Plugin):
+    """Acts on a request before it waits for room. It is active when the document lists it. If it fails, the next one is
+    asked."""
+
+    ROLES = frozenset({Role.PRE_ADMISSION})
+    TIER = Tier.PICKER
+
+    def fairness_id(self, headers: Headers) -> str:
+        """The flow of a request whose headers name none; empty if it doesn't know."""
+        raise NotImplementedError
 
 
 class Admitter(Plugin):

@@ -39,6 +39,34 @@ class _Weighed(Struct, frozen=True):
     weighted: Floats
 
 
+class _Filtering:
+    """A filter at its place in a profile. What it made of some rows isn't checked again if it returns the same array,
+    and nobody can have changed either."""
+
+    __slots__ = ("_given", "_kept", "filter", "observe")
+
+    def __init__(self, filter: Filter, observe: Callable[[float], None]) -> None:
+        self.filter = filter
+        self.observe = observe
+        self._given: Rows | None = None
+        self._kept: FilterStep | None = None
+
+    def keep(self, cycle: Cycle, rows: Rows) -> FilterStep:
+        """What the filter leaves of these rows; all of them where it fails."""
+        try:
+            found = self.filter.filter(cycle, rows)
+            kept = self._kept
+            if kept is not None and kept.kept is found and self._given is rows:
+                return kept
+            step = FilterStep(self.filter.name, _kept(found, cycle, rows))
+            if not (found.flags.writeable or rows.flags.writeable):
+                self._given, self._kept = rows, step
+            return step
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+            cycle.plugin_failed(self.filter, Role.FILTER, error)
+            return FilterStep(self.filter.name, rows)
+
+
 class _Scoring:
     """A scorer at its place in a profile.
 
@@ -101,7 +129,7 @@ class Profile:
         self.filters = filters
         self.scorers = scorers
         self.picker = picker
-        self._filtering = [(plugin, observe("Filter", plugin.TYPE, plugin.name)) for plugin in filters]
+        self._filtering = [_Filtering(plugin, observe("Filter", plugin.TYPE, plugin.name)) for plugin in filters]
         self._scoring = [
             _Scoring(scorer, weight, observe("Scorer", scorer.TYPE, scorer.name)) for scorer, weight in scorers
         ]
@@ -112,14 +140,12 @@ class Profile:
         candidates = rows
         filters: list[FilterStep] = []
         started = perf_counter()
-        for plugin, observe in self._filtering:
-            try:
-                rows = _kept(plugin.filter(cycle, rows), cycle, rows)
-            except Exception as error:  # noqa: BLE001 - as in `_Scoring.score`: all pass
-                cycle.plugin_failed(plugin, Role.FILTER, error)
-            filters.append(FilterStep(plugin.name, rows))
+        for filtering in self._filtering:
+            step = filtering.keep(cycle, rows)
+            rows = step.kept
+            filters.append(step)
             ended = perf_counter()
-            observe(ended - started)
+            filtering.observe(ended - started)
             started = ended
             if not len(rows):
                 break

@@ -59,6 +59,8 @@ class RolePlan(Struct, frozen=True):
     profile: str
     until_response: bool = False
     """Whether its work is over when the response begins to come, as a prefill is; else at the end of the response."""
+    reads_prompt: bool = False
+    """Whether it computes the prompt: its cache has it then."""
 
 
 class Plan(Struct, frozen=True):
@@ -70,6 +72,10 @@ class Plan(Struct, frozen=True):
     """Further endpoints by role, such as `prefill`. Each is charged with the request, too."""
     set_headers: Mapping[str, str] = {}
     """Headers that tell the primary endpoint of the others."""
+    stages: str = ""
+    """The stages that serve the request, such as `prefill-decode` or `decode-only`; empty where there are no stages."""
+    port: int | None = None
+    """The port of the destination in place of its own. There are no fallbacks then, as a header names its own port."""
 
 
 class Exchange(Struct, kw_only=True):

@@ -104,8 +104,9 @@ class Scheduler:
         return None
 
     def run(self, cycle: Cycle) -> tuple[dict[str, ProfileRun], Plan]:
-        """(each profile's run, what they come to)."""
+        """(each profile's run, what they come to). No runs where the handler refuses the request."""
         runs: dict[str, ProfileRun] = {}
+        cycle.runs = runs
         handler = self._handler
         try:
             while names := handler.next_profiles(cycle, self._names, runs):
@@ -113,6 +114,8 @@ class Scheduler:
                     if name in runs:
                         raise ValueError(f"profile {name!r} has run already")
                     runs[name] = self._profiles[name].run(cycle, cycle.candidates)
+            if not runs and cycle.refusal is not None:
+                return runs, Plan("")
             plan = handler.plan(cycle, runs)
             if plan.primary not in runs:
                 raise ValueError(f"the primary profile {plan.primary!r} hasn't run")
@@ -159,6 +162,11 @@ class Scheduler:
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
         return tuple(placements)
 
+    def computed(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
+        """Tell the producers that this endpoint computes the prompt for the one that serves: whom to tell when nobody
+        serves. It stays so whoever serves."""
+        return tuple(map(_withdrawn, self.picked(cycle, row)))
+
     def tokens(self, cycle: Cycle, row: int) -> int:
         """What the request is charged with on this endpoint."""
         try:
@@ -193,6 +201,16 @@ def _guarded(placement: Placement, producer: str, failed: OnPluginFailure, reque
             placement(endpoint)
         except Exception as error:  # noqa: BLE001 - a plugin's failure is counted, and costs nothing else
             failed(producer, error, request_id)
+
+    return served
+
+
+def _withdrawn(placement: Placement) -> Placement:
+    """A placement that hears only that nobody serves."""
+
+    def served(endpoint: str | None) -> None:
+        if endpoint is None:
+            placement(None)
 
     return served
 

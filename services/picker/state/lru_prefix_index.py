@@ -167,7 +167,7 @@ class LruPrefixIndex(PrefixIndex):
                 blocks[block] = first
                 self._holders.add(block, bit)
                 new.append(block)
-        if new:
+        if new or len(blocks) > capacity:
             self._grown(slot, len(new), capacity)
         if self.changes is not None and (new or told):
             self.changes.append(Change(self._server_of_slot[slot], False, new + told))

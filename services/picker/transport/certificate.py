@@ -4,25 +4,38 @@ Gateways talk TLS to a picker and, by default, don't verify it (the protocol has
 a self-signed certificate is what an installation without its own uses.
 """
 
+import asyncio
 import datetime
-from collections.abc import Iterable
+import socket
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 
-import grpc
+import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
+from services.picker.settings import PickerSettings
 from shared.config.problems import Invalid, Problem
 from shared.model import is_ip
 from shared.service.settings import MAX_TEXT, read_text
+from shared.service.watch import watch_files
+
+log = structlog.get_logger(__name__)
 
 CERTIFICATE_FILE = "tls.crt"
 KEY_FILE = "tls.key"
 VALIDITY = datetime.timedelta(days=3650)
+LOOK_EVERY = 5.0
+"""Seconds between two looks at the files where the system tells nothing of changes."""
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: HTTP/2 allows no others (RFC 9113, section 9.2.2)."""
 _CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
@@ -31,9 +44,6 @@ class Certificate(Struct, frozen=True):
 
     chain: str
     key: str
-
-    def credentials(self) -> grpc.ServerCredentials:
-        return grpc.ssl_server_credentials([(self.key.encode(), self.chain.encode())])
 
     def __repr__(self) -> str:
         names = x509.load_pem_x509_certificate(self.chain.encode()).subject.rfc4514_string()
@@ -87,6 +97,90 @@ def read(directory: str, most: int = MAX_TEXT) -> Certificate:
     if private.public_key() != certificate.public_key():
         raise _invalid(f"{key_path} is not the private key of the certificate in {chain_path}")
     return Certificate(chain=chain, key=key)
+
+
+def read_client_ca(path: str, most: int = MAX_TEXT) -> str:
+    """The certificates of a PEM file, by which clients have to be signed.
+
+    Raises `Invalid`, naming the file, when it is missing or has none.
+    """
+    text = read_text(path, "--client-ca-file", most)
+    try:
+        x509.load_pem_x509_certificates(text.encode())
+    except ValueError as error:
+        raise Invalid([Problem("--client-ca-file", f"{path} has no PEM certificate: {error}")]) from error
+    return text
+
+
+async def _nobody() -> None:
+    """Nobody uses the certificates yet."""
+
+
+class Certificates:
+    """What a server shows its clients, and by whom theirs have to be signed: PEM, empty for anybody."""
+
+    def __init__(self, certificate: Certificate, client_ca: str = "") -> None:
+        self.certificate, self.client_ca = certificate, client_ca
+        self.on_change: Callable[[], Awaitable[None]] = _nobody
+        """Called when the files have changed."""
+        self._context: ssl.SSLContext | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """For new connections: TLS 1.2 or later, with the protocol `h2`."""
+        if self._context is None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.set_ciphers(_CIPHERS)
+            context.set_alpn_protocols(["h2"])
+            with tempfile.NamedTemporaryFile(dir=_memory()) as file:  # OpenSSL reads a chain from files alone
+                file.write(f"{self.certificate.chain}\n{self.certificate.key}".encode())
+                file.flush()
+                context.load_cert_chain(file.name)
+            if self.client_ca:
+                context.load_verify_locations(cadata=self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
+            self._context = context
+        return self._context
+
+    async def follow(self, directory: str, client_ca_file: str, most: int = MAX_TEXT) -> None:
+        """Use the files of a directory, and of a CA, whenever they change, for ever. What can't be used is logged, and
+        the former certificates stay."""
+        paths = [Path(directory), *([Path(client_ca_file)] if client_ca_file else ())]
+        refused = ""
+        async for _ in watch_files(lambda: paths, LOOK_EVERY):
+            try:
+                certificate = await asyncio.to_thread(read, directory, most)
+                client_ca = await asyncio.to_thread(read_client_ca, client_ca_file, most) if client_ca_file else ""
+            except Invalid as error:
+                if str(error) != refused:
+                    refused = str(error)
+                    log.warning("certificate.refused", problem=refused)
+                continue
+            refused = ""
+            if (certificate, client_ca) != (self.certificate, self.client_ca):
+                self.certificate, self.client_ca, self._context = certificate, client_ca, None
+                log.info("certificate.changed", certificate=repr(certificate), path=directory)
+                with suppress(OSError):  # the server has just stopped
+                    await self.on_change()
+
+    def __repr__(self) -> str:
+        return f"<Certificates {self.certificate!r}, {'mTLS' if self.client_ca else 'TLS'}>"
+
+
+def certificates_of(settings: PickerSettings) -> Certificates:
+    """Those of the settings; without a path, a certificate that is made for this host. Raises `Invalid`."""
+    most, client_ca = settings.max_file_size, settings.client_ca_file
+    if settings.cert_path:
+        own = read(settings.cert_path, most)
+    else:
+        own = self_signed(sorted({"localhost", "127.0.0.1", socket.gethostname()}), datetime.datetime.now(datetime.UTC))
+    return Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
+
+
+def _memory() -> str | None:
+    """A folder that isn't on a disk, and writable in a container with a read-only file system; None for any."""
+    shm = Path("/dev/shm")
+    return str(shm) if shm.is_dir() else None
 
 
 def _invalid(message: str) -> Invalid:

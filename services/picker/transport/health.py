@@ -1,100 +1,142 @@
-"""The gRPC health service, on a plain port of its own, under the names that gateways and charts ask for.
+"""The gRPC health service, under the names that gateways and charts ask for.
 
-`liveness` is SERVING as long as the process runs. The other names say whether the picker should get requests. They
-change within one poll of the readiness, and at once when the picker drains.
+https://github.com/grpc/grpc/blob/master/doc/health-checking.md. `liveness` is SERVING as long as the process runs. The
+other names say whether the picker should get requests. They change within one poll of the readiness, and at once when
+the picker drains.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import grpc.aio
-import structlog
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health_pb2
 
-from services.picker.transport.grpc_server import SERVICE, listen
-
-log = structlog.get_logger(__name__)
+from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary
+from services.picker.transport.ext_proc import SERVICE
 
 LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
+HEALTH_SERVICE = "grpc.health.v1.Health"
 
-_health: Any = health
 _pb: Any = health_pb2
-_grpc: Any = health_pb2_grpc
 _SERVING = _pb.HealthCheckResponse.SERVING
 _NOT_SERVING = _pb.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = _pb.HealthCheckResponse.SERVICE_UNKNOWN
 
 
-class _Servicer(_health.aio.HealthServicer):  # type: ignore[misc]  # the library has no types
-    """The library's servicer, and `List`, which it leaves out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._listed: dict[str, Any] = {}
-
-    async def set(self, service: str, status: Any) -> None:
-        self._listed[service] = _pb.HealthCheckResponse(status=status)
-        await super().set(service, status)
-
-    async def List(self, request: Any, context: Any) -> Any:
-        return _pb.HealthListResponse(statuses=self._listed)
-
-
-class HealthServer:
+class Health:
     """Answers `Check`, `Watch` and `List`. A name that isn't known is NOT_FOUND for `Check`, SERVICE_UNKNOWN for
     `Watch`."""
 
-    def __init__(
-        self, ready: Callable[[], bool], *, host: str = "0.0.0.0", port: int = 9003, interval: float = 0.1
-    ) -> None:
+    def __init__(self, ready: Callable[[], bool], *, interval: float = 0.1) -> None:
         self._ready = ready
-        self._host = host
-        self._wanted_port = port
         self._interval = interval
-        self._servicer = _Servicer()
-        self._server: grpc.aio.Server | None = None
         self._draining = False
-        self.serving = False
-        self.port = 0
+        self.serving = ready()
+        self._watches: dict[_Watch, None] = {}
 
-    async def start(self) -> None:
-        """Begin to answer; the port is in `port` afterwards. Raises `Invalid` when the port can't be had."""
-        await self._servicer.set(LIVENESS, _SERVING)
-        await self._announce(self._ready())
-        self._server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
-        _grpc.add_HealthServicer_to_server(self._servicer, self._server)
-        self.port = listen(self._server, self._host, self._wanted_port, "--grpc-health-port")
-        await self._server.start()
-        log.info("health.listening", host=self._host, port=self.port)
+    @property
+    def methods(self) -> Methods:
+        return {
+            f"/{HEALTH_SERVICE}/Check": lambda stream, _: Unary(stream, self._check),
+            f"/{HEALTH_SERVICE}/List": lambda stream, _: Unary(stream, self._list),
+            f"/{HEALTH_SERVICE}/Watch": lambda stream, metadata: _Watch(stream, self, metadata),
+        }
 
     async def run(self) -> None:
         """Follow the readiness, for ever."""
         while True:
-            await self.refresh()
+            self.refresh()
             await asyncio.sleep(self._interval)
 
-    async def refresh(self) -> None:
+    def refresh(self) -> None:
         """Ask the readiness now."""
-        serving = self._ready() and not self._draining
-        if serving != self.serving:
-            await self._announce(serving)
+        self._announce(self._ready() and not self._draining)
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Not serving from now on, whatever the readiness says."""
         self._draining = True
-        await self._announce(False)
+        self._announce(False)
 
-    async def stop(self) -> None:
-        """Close the port; watchers see their streams end."""
-        if self._server is not None:
-            await self._server.stop(None)
+    def status(self, name: str) -> int:
+        """A `ServingStatus`; SERVICE_UNKNOWN for a name that isn't known."""
+        if name == LIVENESS:
+            return int(_SERVING)
+        if name not in READINESS:
+            return int(_UNKNOWN)
+        return int(_SERVING if self.serving else _NOT_SERVING)
 
-    async def _announce(self, serving: bool) -> None:
-        self.serving = serving
-        for name in READINESS:
-            await self._servicer.set(name, _SERVING if serving else _NOT_SERVING)
+    def watch(self, watch: "_Watch") -> None:
+        """Tell it of changes."""
+        self._watches[watch] = None
+
+    def unwatch(self, watch: "_Watch") -> None:
+        """Tell it no more."""
+        self._watches.pop(watch, None)
+
+    def _announce(self, serving: bool) -> None:
+        if serving != self.serving:
+            self.serving = serving
+            for watch in list(self._watches):
+                watch.tell()
+
+    def _check(self, message: bytes) -> bytes | tuple[StatusCode, str]:
+        try:
+            name = _pb.HealthCheckRequest.FromString(message).service
+        except DecodeError as error:
+            return StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}"
+        status = self.status(name)
+        if status == _UNKNOWN:
+            return StatusCode.NOT_FOUND, f"unknown service {name[:100]!r}"
+        return _answer(status)
+
+    def _list(self, message: bytes) -> bytes:
+        statuses = {name: _pb.HealthCheckResponse(status=self.status(name)) for name in (LIVENESS, *READINESS)}
+        answer: bytes = _pb.HealthListResponse(statuses=statuses).SerializeToString()
+        return answer
 
     def __repr__(self) -> str:
         state = "draining" if self._draining else "serving" if self.serving else "not serving"
-        return f"<HealthServer on {self._host}:{self.port}, {state}>"
+        return f"<Health {state}>"
+
+
+class _Watch:
+    """A client that is told the status of a name, and of its changes."""
+
+    def __init__(self, stream: Stream, health: Health, metadata: Metadata) -> None:
+        self._stream, self._health = stream, health
+        self._name: str | None = None
+        self._told = -1
+
+    def receive(self, message: bytes) -> None:
+        if self._name is not None:
+            return
+        try:
+            self._name = _pb.HealthCheckRequest.FromString(message).service
+        except DecodeError as error:
+            self._stream.finish(StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}")
+            return
+        self._health.watch(self)
+        self.tell()
+
+    def tell(self) -> None:
+        """The status may have changed."""
+        status = self._health.status(self._name or "")
+        if status != self._told and not self._stream.congested:
+            self._told = status
+            self._stream.send(_answer(status))
+
+    def half_close(self) -> None:
+        """The client has nothing more to say, and goes on to listen."""
+
+    def drained(self) -> None:
+        self.tell()
+
+    def end(self) -> None:
+        self._health.unwatch(self)
+
+
+def _answer(status: int) -> bytes:
+    answer: bytes = _pb.HealthCheckResponse(status=status).SerializeToString()
+    return answer

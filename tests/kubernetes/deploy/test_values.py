@@ -157,6 +157,11 @@ def test_pickers_can_have_a_certificate_of_a_secret_or_speak_plain_text(renderer
     assert "volumeMounts" not in container(objects["Deployment", "pointsman-collector"])
 
 
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_picker_has_as_many_workers_as_told(renderer: Renderer, workers: int) -> None:
+    assert told(renderer.chart({"picker": {"workers": workers}})).workers == workers
+
+
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
     assert told(objects).drain_timeout == 1000

@@ -13,10 +13,11 @@ from services.picker.request import Headers
 from services.picker.request_stream import RequestStream
 from services.picker.scheduling.interfaces import CompletionProcessor, ResponseBodyProcessor, ResponseHeaderProcessor
 from services.picker.scheduling.record import Exchange
-from services.picker.transport.grpc_server import ExtProcServer
-from services.picker.transport.health import HealthServer
+from services.picker.transport.grpc_server import GrpcServer
+from services.picker.transport.health import Health
 from shared.model import split_host_port
 from shared.plugin import Plugin, Role
+from tests.ext_proc_server import ExtProcServer
 from tests.protocol.envoy.conftest import Bench
 from tests.protocol.model_server import USAGE
 from tests.protocol.modes.conftest import ext_proc, named
@@ -68,11 +69,11 @@ async def test_a_client_gets_the_headers_that_a_plugin_sets(
     Session.ends = []
     world = World(*plugins)
     world.view.reset(facts(endpoint("a1", host, port or 0)))
-    server = ExtProcServer(lambda: RequestStream(world.handler), host="127.0.0.1", port=at.port)
-    health = HealthServer(lambda: True, host="127.0.0.1", port=at.health_port)
+    server = ExtProcServer(lambda: RequestStream(world.handler), port=at.port)
+    health = GrpcServer(Health(lambda: True).methods, host="127.0.0.1", port=at.health_port, flag="--grpc-health-port")
     await server.start()
     await health.start()
-    bench.stack.push_async_callback(health.stop)
+    bench.stack.push_async_callback(health.stop, 0)
     bench.stack.push_async_callback(server.stop, 0)
     document = load(STANDALONE)
     modes = ext_proc(named(document, "listeners", "gateway"))["processing_mode"]

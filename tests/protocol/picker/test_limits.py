@@ -9,7 +9,7 @@ import pytest
 
 from services.picker.app import PickerService
 from services.picker.request_stream import RequestStream
-from services.picker.transport.grpc_server import SERVICE
+from services.picker.transport.ext_proc import SERVICE
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint

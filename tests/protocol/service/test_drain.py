@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.picker import app
-from services.picker.transport.grpc_server import SERVICE
+from services.picker.transport.ext_proc import SERVICE
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint
@@ -32,7 +32,7 @@ async def test_a_stream_that_does_not_end_is_cut_off_before_the_drain_is(
             await eventually(lambda: service.readiness.ready, service.readiness.reasons)
             calls: Any = channel  # the stubs want more than the library does
             stream = calls.stream_stream(f"/{SERVICE}/Process")()
-            await eventually(lambda: service.grpc.open == 1)
+            await eventually(lambda: service.ext_proc.open == 1)
             cut_off = service.grpc.stop
 
             async def at_once(grace: float) -> None:

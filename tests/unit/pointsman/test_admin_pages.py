@@ -14,7 +14,7 @@ from services.picker.settings import PickerSettings
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
 from shared.service import Service
-from shared.service.admin import build_app
+from shared.service.admin import ProcessPages, build_app
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 SERVICES: dict[str, Callable[[], Service]] = {
@@ -27,7 +27,7 @@ SERVICES: dict[str, Callable[[], Service]] = {
 @pytest.mark.parametrize("tier", SERVICES)
 def test_every_path_of_a_tier_is_described_on_its_port_and_in_the_documentation(tier: str) -> None:
     service = SERVICES[tier]()
-    app = build_app(service.readiness, CollectorRegistry(), service.state, service.routes())
+    app = build_app(ProcessPages(service.readiness, CollectorRegistry(), service.state), service.routes())
     _, _, *lines = TestClient(app).get("/").text.splitlines()
     assert len(lines) == 8 + len(service.routes().routes)
     for line in lines:

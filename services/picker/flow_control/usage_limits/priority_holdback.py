@@ -31,6 +31,7 @@ class PriorityHoldbackPolicy(UsageLimitPolicy):
 
     TYPE = "priority-holdback-policy"
     STABILITY = Stability.ALPHA
+    PURE = True
     Parameters = PriorityHoldbackParameters
     parameters: PriorityHoldbackParameters
 

@@ -18,6 +18,7 @@ class StaticUsageLimitPolicy(UsageLimitPolicy):
     """`threshold`, whatever the saturation and the priority."""
 
     TYPE = "static-usage-limit-policy"
+    PURE = True
     Parameters = StaticUsageLimitParameters
     parameters: StaticUsageLimitParameters
 

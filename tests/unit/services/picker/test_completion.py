@@ -14,7 +14,8 @@ from services.picker.responses.usage import NOTHING
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import CompletionProcessor, PreRequest
 from services.picker.scheduling.record import Exchange
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer
+from services.picker.transport.ext_proc import SERVICE
+from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
@@ -202,7 +203,7 @@ def test_a_request_ends_with_the_plugins_that_saw_its_beginning() -> None:
 
 async def test_the_end_of_the_picker_completes_open_requests() -> None:
     world = World(Ends)
-    server = ExtProcServer(lambda: RequestStream(world.handler), host="127.0.0.1", port=0)
+    server = ExtProcServer(lambda: RequestStream(world.handler), port=0)
     await server.start()
     async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         call = channel.stream_stream(f"/{SERVICE}/Process")()

@@ -14,9 +14,10 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.flow_control.admission import FlowAdmission, grpc_timeout
 from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.pipeline import build
+from services.picker.request import Headers
 from services.picker.request_stream import RequestStream
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.layout import Rows
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import Load, QueueTable
@@ -52,7 +53,14 @@ class BrokenFairness(FairnessPolicy):
         raise ZeroDivisionError("a bug")
 
 
-REGISTRY = Registry([*Registry.installed(), Broken, BrokenFairness])
+class BrokenIdentity(PreAdmissionProcessor):
+    TYPE = "broken-identity"
+
+    def fairness_id(self, headers: Headers) -> str:
+        raise KeyError("session")
+
+
+REGISTRY = Registry([*Registry.installed(), Broken, BrokenFairness, BrokenIdentity])
 
 
 def document(detector: str = "concurrency-detector", parameters: str = "{maxConcurrency: 1}", **section: Any) -> str:
@@ -537,3 +545,22 @@ def test_facts_of_the_pool_make_bands() -> None:
     world.ask("running", x_llm_d_inference_objective="urgent")
     assert world.flow.controller is not None
     assert [band.priority for band in world.flow.controller.bands()] == [7, 0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "flow"),
+    [
+        ({}, "default-flow"),
+        ({"session_id": "s1"}, "s1"),
+        ({"session_id": "s1", "x_llm_d_inference_fairness_id": "tenant"}, "tenant"),
+    ],
+)
+def test_the_session_of_an_agent_is_its_flow_unless_the_request_names_one(sent: Mapping[str, Any], flow: str) -> None:
+    """The first plugin that knows decides; one that fails is named, and the next one is asked."""
+    identity = "- {type: agent-identity, parameters: {additionalSessionHeaders: [session-id]}}"
+    world = World(
+        "a1", configuration=document().replace("plugins:\n", f"plugins:\n- type: broken-identity\n{identity}\n")
+    )
+    world.ask("first", **sent)
+    assert world.decision("first").explain()["queue"]["flow"] == flow
+    assert world.failed == ([] if flow == "tenant" else ["broken-identity"])

@@ -87,7 +87,13 @@ class Label(Struct, frozen=True, rename="camel"):
 NUMBERS = (WAITING_QUEUE_SIZE, KV_CACHE_USAGE)
 QueueScorer = plugin("queue-scorer", Role.SCORER, CONSUMES=(WAITING_QUEUE_SIZE,), ALIASES=("least-queue-scorer",))
 MaxScorePicker = plugin("max-score-picker", Role.PICKER)
-SingleProfileHandler = plugin("single-profile-handler", Role.PROFILE_HANDLER)
+SingleProfileHandler = plugin(
+    "single-profile-handler",
+    Role.PROFILE_HANDLER,
+    check_profiles=classmethod(
+        lambda kind, _, names: [f"{kind.TYPE} runs one scheduling profile, not {len(names)}"] if len(names) > 1 else []
+    ),
+)
 OpenAIParser = plugin("openai-parser", Role.PARSER)
 PassthroughParser = plugin("passthrough-parser", Role.PARSER)
 UtilizationDetector = plugin(

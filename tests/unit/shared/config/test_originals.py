@@ -30,14 +30,13 @@ def errors(plugins: str) -> list[str]:
     ("type", "said"),
     [
         (
-            "decode-filter",
-            "'decode-filter' is a plugin type of the Go original that isn't available here; "
-            "the nearest type that is: label-selector-filter",
+            "latency-scorer",
+            "'latency-scorer' is a plugin type of the Go original that isn't available here; "
+            "the nearest type that is: token-load-scorer",
         ),
         (
-            "disagg-profile-handler",
-            "'disagg-profile-handler' is a plugin type of the Go original that isn't available here; "
-            "nothing comes near it",
+            "token-producer",
+            "'token-producer' is a plugin type of the Go original that isn't available here; nothing comes near it",
         ),
         ("queue-scorrer", "'queue-scorrer' is no plugin type that is installed; did you mean 'queue-scorer'?"),
         ("my-filter", "'my-filter' is no plugin type that is installed"),

@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from prometheus_client import CollectorRegistry, Counter
 
 from shared.config.problems import Invalid
-from shared.service.admin import AdminServer, build_app
+from shared.service.admin import AdminServer, ProcessPages, build_app
 from shared.service.readiness import Phase, Readiness
 from shared.version import VERSION
 
@@ -30,7 +30,7 @@ def readiness() -> Readiness:
 async def client(readiness: Readiness) -> AsyncIterator[httpx.AsyncClient]:
     registry = CollectorRegistry()
     Counter("picks", "Picks", registry=registry).inc(3)
-    app = build_app(readiness, registry, _state)
+    app = build_app(ProcessPages(readiness, registry, _state))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         yield client
 
@@ -76,7 +76,7 @@ async def test_the_root_lists_every_path_with_its_summary(readiness: Readiness) 
     async def thing(thing_id: str = "") -> str:
         return thing_id
 
-    app = build_app(readiness, CollectorRegistry(), dict, router, title="pointsman shop")
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), dict), router, title="pointsman shop")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         root, debug = (await client.get("/")).text, (await client.get("/debug")).text
         schema = (await client.get("/openapi.json")).json()
@@ -148,7 +148,7 @@ async def test_the_state_is_json_whatever_is_in_it(client: httpx.AsyncClient, mo
 
 
 async def test_a_taken_port_is_named(readiness: Readiness) -> None:
-    app = build_app(readiness, CollectorRegistry(), _state)
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), _state))
     first = AdminServer(app, "127.0.0.1", 0)
     try:
         with pytest.raises(Invalid) as caught:
@@ -162,7 +162,7 @@ async def test_a_taken_port_is_named(readiness: Readiness) -> None:
 
 
 def test_an_address_of_another_machine_is_named(readiness: Readiness) -> None:
-    app = build_app(readiness, CollectorRegistry(), _state)
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), _state))
     with pytest.raises(Invalid, match=r"--admin-host: '192\.0\.2\.1' is no address of this machine"):
         AdminServer(app, "192.0.2.1", 0)
 
@@ -172,7 +172,7 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket.socket, "bind", bind)
-    app = build_app(readiness, CollectorRegistry(), _state)
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), _state))
     with pytest.raises(
         Invalid, match="--admin-host: 'nowhere' is no address of this machine: Name or service not known"
     ):
@@ -182,7 +182,7 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
 @asynccontextmanager
 async def served(readiness: Readiness, **limits: float) -> AsyncIterator[int]:
     """The port of a server with these limits."""
-    server = AdminServer(build_app(readiness, CollectorRegistry(), _state), "127.0.0.1", 0, **limits)  # type: ignore[arg-type]
+    server = AdminServer(build_app(ProcessPages(readiness, CollectorRegistry(), _state)), "127.0.0.1", 0, **limits)  # type: ignore[arg-type]
     serving = asyncio.create_task(server.serve())
     try:
         yield server.port

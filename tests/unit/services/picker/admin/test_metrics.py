@@ -246,6 +246,24 @@ def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
     assert attempts("success", "m", "pod", "ns", "8000") == 1
 
 
+def test_disaggregated_requests_are_counted_by_the_stages_that_serve_them() -> None:
+    view = pool("a1")
+    made, registry = metrics(view)
+    known = made.decided(routed(view, 0, "m"), 0.0)
+    assert known is not None
+    known.answered(200)
+    for stages in ("decode-only", "prefill-decode", "prefill-decode", ""):
+        made.decided(msgspec.structs.replace(routed(view, 0, "m"), stages=stages), 0.0)
+    for name in ("llm_d_epp_", "llm_d_inference_scheduler_"):
+        counted = {
+            stages: registry.get_sample_value(
+                f"{name}disagg_decision_total", {"model_name": "m", "decision_type": stages}
+            )
+            for stages in ("decode-only", "prefill-decode", "")
+        }
+        assert counted == {"decode-only": 1, "prefill-decode": 2, "": None}
+
+
 def test_the_prefix_index_tells_its_size_and_how_much_the_chosen_endpoints_held() -> None:
     view = pool("a1", "a2")
     _, registry = metrics(view)

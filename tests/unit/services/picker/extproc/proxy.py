@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from envoy.config.core.v3 import base_pb2
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from msgspec import Struct
 
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import Completed, Event, Limits, RequestReady
+from services.picker.extproc.headers import UndecodedHeaders, read_headers
 from services.picker.extproc.messages import BodyMode, ProcessingRequest
 from services.picker.request import Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 pb: Any = external_processor_pb2
+base_pb: Any = base_pb2
 
 FULL_DUPLEX = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.FULL_DUPLEX_STREAMED)
 LEAN = (BodyMode.BUFFERED, BodyMode.NONE)
@@ -76,6 +79,14 @@ def with_hint(message: Any, hint: Any) -> Any:
         metadata = message.metadata_context.filter_metadata["envoy.lb.subset_hint"]
         metadata.update({"x-gateway-destination-endpoint-subset": hint})
     return message
+
+
+def decoded(shown: Any) -> Any:
+    """What a phase shows, decoded to the last header; without what is deprecated or unknown in headers."""
+    if isinstance(shown, UndecodedHeaders):
+        read_headers(shown)
+        return [base_pb.HeaderValue.FromString(entry) for entry in shown.entries], shown.end_of_stream
+    return ([*shown.headers.headers], shown.end_of_stream) if isinstance(shown, pb.HttpHeaders) else shown
 
 
 class Answer(Struct, frozen=True):

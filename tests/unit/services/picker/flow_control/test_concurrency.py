@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from services.picker.flow_control.concurrency import ConcurrencyDetector
-from services.picker.flow_control.stages import ROLE, Stages
+from services.picker.flow_control.stages import Stages
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.scheduling.labels import ROLE
 from services.picker.state.layout import Rows
 from services.picker.state.view import View
 from tests.unit.services.picker.flow_control.flows import parameters

@@ -8,8 +8,8 @@ import pytest
 
 from services.picker.flow_control.concurrency import ConcurrencyDetector
 from services.picker.flow_control.pool_gauge import AGE, PoolGauge
-from services.picker.flow_control.ticket import Ticket
-from services.picker.flow_control.waiting import Waiting
+from services.picker.flow_control.ticket import Gate, Ticket
+from services.picker.flow_control.waiting import Outcome
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
 from services.picker.state.inflight import Charge
@@ -44,6 +44,10 @@ class Gauged:
         )
         self.charges: list[Charge] = []
 
+    def ticket(self, tokens: int) -> Ticket:
+        """Of a request with so many tokens."""
+        return Ticket(Gate(Picker().controller, None, self.gauge, print), Owner(), "a", 0, 1.0, tokens=tokens)
+
     def fill(self, tokens: Iterable[int], pending: bool = False) -> int:
         """Let requests of these tokens go until one doesn't fit; how many went."""
         went = 0
@@ -53,7 +57,7 @@ class Gauged:
                 break
             went += 1
             if pending:
-                Ticket(Picker().controller, None, Waiting("a", 0, 1.0, tokens=each), Owner(), print).pend(self.gauge)
+                self.ticket(each).ends(Outcome.DISPATCHED, 1.0)
             else:
                 endpoint = self.view.layout.endpoints[went % 2].id
                 self.charges.append(self.view.in_flight.charge(endpoint, each))
@@ -93,8 +97,8 @@ def test_what_ends_gives_its_tokens_back() -> None:
 def test_a_ticket_pends_until_it_is_charged() -> None:
     gauged = Gauged(parameters(ConcurrencyDetector, **LIMITS, concurrencyMode="tokens"))
     gauged.gauge.expect(1000)
-    ticket = Ticket(Picker().controller, None, Waiting("a", 0, 1.0, tokens=3000), Owner(), print)
-    ticket.pend(gauged.gauge)
+    ticket = gauged.ticket(3000)
+    ticket.ends(Outcome.DISPATCHED, 1.0)
     assert gauged.gauge.at(1.0).room(1.0) == 7
     ticket.charged()
     ticket.charged()

@@ -19,6 +19,10 @@ REGISTRY = Registry.installed()
 ROLES = {Role.FILTER, Role.SCORER, Role.PICKER, Role.DATA_PRODUCER, Role.SATURATION_DETECTOR}
 TYPES = sorted(kind.TYPE for kind in REGISTRY if kind.runs_in(Tier.PICKER) and kind.ROLES & ROLES)
 PARAMETERS = {
+    "by-label": "{label: role, validValues: [decode]}",
+    "header-label-affinity-scorer": "{headerName: x-tier, labelKey: role}",
+    "session-id-producer": "{headerName: x-session-id}",
+    "decision-tree-filter": "{current: {pluginRef: all}}",
     "label-selector-filter": "{matchLabels: {role: decode}}",
     "endpoint-attribute-filter": "{attribute: KVCacheUsagePercent, "
     "algorithm: {type: threshold, threshold: {operator: LessThan, value: 1}}}",
@@ -70,8 +74,9 @@ def test_a_plugin_reads_only_what_it_declares(kind: str, monkeypatch: pytest.Mon
     text = (
         "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n"
         f"- {{name: it, type: {kind}, parameters: {PARAMETERS.get(kind, '{}')}}}\n- {{type: models-data-extractor}}\n"
+        "- {name: all, type: label-selector-filter}\n"
     )
-    config = load(text, REGISTRY)
+    config = load(text, REGISTRY, allow_experimental=True)
     plugin = config.instances(Tier.PICKER)["it"]
     view = pool("a1", "a2", "a3")
     cycle = Cycle(

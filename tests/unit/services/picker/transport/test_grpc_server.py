@@ -14,15 +14,19 @@ from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import ProcessingRequest
 from services.picker.extproc.outgoing import REQUEST_HEADERS_UNCHANGED, RESPONSE_HEADERS_UNCHANGED
+from services.picker.http2_options import Http2Options
 from services.picker.transport.certificate import Certificate, self_signed
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer, ServerOptions, message_limit
+from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.grpc_server import DEFAULTS, message_limit
 from shared.config.problems import Invalid
+from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.extproc.proxy import body, headers, response_headers
 from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
 GRPC: Any = grpc.aio
 METHOD = f"/{SERVICE}/Process"
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 class Recorder(Immediate):
@@ -75,7 +79,8 @@ class Serving:
 @asynccontextmanager
 async def serving(
     certificate: Certificate | None = None,
-    options: ServerOptions | None = None,
+    options: Http2Options = DEFAULTS,
+    max_streams: int = 20_000,
     make: Callable[[], Recorder] = Recorder,
     not_ready: Callable[[], str | None] = lambda: None,
 ) -> AsyncIterator[Serving]:
@@ -88,10 +93,9 @@ async def serving(
     registry = CollectorRegistry()
     server = ExtProcServer(
         open_exchange,
-        host="127.0.0.1",
-        port=0,
         certificate=certificate,
-        options=options or ServerOptions(),
+        options=options,
+        max_streams=max_streams,
         registry=registry,
         not_ready=not_ready,
     )
@@ -146,7 +150,7 @@ async def test_while_nothing_can_be_decided_a_stream_ends_so_that_a_proxy_asks_a
 
 
 async def test_a_stream_beyond_those_that_may_be_open_ends_so_that_a_proxy_asks_another_picker() -> None:
-    async with serving(options=ServerOptions(max_streams=1)) as served:
+    async with serving(max_streams=1) as served:
         async with begun(served) as call:
             async with stream(served.server.port) as late:
                 assert await late.code() is grpc.StatusCode.UNAVAILABLE
@@ -221,9 +225,9 @@ async def test_a_message_larger_than_the_setting_ends_its_stream_only() -> None:
     """By default bodies of 16 MiB pass, and those that are a little larger arrive, to be answered; gRPC's own limit is
     4 MiB."""
     for options, size, most in (
-        (ServerOptions(max_message_size=1000), 900, 2000),
-        (None, 2**24 + 2**19, 2**24 + 2**20),
-        (ServerOptions(max_message_size=message_limit(2**25)), 2**25, 2**25 + 2**20),
+        (Http2Options(max_message_size=1000), 900, 2000),
+        (DEFAULTS, 2**24 + 2**19, 2**24 + 2**20),
+        (Http2Options(max_message_size=message_limit(2**25)), 2**25, 2**25 + 2**20),
     ):
         async with serving(options=options) as served:
             async with stream(served.server.port) as call:
@@ -271,7 +275,7 @@ async def test_tls_with_the_certificate_that_is_made_at_start() -> None:
 
 async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
     async with serving() as served:
-        second = ExtProcServer(Recorder, host="127.0.0.1", port=served.server.port, registry=CollectorRegistry())
+        second = ExtProcServer(Recorder, port=served.server.port)
         with pytest.raises(Invalid, match=rf"--grpc-port: 127.0.0.1:{served.server.port} can't be bound"):
             await second.start()
 

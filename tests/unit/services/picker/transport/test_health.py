@@ -10,9 +10,9 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from services.picker.transport.grpc_server import SERVICE
-from services.picker.transport.health import HealthServer
-from shared.config.problems import Invalid
+from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.grpc_server import GrpcServer, Transport
+from services.picker.transport.health import Health
 
 GRPC: Any = grpc.aio
 pb: Any = health_pb2
@@ -55,19 +55,20 @@ class Ready:
 
 
 @asynccontextmanager
-async def serving(ready: Ready) -> AsyncIterator[tuple[HealthServer, Client]]:
-    server = HealthServer(ready, host="127.0.0.1", port=0, interval=0.01)
+async def serving(ready: Ready, transport: Transport = "http2") -> AsyncIterator[tuple[Health, Client]]:
+    health = Health(ready, interval=0.01)
+    server = GrpcServer(health.methods, host="127.0.0.1", port=0, flag="--grpc-health-port", transport=transport)
     await server.start()
     try:
         async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            yield server, Client(channel)
+            yield health, Client(channel)
     finally:
-        await server.stop()
+        await server.stop(0)
 
 
-async def test_every_name_but_liveness_follows_the_readiness_until_the_picker_drains() -> None:
+async def test_every_name_but_liveness_follows_the_readiness_until_the_picker_drains(transport: Transport) -> None:
     ready = Ready(False)
-    async with serving(ready) as (server, client):
+    async with serving(ready, transport) as (server, client):
 
         async def serve(serving: bool) -> bool:
             expected = dict.fromkeys(FOLLOWING, "SERVING" if serving else "NOT_SERVING") | {"liveness": "SERVING"}
@@ -76,16 +77,16 @@ async def test_every_name_but_liveness_follows_the_readiness_until_the_picker_dr
         assert await serve(False)
         for now in (True, False, True):
             ready.now = now
-            await server.refresh()
+            server.refresh()
             assert await serve(now)
-        await server.drain()
+        server.drain()
         assert await serve(False)
-        await server.refresh()
+        server.refresh()
         assert await serve(False)
 
 
-async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that() -> None:
-    async with serving(Ready(True)) as (_, client):
+async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that(transport: Transport) -> None:
+    async with serving(Ready(True), transport) as (_, client):
         with pytest.raises(GRPC.AioRpcError) as caught:
             await client.check("somebody.else")
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
@@ -94,22 +95,22 @@ async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that() 
         watch.cancel()
 
 
-async def test_watchers_hear_every_change() -> None:
+async def test_watchers_hear_every_change(transport: Transport) -> None:
     ready = Ready(False)
-    async with serving(ready) as (server, client):
+    async with serving(ready, transport) as (server, client):
         watch = client.watch("readiness")
         assert await client.next(watch) == "NOT_SERVING"
         ready.now = True
-        await server.refresh()
+        server.refresh()
         assert await client.next(watch) == "SERVING"
-        await server.drain()
+        server.drain()
         assert await client.next(watch) == "NOT_SERVING"
         watch.cancel()
 
 
-async def test_the_readiness_is_followed_without_being_told() -> None:
+async def test_the_readiness_is_followed_without_being_told(transport: Transport) -> None:
     ready = Ready(False)
-    async with serving(ready) as (server, client):
+    async with serving(ready, transport) as (server, client):
         following = asyncio.create_task(server.run())
         watch = client.watch("")
         assert await client.next(watch) == "NOT_SERVING"
@@ -117,9 +118,3 @@ async def test_the_readiness_is_followed_without_being_told() -> None:
         assert await client.next(watch) == "SERVING"
         following.cancel()
         watch.cancel()
-
-
-async def test_a_taken_port_is_an_error_that_names_the_flag() -> None:
-    async with serving(Ready(True)) as (server, _):
-        with pytest.raises(Invalid, match=r"--grpc-health-port: 127\.0\.0\.1"):
-            await HealthServer(Ready(True), host="127.0.0.1", port=server.port).start()

@@ -11,9 +11,12 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
-from services.picker.transport.grpc_server import SERVICE, ExtProcServer, Turn
+from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.turns import Turns
+from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
@@ -21,6 +24,7 @@ GRPC: Any = grpc.aio
 
 LARGE = 8 * 2**20
 METHOD = f"/{SERVICE}/Process"
+pytestmark = pytest.mark.usefixtures("transport")
 
 
 class Answering(Immediate):
@@ -70,7 +74,7 @@ async def calling(
     make: Callable[[], Answering | Stepping],
 ) -> AsyncIterator[tuple[ExtProcServer, Callable[[], Any]]]:
     """A server of such handlers, and what opens streams to it."""
-    server = ExtProcServer(make, host="127.0.0.1", port=0)
+    server = ExtProcServer(make)
     await server.start()
     most = (("grpc.max_receive_message_length", 2 * LARGE), ("grpc.max_send_message_length", 2 * LARGE))
     async with GRPC.insecure_channel(f"127.0.0.1:{server.port}", options=most) as channel:
@@ -125,7 +129,7 @@ async def test_the_loop_turns_between_messages_that_may_take_long() -> None:
     def ask(stream: Any) -> int:
         return len(list(stream(say())))
 
-    server = ExtProcServer(lambda: Noting(turns, lambda: now), host="127.0.0.1", port=0)
+    server = ExtProcServer(lambda: Noting(turns, lambda: now))
     await server.start()
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         asked = [
@@ -153,7 +157,7 @@ class Released(Noting):
     def outbox(self) -> list[bytes]:
         self.turns.append(self.turn())
         self.waiting = self.ready = False
-        until = time.perf_counter() + Turn.MOST * 0.6
+        until = time.perf_counter() + Turns.MOST * 0.6
         while time.perf_counter() < until:
             pass
         return [REQUEST_BODY_UNCHANGED]
@@ -174,7 +178,7 @@ async def test_the_loop_turns_between_requests_that_have_waited_for_the_same_thi
             now += 1
             await asyncio.sleep(0)
 
-    server = ExtProcServer(make, host="127.0.0.1", port=0)
+    server = ExtProcServer(make)
     await server.start()
     async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         calls = [channel.stream_stream(METHOD, None, None)() for _ in range(streams)]

@@ -1,0 +1,1 @@
+"""Admitters, one a file."""

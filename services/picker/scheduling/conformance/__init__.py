@@ -1,0 +1,1 @@
+"""Plugins of the conformance suite of the Gateway API Inference Extension, one a file."""

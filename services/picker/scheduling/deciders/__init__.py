@@ -1,0 +1,1 @@
+"""Deciders of disaggregated serving, one a file."""

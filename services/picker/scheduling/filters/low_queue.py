@@ -1,0 +1,32 @@
+"""`low-queue-filter`: keeps the endpoints whose queues are short."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.judged import judged
+from services.picker.state.layout import Rows
+from shared.attributes import WAITING_QUEUE_SIZE
+
+
+class LowQueueParameters(Struct, frozen=True, rename="camel"):
+    """The longest queue that is short."""
+
+    threshold: Annotated[int, Meta(ge=0)] = 128
+
+
+class LowQueueFilter(Filter):
+    """`q ≤ threshold`."""
+
+    TYPE = "low-queue-filter"
+    CONSUMES = (WAITING_QUEUE_SIZE,)
+    Parameters = LowQueueParameters
+    parameters: LowQueueParameters
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        samples = cycle.read(WAITING_QUEUE_SIZE, rows)
+        by_value, passes = judged(cycle, samples)
+        kept: Rows = rows[passes | (by_value & (samples.values <= self.parameters.threshold))]
+        return kept

@@ -1,0 +1,80 @@
+"""`prefix-cache-affinity-filter`: keeps the endpoints that have the prompt in their caches, until they are saturated.
+
+They are saturated when the prompts that wait to be computed there take longer than those elsewhere, by more than the
+penalty that affinity is worth. In-flight tokens and the peak prefill throughput say how long that is.
+"""
+
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta, Struct, field
+
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.interfaces import Filter
+from services.picker.scheduling.named_attribute import in_flight_load
+from services.picker.state.layout import Rows
+from shared.plugin import Input
+
+
+class PrefixCacheAffinityParameters(Struct, frozen=True, rename="camel"):
+    """What counts as a cached prompt, and how much longer it may take there."""
+
+    affinity_threshold: Annotated[float, Meta(le=1)] = 0.8
+    """The matching share of a prompt; zero and less means that everything passes."""
+    exploration_probability: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    max_ttft_penalty_ms: Annotated[float, Meta(ge=0)] = field(default=18_000.0, name="maxTTFTPenaltyMs")
+    """Milliseconds; 0: the load doesn't matter."""
+    peak_prefill_throughput: Annotated[float, Meta(gt=0)] = 15_928.0
+    """Tokens a second that one endpoint computes."""
+    ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
+    prefix_match_info_producer_name: str = ""
+    in_flight_load_producer_name: str = ""
+    latency_prediction_info_producer_name: str = ""
+    """Read so that documents load that set it."""
+
+
+class PrefixCacheAffinityFilter(Filter):
+    """Narrows to `matched / total ≥ affinityThreshold`, unless the least in-flight time there exceeds the least
+    elsewhere by more than the penalty."""
+
+    TYPE = "prefix-cache-affinity-filter"
+    Parameters = PrefixCacheAffinityParameters
+    parameters: PrefixCacheAffinityParameters
+
+    @classmethod
+    def consumes(cls, parameters: PrefixCacheAffinityParameters) -> tuple[Input, ...]:
+        producer = parameters.prefix_match_info_producer_name
+        return (
+            Input(PREFIX_MATCH, parameter="prefixMatchInfoProducerName", producer=producer),
+            in_flight_load(parameters.in_flight_load_producer_name),
+        )
+
+    @classmethod
+    def deprecations(cls, parameters: PrefixCacheAffinityParameters) -> list[str]:
+        if parameters.ttft_source == "prefillThroughput":
+            return []
+        return ["ttftSource: latencies aren't predicted here; peakPrefillThroughput counts"]
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        wanted = self.parameters
+        if len(rows) <= 1 or wanted.affinity_threshold <= 0:
+            return rows
+        if wanted.exploration_probability and cycle.random.random() < wanted.exploration_probability:
+            return rows
+        match = cycle.get(PREFIX_MATCH)
+        if match is None or not match.total:
+            return rows
+        matched = match.matched.take(rows)
+        cycle.note(PREFIX_MATCH.wire, rows, matched)
+        sticky = matched / match.total >= wanted.affinity_threshold
+        among = int(np.count_nonzero(sticky))
+        if among in (0, len(rows)):
+            return rows
+        if wanted.max_ttft_penalty_ms:
+            tokens = cycle.view.in_flight.tokens.take(rows)
+            cycle.note("InFlightTokens", rows, tokens)
+            gap = float(tokens[sticky].min() - tokens[~sticky].min())
+            if gap / wanted.peak_prefill_throughput * 1000.0 > wanted.max_ttft_penalty_ms:
+                return rows
+        kept: Rows = rows[sticky]
+        return kept

@@ -1,0 +1,1 @@
+"""Profile handlers, one a file."""

@@ -1,0 +1,44 @@
+"""Conditions on endpoints' labels, evaluated once for each layout."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from services.picker.state.layout import Layout, Mask, Rows
+
+ROLE = "llm-d.ai/role"
+"""The label with an endpoint's part in disaggregated serving."""
+
+
+_BOTH = ("prefill-decode", "both", "encode-prefill-decode")
+DECODE = ("decode", *_BOTH)
+"""Endpoints without a role decode, too."""
+PREFILL = ("prefill", "encode-prefill", *_BOTH)
+ENCODE = ("encode", "encode-prefill", "encode-prefill-decode")
+
+
+class LabelCondition:
+    """For which endpoints a condition on their labels holds."""
+
+    def __init__(self, holds: Callable[[Mapping[str, str]], bool]) -> None:
+        self._holds = holds
+        self._layout = Layout()
+        self._mask: Mask = np.zeros(0, np.bool_)
+
+    def keep(self, layout: Layout, rows: Rows) -> Rows:
+        """Those of the rows for which it holds."""
+        if layout is not self._layout:
+            holds = (self._holds(endpoint.labels) for endpoint in layout.endpoints)
+            self._mask = np.fromiter(holds, np.bool_, len(layout))
+            self._layout = layout
+        kept: Rows = rows[self._mask[rows]]
+        return kept
+
+    def __repr__(self) -> str:
+        return f"<LabelCondition for {int(self._mask.sum())} of {len(self._layout)} endpoints>"
+
+
+def role_is(*roles: str, or_none: bool = False) -> LabelCondition:
+    """The role is one of these; `or_none`: also where there is no label."""
+    allowed = {*roles, None} if or_none else set(roles)
+    return LabelCondition(lambda labels: labels.get(ROLE) in allowed)

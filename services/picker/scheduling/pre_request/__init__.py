@@ -1,0 +1,1 @@
+"""Pre-request plugins, one a file."""

@@ -1,0 +1,31 @@
+"""`prefill-header-handler`: names the prefill endpoint in a header, as `disagg-profile-handler` does."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.interfaces import PreRequest
+from services.picker.scheduling.record import RolePlan
+from services.picker.scheduling.stages import PREFILL, host_headers
+
+
+class PrefillHeaderParameters(Struct, frozen=True, rename="camel"):
+    """The profile of the stage."""
+
+    prefill_profile: str = "prefill"
+
+
+class PrefillHeaderHandler(PreRequest):
+    """A header if prefill ran and picked another endpoint than the request's destination."""
+
+    TYPE = "prefill-header-handler"
+    Parameters = PrefillHeaderParameters
+    parameters: PrefillHeaderParameters
+
+    def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str]:
+        profile = self.parameters.prefill_profile
+        run = cycle.runs.get(profile)
+        if run is None or not run.picked or run.picked[0] == picked[0]:
+            return {}
+        return host_headers(cycle, cycle.runs, {PREFILL: RolePlan(profile)})

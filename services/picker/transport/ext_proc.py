@@ -1,0 +1,291 @@
+"""`ExternalProcessor/Process`: every stream gets a handler of its own, which is ended exactly once.
+
+Messages pass as bytes. One that can't be decoded ends its own stream with a clear status; so does a failure in a
+handler.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, Protocol, get_args
+
+import structlog
+from google.protobuf.message import DecodeError
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from services.picker.transport.calls import Metadata, StatusCode, Stream
+from services.picker.transport.turns import Turns
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+METHOD = f"/{SERVICE}/Process"
+
+_MIDDLING = 16 * 2**10
+"""Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams."""
+
+_WHOLE = (list, tuple)
+"""Types of answers that needn't be made in steps."""
+Outcome = Literal["finished", "refused", "malformed", "failed", "turned away"]
+
+
+class StreamHandler(Protocol):
+    """Handles one stream, which is one HTTP request: takes messages in and hands answers out, without waiting."""
+
+    wake: Callable[[], None]
+    """Set by the transport; called when `outbox` has answers."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream is to be ended when what was handed out is sent."""
+        ...
+
+    def receive(self, data: bytes) -> Iterable[bytes]:
+        """A message of the proxy, a serialized `ProcessingRequest`; what to answer now, in order: serialized
+        `ProcessingResponse`s. For a large message an iterator reads it and makes the answers on demand. An empty
+        answer isn't sent: it lets other streams have a turn. Raises DecodeError for invalid bytes."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are, will or may be answers that no message brings."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether there are such answers by now."""
+        ...
+
+    @property
+    def handed_back(self) -> str:
+        """Why the proxy is to ask another picker, which ends the stream; empty if it isn't. Nothing was answered."""
+        ...
+
+    def outbox(self) -> Iterable[bytes]:
+        """The answers that no message brings, once they can be made, in order. Empty ones as in `receive`."""
+        ...
+
+    def end(self) -> None:
+        """The stream is over, for whatever reason. Called exactly once."""
+        ...
+
+
+class ExtProc:
+    """The method of a picker. It counts its streams, and turns those away that it can't serve."""
+
+    def __init__(
+        self,
+        open_stream: Callable[[], StreamHandler],
+        *,
+        max_streams: int = 20_000,
+        registry: CollectorRegistry | None = None,
+        not_ready: Callable[[], str | None] = lambda: None,
+        on_metadata: Callable[[Metadata], None] = lambda _: None,
+    ) -> None:
+        """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
+        UNAVAILABLE at once, so a proxy asks another picker; so do those beyond `max_streams`: each is memory, and no
+        proxy counts all pickers'. `on_metadata` takes every stream's initial metadata."""
+        self._open_stream = open_stream
+        self.open = 0
+        """Streams under way."""
+        self.turns = Turns()
+        self._max_streams = max_streams
+        self._not_ready = not_ready
+        self._on_metadata = on_metadata
+        streams = Counter(
+            "pointsman_ext_proc_streams",
+            "Ended ext_proc streams: finished (half-closed, cancelled or lost: gRPC doesn't "
+            "distinguish them), refused (answered by the picker), malformed (a message that isn't a "
+            "ProcessingRequest), failed (an error in the picker), turned away (the picker has no "
+            "endpoints yet, or the maximum of streams)",
+            ["outcome"],
+            registry=registry,
+        )
+        self._ended = {outcome: streams.labels(outcome) for outcome in get_args(Outcome)}
+        gauge = Gauge("pointsman_ext_proc_open_streams", "Open ext_proc streams", registry=registry)
+        gauge.set_function(lambda: self.open)
+
+    def begin(self, stream: Stream, metadata: Metadata) -> "ExtProcCall":
+        """Begin a stream: the `Method` of this service."""
+        reason = self._not_ready()
+        if reason is None and self.open >= self._max_streams:
+            reason = f"{self._max_streams} streams are open, the limit of this picker"
+        self.open += 1
+        if reason is not None:
+            stream.finish(StatusCode.UNAVAILABLE, reason)
+            return ExtProcCall(self, stream, None, "turned away")
+        self._on_metadata(metadata)
+        return ExtProcCall(self, stream, self._open_stream())
+
+    def ended(self, outcome: Outcome) -> None:
+        """A stream has ended."""
+        self.open -= 1
+        self._ended[outcome].inc()
+
+    def __repr__(self) -> str:
+        return f"<ExtProc {self.open} streams open>"
+
+
+class ExtProcCall:
+    """One stream. Answers are sent in order; while some of them are made in steps, messages wait."""
+
+    __slots__ = ("_answers", "_half_closed", "_handler", "_messages", "_outcome", "_service", "_stream", "_woken")
+
+    def __init__(
+        self, service: ExtProc, stream: Stream, handler: StreamHandler | None, outcome: Outcome = "finished"
+    ) -> None:
+        self._outcome = outcome
+        self._service = service
+        self._stream = stream
+        self._handler = handler
+        self._answers: Iterator[bytes] | None = None
+        """Answers that are made in steps."""
+        self._messages: deque[bytes] | None = None
+        """Messages that wait, while there is something to be done before."""
+        self._woken = False
+        """Whether the outbox is going to be looked into."""
+        self._half_closed = False
+        """Whether the stream ends when that is done."""
+
+    def receive(self, message: bytes) -> None:
+        handler = self._handler
+        if handler is None:
+            return
+        if self._messages is not None:
+            self._messages.append(message)
+        elif len(message) > _MIDDLING:
+            self._begin_steps(message)
+        else:
+            self._take(handler, message)
+
+    def half_close(self) -> None:
+        if self._messages is not None or self._woken:
+            self._half_closed = True
+        else:
+            self._stream.finish()
+
+    def drained(self) -> None:
+        """The stream takes more answers."""
+        if self._messages is not None:
+            self._service.turns.add(self._step, heavy=True)
+
+    def end(self) -> None:
+        handler, self._handler = self._handler, None
+        self._answers = self._messages = None
+        self._service.ended(self._outcome)
+        if handler is not None:
+            handler.wake = _nothing
+            handler.end()
+
+    def _take(self, handler: StreamHandler, message: bytes) -> None:
+        """Passes one message on, and sends the answers that are made at once."""
+        try:
+            answers = handler.receive(message)
+            if type(answers) not in _WHOLE:
+                self._answers = iter(answers)
+                if self._messages is None:
+                    self._begin_steps()
+                return
+            for answer in answers:
+                if answer:
+                    self._stream.send(answer)
+        except DecodeError as error:
+            self._malformed(error)
+            return
+        except Exception:  # noqa: BLE001 - the top of a stream: the others must go on
+            self._fail()
+            return
+        if self._messages is None and (handler.waiting or handler.closed or handler.ready or handler.handed_back):
+            self._look(handler)
+
+    def _look(self, handler: StreamHandler) -> None:
+        """What is to be done without a further message: more answers, an end, or to wait for either."""
+        if handler.ready:
+            self._wake()
+        elif handler.handed_back:
+            self._outcome = "turned away"
+            self._stream.finish(StatusCode.UNAVAILABLE, handler.handed_back)
+        elif handler.closed:
+            self._outcome = "refused"
+            self._stream.finish()
+        elif self._half_closed:
+            self._stream.finish()
+        else:
+            handler.wake = self._wake if handler.waiting else _nothing
+
+    def _wake(self) -> None:
+        """There are answers that no message brings."""
+        if not self._woken and self._handler is not None:
+            self._woken = True
+            self._service.turns.add(self._send_outbox)
+
+    def _send_outbox(self) -> bool:
+        self._woken = False
+        handler = self._handler
+        if handler is None or self._messages is not None:
+            return False  # afterwards it is looked into anyway
+        if not handler.ready:
+            self._look(handler)
+            return False
+        try:
+            answers = handler.outbox()
+            if type(answers) not in _WHOLE:
+                self._answers = iter(answers)
+                self._begin_steps()
+                return False
+            for answer in answers:
+                if answer:
+                    self._stream.send(answer)
+        except Exception:  # noqa: BLE001 - as above
+            self._fail()
+            return False
+        self._look(handler)
+        return False
+
+    def _begin_steps(self, *messages: bytes) -> None:
+        """From here on messages wait for their turn, these first."""
+        self._messages = deque(messages)
+        self._stream.pause()
+        self._service.turns.add(self._step, heavy=True)
+
+    def _step(self) -> bool:
+        """Makes one answer, or takes one message; whether there is more to do."""
+        handler = self._handler
+        if handler is None or self._messages is None or self._stream.congested:
+            return False
+        if self._answers is not None:
+            try:
+                answer = next(self._answers, None)
+            except DecodeError as error:
+                self._malformed(error)
+                return False
+            except Exception:  # noqa: BLE001 - as above
+                self._fail()
+                return False
+            if answer:
+                self._stream.send(answer)
+            elif answer is None:
+                self._answers = None
+        elif self._messages and not (handler.closed or handler.handed_back):
+            self._take(handler, self._messages.popleft())
+        else:
+            self._messages = None
+            self._stream.resume()
+            self._look(handler)
+            return False
+        return self._handler is not None
+
+    def _malformed(self, error: DecodeError) -> None:
+        self._outcome = "malformed"
+        self._stream.finish(StatusCode.INVALID_ARGUMENT, f"a message is no ProcessingRequest: {error}")
+
+    def _fail(self) -> None:
+        log.exception("ext_proc.stream_failed")
+        self._outcome = "failed"
+        self._stream.finish(StatusCode.INTERNAL, "the picker has failed on this request")
+
+    def __repr__(self) -> str:
+        return f"<ExtProcCall {self._handler!r}>"
+
+
+def _nothing() -> None:
+    """Nobody waits for the answers."""

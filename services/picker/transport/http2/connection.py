@@ -1,0 +1,403 @@
+"""One HTTP/2 connection of a server, as a state machine (RFC 9113): bytes in, calls of methods, bytes out. No I/O.
+
+What is to be written gathers in `out`. Time is monotonic seconds and comes from outside.
+"""
+
+from collections.abc import Callable
+from math import inf
+
+import structlog
+
+from services.picker.body_buffer import MemoryBudget
+from services.picker.http2_options import Http2Options
+from services.picker.transport.calls import Methods, StatusCode
+from services.picker.transport.http2 import frames
+from services.picker.transport.http2.allowance import Allowance
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
+from services.picker.transport.http2.frame_reader import FrameReader
+from services.picker.transport.http2.frames import UINT32
+from services.picker.transport.http2.header_blocks import HeaderBlocks
+from services.picker.transport.http2.lifetime import Lifetime
+from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
+from services.picker.transport.http2.stream import Http2Stream
+from services.picker.transport.http2.streams import Streams
+
+log = structlog.get_logger(__name__)
+
+_PER_TURN = 64
+"""Frames that are read before other connections have their turn."""
+_STREAMS_PER_FRAME = 100
+"""Streams that are changed at the cost of reading a frame."""
+
+
+class Http2Connection:
+    """Reads what a client sends, and calls the methods of `methods`.
+
+    `wake` is called when `out` gets something outside of `receive`. `memory` counts messages that aren't complete.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        options: Http2Options,
+        memory: MemoryBudget,
+        *,
+        now: float,
+        wake: Callable[[], None],
+    ) -> None:
+        self.failure: ConnectionFailed | None = None
+        """Why the connection is to be closed when `out` is written."""
+        self._options = options
+        self._methods = methods
+        self._wake = wake
+        self._frames = FrameReader(options.max_frame_size)
+        self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
+        self._block: tuple[int, int] | None = None
+        """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
+        self._streams = Streams(options, memory, now, wake)
+        self._open = self._streams.open
+        self._last_id = 0
+        self._last_taken = frames.STREAM_ID
+        """The last stream that is taken."""
+        self._received = 0
+        """Bytes that the peer may not send again until it is told so."""
+        self._resets = Allowance(options.resets_per_second, now)
+        self._controls = Allowance(options.control_frames_per_second, now)
+        self._lifetime = Lifetime(options, now)
+        ours = {
+            frames.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
+            frames.INITIAL_WINDOW_SIZE: options.stream_window,
+            frames.MAX_FRAME_SIZE: options.max_frame_size,
+            frames.MAX_HEADER_LIST_SIZE: options.max_header_list,
+        }
+        self.out = self._streams.out
+        """What is to be written."""
+        self.out.append(frames.settings(ours))
+        if options.connection_window > frames.DEFAULT_WINDOW:
+            self.out.append(frames.window_update(0, options.connection_window - frames.DEFAULT_WINDOW))
+
+    @property
+    def open(self) -> int:
+        """How many streams are open."""
+        return len(self._open)
+
+    def receive(self, data: bytes, now: float) -> bool:
+        """Take what the client has sent; whether there is more to do, for which `receive` of nothing is called."""
+        reader, streams = self._frames, self._streams
+        streams.now = self._lifetime.heard_at = now
+        if self.failure is not None:
+            return False
+        if data:
+            reader.feed(data)
+        streams.watched = True
+        find, stream_id = self._open.get, 0
+        try:
+            for _ in range(_PER_TURN):
+                frame = reader.read()
+                if frame is None:
+                    return False
+                kind, flags, stream_id, payload = frame
+                try:
+                    stream = find(stream_id)
+                    if kind or flags or not payload or stream is None or stream.half_closed or self._block:
+                        self._take(kind, flags, stream_id, payload)
+                    else:  # DATA, as nearly all frames are
+                        self._count(len(payload))
+                        stream.receive_data(payload, len(payload))
+                except StreamFailed as failure:
+                    self._reset(failure)
+                except ConnectionFailed:
+                    raise
+                except Exception:  # noqa: BLE001 - the top of a call: the others go on
+                    self._failed(stream_id)
+        except ConnectionFailed as failure:
+            self.fail(failure)
+            return False
+        finally:
+            streams.watched = False
+        return reader.complete
+
+    def tick(self, now: float) -> None:
+        """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second."""
+        if self.failure is not None:
+            return
+        try:
+            self._lifetime.check(now, None if self._open else self._streams.idle_since)
+            self._streams.tick(now)
+        except ConnectionFailed as failure:
+            self.fail(failure)
+            self._wake()
+            return
+        if self._lifetime.due_ping(now):
+            self.out.append(frames.frame(frames.PING, 0, 0, _KEEPALIVE))
+            self._wake()
+
+    def drain(self, *, last: bool) -> None:
+        """Tell the client to open no further streams. First it is only warned, so that none is lost that is under way;
+        what comes after the `last` warning isn't taken."""
+        if last:
+            self._last_taken = self._last_id
+        self.out.append(frames.goaway(self._last_taken, ErrorCode.NO_ERROR, "the server stops"))
+        self._wake()
+
+    def cancel(self, details: str) -> None:
+        """End all calls as UNAVAILABLE."""
+        for stream in list(self._open.values()):
+            self._streams.finish(stream, StatusCode.UNAVAILABLE, details)
+
+    def fail(self, failure: ConnectionFailed) -> None:
+        """End the connection: what is under way ends with it."""
+        self.failure = failure
+        self.lost()
+        self.out.append(frames.goaway(self._last_id, failure.code, failure.text))
+
+    def lost(self) -> None:
+        """The connection is over."""
+        self._frames.clear()
+        self._streams.drop_all()
+
+    def _control(self, what: str, cost: float = 1.0) -> None:
+        """A frame has come that carries no message."""
+        if not self._controls.spend(self._streams.now, cost):
+            raise flooded(f"too many {what} frames")
+
+    # Frames
+
+    def _take(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
+            raise violated("a header block isn't followed by its CONTINUATION")
+        if kind == frames.DATA:
+            self._on_data(stream_id, flags, payload)
+        elif handle := _HANDLERS.get(kind):
+            handle(self, stream_id, flags, payload)
+        else:
+            self._control("unknown")
+
+    def _failed(self, stream_id: int) -> None:
+        """A call has raised."""
+        stream = self._open.get(stream_id)
+        if stream is None:
+            log.exception("grpc.call_failed")
+        else:
+            self._streams.failed(stream)
+            self._streams.finish(stream, StatusCode.INTERNAL, "the picker has failed on this request")
+
+    def _count(self, size: int) -> None:
+        """Bytes of DATA count as read: what isn't, its stream's window limits."""
+        self._received += size
+        window = self._options.connection_window
+        if self._received * 2 > window:
+            if self._received > window:
+                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "more than the connection's window")
+            self.out.append(frames.window_update(0, self._received))
+            self._received = 0
+
+    def _reset(self, failure: StreamFailed) -> None:
+        self.out.append(frames.rst_stream(failure.stream_id, failure.code))
+        stream = self._open.get(failure.stream_id)
+        if stream is None:
+            self._streams.note_early_end(failure.stream_id)
+        else:
+            self._streams.drop(stream)
+
+    def _on_data(self, stream_id: int, flags: int, payload: bytes) -> None:
+        size = len(payload)
+        self._count(size)
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        stream = self._open.get(stream_id)
+        if stream is None or stream.half_closed:
+            self._on_late_data(stream_id)
+        elif flags & frames.END_STREAM:
+            if size:
+                stream.receive_data(payload, size)
+            self._end(stream)
+        else:
+            if not payload:
+                self._control("empty DATA")
+            stream.receive_data(payload, size)
+
+    def _on_late_data(self, stream_id: int) -> None:
+        """DATA on a stream that the peer has ended, or we have, or that never was."""
+        if stream_id > self._last_id or stream_id % 2 == 0:
+            raise violated(f"DATA on stream {stream_id}, which isn't open")
+        if not self._streams.ended_early(stream_id):
+            self._control("late DATA")
+            raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
+
+    def _end(self, stream: Http2Stream) -> None:
+        """The peer has sent everything on this stream."""
+        if stream.id in self._open:
+            stream.receive_end()
+
+    def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        depends_on = 0
+        if flags & frames.PRIORITIZED:
+            if len(payload) < _PRIORITY_SIZE:
+                raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
+            depends_on = UINT32.unpack_from(payload)[0] & frames.STREAM_ID
+            payload = payload[_PRIORITY_SIZE:]
+        if stream_id % 2 == 0:
+            raise violated(f"HEADERS on stream {stream_id}, which isn't a client's")
+        if not flags & frames.END_HEADERS:
+            self._block = stream_id, flags
+            self._blocks.begin(payload)
+        else:
+            self._on_block(stream_id, flags, payload)
+        if depends_on == stream_id:
+            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "the stream depends on itself")
+
+    def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if self._block is None:
+            raise violated("CONTINUATION without HEADERS")
+        self._blocks.go_on(payload)
+        if flags & frames.END_HEADERS:
+            flags, self._block = self._block[1], None
+            self._on_block(stream_id, flags, self._blocks.joined())
+
+    def _on_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        if stream_id <= self._last_id:
+            self._on_late_block(stream_id, flags, block)
+            return
+        self._last_id = stream_id
+        try:
+            head = self._blocks.get(block) or self._blocks.read(block)
+        except Malformed as error:
+            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if stream_id > self._last_taken:
+            self._streams.note_early_end(stream_id)  # the peer knows that it isn't taken (RFC 9113, section 6.8)
+            return
+        if len(self._open) >= self._options.max_concurrent_streams:
+            raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
+        stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
+        if not head.http_status:
+            self._begin(stream, head)
+        if flags & frames.END_STREAM:
+            self._end(stream)
+
+    def _begin(self, stream: Http2Stream, head: RequestHead) -> None:
+        method = self._methods.get(head.path)
+        if head.refusal is not None:
+            stream.finish(*head.refusal)
+        elif method is None:
+            stream.finish(StatusCode.UNIMPLEMENTED, f"there is no method {head.path[:100]}")
+        else:
+            if head.timeout != inf:
+                self._streams.set_deadline(stream, head.timeout)
+            stream.begin(method(stream, head.metadata))
+
+    def _on_late_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Trailers, or headers of a stream that isn't open any more."""
+        headers = self._blocks.decode(block)
+        stream = self._open.get(stream_id)
+        if stream is None:
+            if not self._streams.ended_early(stream_id):
+                raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which has ended")
+            return
+        if stream.half_closed:
+            raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
+        try:
+            check_trailers(headers)
+        except Malformed as error:
+            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
+        if not flags & frames.END_STREAM:
+            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that don't end the stream")
+        self._end(stream)
+
+    def _on_priority(self, stream_id: int, flags: int, payload: bytes) -> None:
+        self._control("PRIORITY")
+        if stream_id == 0:
+            raise violated("PRIORITY on stream 0")
+        if len(payload) != _PRIORITY_SIZE:
+            raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+        if UINT32.unpack_from(payload)[0] & frames.STREAM_ID == stream_id:
+            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "the stream depends on itself")
+
+    def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
+        _check_size("RST_STREAM", payload, 4)
+        if stream_id > self._last_id or stream_id % 2 == 0:
+            raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
+        stream = self._open.get(stream_id)
+        if stream is None:
+            self._control("late RST_STREAM")
+            return
+        if not stream.answered and not self._resets.spend(self._streams.now):
+            raise flooded("too many streams were reset before their answer")
+        stream.half_closed = True
+        self._streams.drop(stream)
+
+    def _on_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("SETTINGS on a stream")
+        self._control("SETTINGS", 1 + len(self._open) / _STREAMS_PER_FRAME)
+        if flags & frames.ACK:
+            _check_size("SETTINGS ACK", payload, 0)
+            self._lifetime.acknowledged = True
+            return
+        self._streams.apply(payload)
+        self.out.append(frames.SETTINGS_ACK)
+
+    def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
+        raise violated("PUSH_PROMISE from a client")
+
+    def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("PING on a stream")
+        _check_size("PING", payload, 8)
+        self._control("PING")
+        if not flags & frames.ACK:
+            self.out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("GOAWAY on a stream")
+        self._control("GOAWAY")
+
+    def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
+        _check_size("WINDOW_UPDATE", payload, 4)
+        streams = self._streams
+        streams.updates -= 1
+        if streams.updates < 0:
+            self._control("WINDOW_UPDATE")
+        more = UINT32.unpack(payload)[0] & frames.STREAM_ID
+        if stream_id == 0:
+            streams.widen(more)
+        elif stream_id > self._last_id or stream_id % 2 == 0:
+            raise violated(f"WINDOW_UPDATE on stream {stream_id}, which isn't open")
+        elif (stream := self._open.get(stream_id)) is not None:
+            try:
+                streams.widen_stream(stream, more)
+            except ConnectionFailed as error:
+                raise StreamFailed(stream_id, error.code, error.text) from error
+
+    def __repr__(self) -> str:
+        return f"<Http2Connection {self._streams!r}, {self._frames!r}>"
+
+
+_PRIORITY_SIZE = 5
+_KEEPALIVE = b"pointsmn"
+_HANDLERS: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
+    frames.HEADERS: Http2Connection._on_headers,
+    frames.PRIORITY: Http2Connection._on_priority,
+    frames.RST_STREAM: Http2Connection._on_rst_stream,
+    frames.SETTINGS: Http2Connection._on_settings,
+    frames.PUSH_PROMISE: Http2Connection._on_push_promise,
+    frames.PING: Http2Connection._on_ping,
+    frames.GOAWAY: Http2Connection._on_goaway,
+    frames.WINDOW_UPDATE: Http2Connection._on_window_update,
+    frames.CONTINUATION: Http2Connection._on_continuation,
+}
+
+
+def _unpadded(payload: bytes) -> bytes:
+    """A payload without its padding and that's length."""
+    if not payload or payload[0] >= len(payload):
+        raise violated("padding as long as its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def _check_size(name: str, payload: bytes, size: int) -> None:
+    if len(payload) != size:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} has {size} bytes")

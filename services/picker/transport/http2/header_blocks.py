@@ -1,0 +1,104 @@
+"""Header blocks: their fragments, joined and decoded (RFC 9113, section 4.3; RFC 7541).
+
+Proxies send nearly the same headers with every request. Once they are in the table of the connection, a block is a few
+bytes that mean the same until the table changes. So blocks are remembered with what was made of them.
+"""
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from hpack import Decoder
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded
+
+T = TypeVar("T")
+_REMEMBERED = 32
+_LONGEST = 512
+"""Bytes of a block that is remembered."""
+
+
+class _Table(HeaderTable):
+    """A table that notes changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.changes += 1
+        super().add(name, value)
+
+    def _shrink(self) -> None:
+        self.changes += 1
+        super()._shrink()
+
+
+class HeaderBlocks(Generic[T]):
+    """The header blocks of one connection. `read` makes of a decoded block what is remembered with it."""
+
+    def __init__(self, most_bytes: int, most_continuations: int, read: Callable[[list[tuple[str, str]]], T]) -> None:
+        self._most_bytes, self._most_continuations = most_bytes, most_continuations
+        self._read = read
+        self._decoder = Decoder(max_header_list_size=most_bytes)
+        self._table = self._decoder.header_table = _Table()
+        self._remembered: dict[bytes, T] = {}
+        self._fragments: list[bytes] = []
+        self._size = 0
+        self.get = self._remembered.get
+        """What was made of a block that came before and means the same; None for any other."""
+
+    def begin(self, fragment: bytes) -> None:
+        """The first fragment of a block that isn't whole. Raises ConnectionFailed when it is too long."""
+        self._fragments, self._size = [], 0
+        self._take(fragment)
+
+    def go_on(self, fragment: bytes) -> None:
+        """The next fragment. Raises ConnectionFailed when they are too many or too long."""
+        if len(self._fragments) > self._most_continuations:
+            raise flooded(f"a header block has more than {self._most_continuations} CONTINUATION frames")
+        self._take(fragment)
+
+    def joined(self) -> bytes:
+        """The block that has been begun, and is whole now."""
+        block, self._fragments = b"".join(self._fragments), []
+        return block
+
+    def _take(self, fragment: bytes) -> None:
+        self._fragments.append(fragment)
+        self._size += len(fragment)
+        if self._size > self._most_bytes:
+            raise flooded(f"a header block has more than {self._most_bytes} bytes")
+
+    def decode(self, block: bytes) -> list[tuple[str, str]]:
+        """The headers of a block, each to be decoded once and in order. Raises ConnectionFailed: after a block that
+        can't be decoded, no other can."""
+        before = self._table.changes
+        try:
+            headers = self._decoder.decode(block, raw=True)
+        except OversizedHeaderListError as error:
+            raise flooded(f"headers of more than {self._most_bytes} bytes") from error
+        except HPACKError as error:
+            raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if self._table.changes != before or _resizes(block):
+            self._remembered.clear()
+        return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
+
+    def read(self, block: bytes) -> T:
+        """What `read` makes of the block. Raises ConnectionFailed, and what `read` raises."""
+        before = self._table.changes
+        made = self._read(self.decode(block))
+        if self._table.changes == before and len(block) <= _LONGEST and not _resizes(block):
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            self._remembered[block] = made
+        return made
+
+    def __repr__(self) -> str:
+        return f"<HeaderBlocks {len(self._remembered)} remembered>"
+
+
+def _resizes(block: bytes) -> bool:
+    """Whether a block begins with a new size of the table (RFC 7541, section 6.3)."""
+    return bool(block) and block[0] & 0xE0 == 0x20

@@ -1,0 +1,179 @@
+"""Serves gRPC methods over HTTP/2: a listening socket, its connections, their time, and the end."""
+
+import asyncio
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from services.picker.body_buffer import MemoryBudget
+from services.picker.http2_options import Http2Options
+from services.picker.transport.calls import Methods
+from services.picker.transport.http2.protocol import Http2Protocol
+
+TICK = 0.1
+"""Seconds between two looks at deadlines and timeouts."""
+_WARNING = 0.2
+"""Seconds from the first GOAWAY of a drain to the last one: what a client has sent by then is taken."""
+_POLL = 0.02
+_FAREWELL = 0.5
+"""Seconds for the last bytes of a stopped server."""
+
+
+class Http2Server:
+    """A gRPC server on one address. `tls` is where new connections get their context from; None serves plaintext."""
+
+    def __init__(
+        self,
+        methods: Methods,
+        options: Http2Options,
+        *,
+        memory: MemoryBudget,
+        clock: Callable[[], float],
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self._methods, self._options = methods, options
+        self._memory, self._clock, self._tls = memory, clock, tls
+        self._listener: asyncio.Server | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._connections: set[Http2Protocol] = set()
+        self._released: set[Http2Protocol] = set()
+        """Connections whose clients were asked to open others."""
+        self._stopping = False
+        self.on_closed: Callable[[], None] = _nothing
+        """Called when a connection has ended."""
+        self.port = 0
+        self.ended: Counter[str] = Counter()
+        """Connections that ended for a failure, by its code."""
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen. Raises OSError when the address can't be had."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=host == "::")
+        listening.setblocking(False)
+        self.port = listening.getsockname()[1]
+        await self.serve(listening)
+
+    async def serve(self, listening: socket.socket) -> None:
+        """Accept from this socket, or go on with a new TLS context: connections that are under way keep theirs."""
+        loop = asyncio.get_running_loop()
+        former = self._listener
+        self._listener = await loop.create_server(
+            self._protocol,
+            sock=listening,
+            ssl=None if self._tls is None else self._tls(),
+            ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
+        )
+        if former is not None:
+            former.close()
+        if self._ticker is None:
+            self._ticker = asyncio.ensure_future(self._tick())
+
+    async def adopt(self, accepted: socket.socket) -> None:
+        """Serve a connection that somebody else has accepted. Raises OSError and ssl.SSLError."""
+        accepted.setblocking(False)
+        if self._ticker is None:
+            self._ticker = asyncio.ensure_future(self._tick())
+        await asyncio.get_running_loop().connect_accepted_socket(
+            self._protocol,
+            accepted,
+            ssl=None if self._tls is None else self._tls(),
+            ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
+        )
+
+    async def reload(self) -> None:
+        """New connections get a new TLS context."""
+        if self._listener is not None and self._listener.sockets:
+            await self.serve(socket.socket(fileno=self._listener.sockets[0].dup().detach()))
+
+    @property
+    def connections(self) -> int:
+        """How many are open, those aside that were released."""
+        return len(self._connections - self._released)
+
+    async def release(self) -> None:
+        """Have the client of the connection with the fewest streams open another one (GOAWAY). This one ends with its
+        streams."""
+        kept = self._connections - self._released
+        if not kept:
+            return
+        one = min(kept, key=lambda one: one.connection.open)
+        self._released.add(one)
+        one.connection.drain(last=False)
+        await asyncio.sleep(_WARNING)
+        one.connection.drain(last=True)
+        while one in self._connections and one.connection.open:  # noqa: ASYNC110 - as in `_until_closed`
+            await asyncio.sleep(TICK)
+        one.close()
+
+    async def stop(self, grace: float) -> None:
+        """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, end what is left as UNAVAILABLE,
+        and close."""
+        self._stopping = True
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        end = self._clock() + grace
+        self._drain(last=False)
+        if grace > 0 and self._connections:
+            await asyncio.sleep(min(_WARNING, grace / 2))
+        self._drain(last=True)
+        await self._until_closed(end)
+        for one in list(self._connections):
+            one.connection.cancel("the picker stops")
+        await self._until_closed(self._clock() + _FAREWELL)
+        for one in list(self._connections):
+            one.abort()
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._ticker
+            self._ticker = None
+
+    async def _until_closed(self, end: float) -> None:
+        """Close connections without a stream, until none is open or the time is over."""
+        while self._connections:
+            for one in list(self._connections):
+                if not one.connection.open:
+                    one.close()
+            if (left := end - self._clock()) <= 0:
+                break
+            await asyncio.sleep(min(_POLL, left))
+
+    def _drain(self, *, last: bool) -> None:
+        for one in list(self._connections):
+            one.connection.drain(last=last)
+
+    def _protocol(self) -> Http2Protocol:
+        return Http2Protocol(
+            self._methods, self._options, self._memory, self._clock, opened=self._on_opened, closed=self._on_closed
+        )
+
+    def _on_opened(self, one: Http2Protocol) -> bool:
+        room = len(self._connections) < self._options.max_connections
+        if not room:
+            self.ended["TOO_MANY"] += 1
+        self._connections.add(one)
+        return room and not self._stopping
+
+    def _on_closed(self, one: Http2Protocol) -> None:
+        self._connections.discard(one)
+        self._released.discard(one)
+        if (failure := one.connection.failure) is not None:
+            self.ended[failure.code.name] += 1
+        self.on_closed()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK)
+            now = self._clock()
+            for one in list(self._connections):
+                one.tick(now)
+
+    def __repr__(self) -> str:
+        return f"<Http2Server on port {self.port}, {len(self._connections)} connections>"
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

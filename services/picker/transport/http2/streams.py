@@ -1,0 +1,194 @@
+"""The open streams of a connection, and what they share: the peer's windows, and the bytes that are written next."""
+
+from collections.abc import Callable
+from math import inf
+
+import structlog
+
+from services.picker.body_buffer import MemoryBudget
+from services.picker.http2_options import Http2Options
+from services.picker.transport.calls import StatusCode
+from services.picker.transport.http2 import frames
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
+from services.picker.transport.http2.stream import Http2Stream
+
+log = structlog.get_logger(__name__)
+
+_REMEMBERED = 1000
+"""Streams that ended before the peer had finished: what is under way for them is no error."""
+_FIRST_UPDATES = 1000
+"""WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
+
+
+class Streams:
+    """The streams of one connection. `wake` is called when `out` gets something that nobody will look for.
+
+    Streams that wait for a window are sent from by turns, a frame at a time.
+    """
+
+    def __init__(self, options: Http2Options, memory: MemoryBudget, now: float, wake: Callable[[], None]) -> None:
+        self.options, self.memory = options, memory
+        self.now = now
+        """Monotonic seconds, of the last read or tick."""
+        self.out: list[bytes | memoryview] = []
+        """What is to be written next."""
+        self.watched = False
+        """Whether somebody is going to look into `out`; otherwise `wake` is called after an addition."""
+        self.window = frames.DEFAULT_WINDOW
+        """Bytes that the peer takes on all streams."""
+        self.frame_limit = frames.SMALLEST_FRAME_LIMIT
+        """Bytes of a payload that the peer takes."""
+        self.updates = _FIRST_UPDATES
+        """WINDOW_UPDATE frames that the peer may send."""
+        self.open: dict[int, Http2Stream] = {}
+        self.idle_since = now
+        """Since when no stream is open."""
+        self.stream_window = frames.DEFAULT_WINDOW
+        """Bytes that the peer takes on a new stream."""
+        self.wake = wake
+        self._ended_early: dict[int, None] = {}
+        self._waiting: dict[int, Http2Stream] = {}
+        """Streams with something that waits for a window."""
+        self._sendable: dict[int, Http2Stream] = {}
+        """Those whose own window is open, in the order of their turns."""
+        self._timed: dict[int, Http2Stream] = {}
+        """Streams with a deadline."""
+        self._next_deadline = inf
+
+    def block(self, stream: Http2Stream) -> None:
+        """The stream has bytes that wait for a window."""
+        self._waiting[stream.id] = stream
+        if stream.window > 0:
+            self._sendable[stream.id] = stream
+
+    def unblock(self, stream: Http2Stream) -> None:
+        """Nothing of it waits any more."""
+        self._waiting.pop(stream.id, None)
+        self._sendable.pop(stream.id, None)
+
+    def close(self, stream: Http2Stream) -> None:
+        """The stream has ended."""
+        if self.open.pop(stream.id, None) is None:
+            return
+        if self._waiting:
+            self.unblock(stream)
+        if self._timed:
+            self._timed.pop(stream.id, None)
+        if not stream.half_closed:
+            self.note_early_end(stream.id)
+        if not self.open:
+            self.idle_since = self.now
+
+    def note_early_end(self, stream_id: int) -> None:
+        """The stream has ended before the peer had."""
+        if len(self._ended_early) >= _REMEMBERED:
+            del self._ended_early[next(iter(self._ended_early))]
+        self._ended_early[stream_id] = None
+
+    def ended_early(self, stream_id: int) -> bool:
+        """Whether it is one of the last such streams."""
+        return stream_id in self._ended_early
+
+    # Windows
+
+    def flush(self) -> None:
+        """Send what the windows allow."""
+        while self._sendable and self.window > 0:
+            self._sendable.pop(next(iter(self._sendable))).flush()
+
+    def widen(self, more: int) -> None:
+        """The connection's window has opened. Raises ConnectionFailed."""
+        self.window += _checked(more, self.window)
+        self.flush()
+
+    def widen_stream(self, stream: Http2Stream, more: int) -> None:
+        """A stream's window has opened. Raises ConnectionFailed, which is about the stream alone."""
+        stream.window += _checked(more, stream.window)
+        if stream.pending:
+            self.block(stream)
+            self.flush()
+
+    def apply(self, settings: bytes) -> None:
+        """The payload of a SETTINGS frame. Raises ConnectionFailed."""
+        if len(settings) % frames.SETTING.size:
+            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
+        for number, value in frames.SETTING.iter_unpack(settings):
+            if number == frames.MAX_FRAME_SIZE:
+                if not frames.SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_LIMIT:
+                    raise violated(f"SETTINGS_MAX_FRAME_SIZE {value}")
+                self.frame_limit = value
+            elif number == frames.ENABLE_PUSH and value > 1:
+                raise violated(f"SETTINGS_ENABLE_PUSH {value}")
+            elif number == frames.INITIAL_WINDOW_SIZE:
+                self._set_stream_window(value)
+
+    def _set_stream_window(self, size: int) -> None:
+        """The windows of all streams have changed. Raises ConnectionFailed."""
+        if size > frames.LARGEST_WINDOW:
+            raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {size}")
+        more, self.stream_window = size - self.stream_window, size
+        for stream in self.open.values():
+            stream.window += more
+            if stream.window > frames.LARGEST_WINDOW:
+                raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
+            if stream.pending:
+                self.block(stream)
+        self.flush()
+
+    # Time
+
+    def set_deadline(self, stream: Http2Stream, timeout: float) -> None:
+        """The client waits so many seconds."""
+        stream.deadline = self.now + timeout
+        self._next_deadline = min(self._next_deadline, stream.deadline)
+        self._timed[stream.id] = stream
+
+    def tick(self, now: float) -> None:
+        """Time has passed. Raises ConnectionFailed when the peer has left its window closed for too long."""
+        self.now = now
+        for stream in self._waiting.values():
+            if now - stream.blocked_since > self.options.stall_timeout:
+                raise flooded("the peer doesn't read what it has asked for")
+        if now >= self._next_deadline:
+            for stream in [one for one in self._timed.values() if one.deadline <= now]:
+                self.finish(stream, StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
+            self._next_deadline = min((stream.deadline for stream in self._timed.values()), default=inf)
+
+    # The end of streams. What a call raises at its end is logged: the others go on.
+
+    def finish(self, stream: Http2Stream, status: StatusCode, details: str) -> None:
+        """End a call with a status."""
+        try:
+            stream.finish(status, details)
+        except Exception:  # noqa: BLE001 - the top of a call
+            self.failed(stream)
+
+    def drop(self, stream: Http2Stream) -> None:
+        """A stream is over without a further frame."""
+        self.close(stream)
+        try:
+            stream.drop()
+        except Exception:  # noqa: BLE001 - the top of a call
+            self.failed(stream)
+
+    def drop_all(self) -> None:
+        """The connection is over."""
+        for stream in list(self.open.values()):
+            self.drop(stream)
+
+    @staticmethod
+    def failed(stream: Http2Stream) -> None:
+        """Log the exception of a call."""
+        log.exception("grpc.call_failed", path=stream.head.path)
+
+    def __repr__(self) -> str:
+        return f"<Streams {len(self.open)} open, {len(self._waiting)} waiting, window {self.window}>"
+
+
+def _checked(more: int, window: int) -> int:
+    """By how much a window opens."""
+    if not more:
+        raise violated("WINDOW_UPDATE by 0")
+    if window + more > frames.LARGEST_WINDOW:
+        raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"WINDOW_UPDATE by {more}")
+    return more

@@ -1,0 +1,205 @@
+"""The admin pages of a supervisor: the workers' pages, joined.
+
+A worker that doesn't answer in time costs its part of a page, and the page names it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from fastapi import HTTPException, Response
+from fastapi.responses import StreamingResponse
+from msgspec import Raw, Struct
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+
+from services.picker.workers.exposition import Counts, Page, joined, parse, text
+from services.picker.workers.worker import Unanswered, Worker
+from shared.service.admin import as_json
+from shared.service.pages import alone, exposition
+from shared.service.readiness import Readiness
+from shared.version import VERSION
+
+TIMEOUT = 1.0
+"""Seconds for a worker's answer: a probe waits for two."""
+T = TypeVar("T")
+
+
+class ReadyAnswer(Struct):
+    """What is read of `/readyz`."""
+
+    reasons: dict[str, str]
+    notes: dict[str, str]
+    configurations: list[dict[str, str]]
+
+
+class StateAnswer(Struct):
+    """What is read of `/debug/state`."""
+
+    configurations: list[dict[str, str]]
+
+
+class DecisionsAnswer(Struct):
+    """What is read of `/debug/decisions`, and of the decisions on a request."""
+
+    decisions: list[Raw] = []
+    total: int = 0
+
+
+class At(Struct):
+    """When a decision was made: UTC, in ISO 8601."""
+
+    at: str
+
+
+class Answers(Struct, Generic[T]):
+    """What workers answer, by their ids."""
+
+    found: dict[str, T]
+    missing: dict[str, str]
+    """Why the others gave none."""
+
+
+class Supervised(Protocol):
+    """What the pages need of the supervisor."""
+
+    id: str
+    tier: str
+    readiness: Readiness
+    registry: CollectorRegistry
+
+    def state(self) -> Mapping[str, Any]:
+        """The members of `/debug/state` that are the supervisor's."""
+        ...
+
+
+class WorkerPages:
+    """Makes the pages."""
+
+    def __init__(self, supervisor: Supervised, workers: Sequence[Worker]) -> None:
+        self._supervisor = supervisor
+        self._workers = workers
+        self._counts = Counts()
+        self.missing: Mapping[str, str] = {}
+        """Workers whose metrics the last page lacks, by id, with the reason."""
+
+    def ended(self, worker: Worker) -> None:
+        """A worker's process has ended: its counts stay."""
+        self._counts.ended(worker.id)
+
+    async def readyz(self) -> Mapping[str, Any]:
+        """Ready when the supervisor and all workers are. What several workers say alike is said once."""
+        readiness = self._supervisor.readiness
+        answers = await self._ask("/readyz", ReadyAnswer, statuses=(200, 503))
+        missing = {id: f"the worker is {why}" for id, why in answers.missing.items()}
+        reasons = readiness.reasons() | missing | _once({id: one.reasons for id, one in answers.found.items()})
+        return {
+            "ready": not reasons,
+            "reasons": reasons,
+            "notes": readiness.notes() | _once({id: one.notes for id, one in answers.found.items()}),
+            "configurations": _distinct(answers.found.values()),
+        }
+
+    async def metrics(self) -> Response:
+        return StreamingResponse(self._metrics(), media_type=CONTENT_TYPE_LATEST)
+
+    async def debug_state(self) -> Response:
+        """The supervisor's state, and that of each worker by its id: of its process, and under `picker` its own."""
+        answers = await self._ask("/debug/state", Raw)
+        read = [msgspec.json.decode(answer, type=StateAnswer) for answer in answers.found.values()]
+        about = {"id": self._supervisor.id, "tier": self._supervisor.tier, "version": VERSION}
+        workers = {
+            worker.id: {
+                **worker.about(),
+                "picker": answers.found.get(worker.id),
+                "missing": answers.missing.get(worker.id),
+            }
+            for worker in self._workers
+        }
+        return as_json({**about, "configurations": _distinct(read), **self._supervisor.state(), "workers": workers})
+
+    async def newest(self, limit: int) -> Response:
+        """The newest decisions, whichever worker made them."""
+        answers = await self._ask(f"/debug/decisions?limit={limit}", DecisionsAnswer)
+        total = sum(answer.total for answer in answers.found.values())
+        return as_json({"total": total, "decisions": _newest(answers, limit), **_named(answers)})
+
+    async def of_request(self, request_id: str, limit: int) -> Response:
+        """The decisions on a request, whichever workers made them."""
+        path = f"/debug/decisions/{quote(request_id, safe='')}?limit={limit}"
+        answers = await self._ask(path, DecisionsAnswer, statuses=(200, 404))
+        if not (decisions := _newest(answers, limit)):
+            missing = "".join(f"; {id} is {why}" for id, why in answers.missing.items())
+            raise HTTPException(404, f"no worker has a decision on a request {request_id!r}{missing}")
+        return as_json({"decisions": decisions, **_named(answers)})
+
+    async def _metrics(self) -> AsyncIterator[bytes]:
+        """The metrics of the workers and of the supervisor together, family by family."""
+        runs = {worker.id: worker.restarts for worker in self._workers}
+        answers = await self._ask("/metrics", bytes)
+        self.missing = answers.missing
+        pages: list[Page] = []
+        for worker in self._workers:
+            if (body := answers.found.get(worker.id)) is None:
+                continue
+            pages.append(page := await alone(lambda body=body: parse(body.decode())))  # type: ignore[misc]
+            if worker.restarts == runs[worker.id]:
+                self._counts.heard(worker.id, page)
+        pages += self._counts.missing(answers.found)
+        own = b"".join([piece async for piece in exposition(self._supervisor.registry)])
+        pages.append(parse(own.decode()))
+        families = await alone(lambda: joined(pages))
+        for family in families.values():
+            yield await alone(lambda family=family: text(family).encode())  # type: ignore[misc]
+
+    async def _ask(self, path: str, kind: type[T], statuses: Iterable[int] = (200,)) -> Answers[T]:
+        """The answers of all workers, asked at once."""
+
+        async def ask(worker: Worker) -> T | Unanswered:
+            try:
+                status, body = await worker.get(path, TIMEOUT)
+            except Unanswered as why:
+                return why
+            if status not in statuses:
+                return Unanswered(f"responding with status {status}")
+            return body if kind is bytes else msgspec.json.decode(body, type=kind)  # type: ignore[return-value]
+
+        answers = await asyncio.gather(*(ask(worker) for worker in self._workers))
+        by_id = {worker.id: answer for worker, answer in zip(self._workers, answers, strict=True)}
+        return Answers(
+            {id: answer for id, answer in by_id.items() if not isinstance(answer, Unanswered)},
+            {id: str(answer) for id, answer in by_id.items() if isinstance(answer, Unanswered)},
+        )
+
+    def __repr__(self) -> str:
+        return f"<WorkerPages of {len(self._workers)} workers>"
+
+
+def _once(said: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What workers say, by its name. What only some say has their ids beside its name."""
+    who: dict[tuple[str, str], list[str]] = {}
+    for id, texts in said.items():
+        for named in texts.items():
+            who.setdefault(named, []).append(id)
+    return {name if len(ids) == len(said) else f"{name} ({', '.join(ids)})": text for (name, text), ids in who.items()}
+
+
+def _distinct(answers: Iterable[ReadyAnswer | StateAnswer]) -> list[dict[str, str]]:
+    """The configurations of all workers, each once."""
+    found: list[dict[str, str]] = []
+    for answer in answers:
+        found += [configured for configured in answer.configurations if configured not in found]
+    return found
+
+
+def _newest(answers: Answers[DecisionsAnswer], limit: int) -> list[Raw]:
+    """The newest `limit` decisions of all workers, the newest first."""
+    decisions = [decision for answer in answers.found.values() for decision in answer.decisions]
+    decisions.sort(key=lambda decision: msgspec.json.decode(decision, type=At).at, reverse=True)
+    return decisions[:limit]
+
+
+def _named(answers: Answers[Any]) -> dict[str, Mapping[str, str]]:
+    """The member that names the workers without an answer, if there are any."""
+    return {"missing": answers.missing} if answers.missing else {}

@@ -1,0 +1,173 @@
+"""How the admin pages of workers become those of their supervisor."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+
+from services.picker.admin.decisions import decision_routes
+from services.picker.workers.pages import WorkerPages
+from services.picker.workers.worker import Unanswered
+from shared.service.admin import build_app
+from shared.service.readiness import Readiness
+
+CONFIGURED = {"pool": "a/b", "origin": "pool.yaml", "revision": "1"}
+LATER = {**CONFIGURED, "revision": "2"}
+
+
+class FakeWorker:
+    """Answers from a table of paths; without an entry it is busy."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.restarts = 0
+        self.pages: dict[str, tuple[int, Any]] = {}
+
+    async def get(self, path: str, timeout: float) -> tuple[int, bytes]:
+        if path not in self.pages:
+            raise Unanswered("busy")
+        status, page = self.pages[path]
+        return status, page.encode() if isinstance(page, str) else json.dumps(page).encode()
+
+    def about(self) -> dict[str, object]:
+        return {"pid": 1}
+
+
+class Supervisor:
+    """With two workers."""
+
+    id, tier = "p", "picker"
+
+    def __init__(self) -> None:
+        self.readiness, self.registry = Readiness(), CollectorRegistry()
+        self.workers: Any = [FakeWorker("p-0"), FakeWorker("p-1")]
+        self.worker_pages = WorkerPages(self, self.workers)
+
+    def state(self) -> Mapping[str, Any]:
+        return {"grpc_port": 9002}
+
+    def say(self, path: str, *pages: Any, status: int = 200) -> None:
+        """The workers answer with these; None: not at all."""
+        for worker, page in zip(self.workers, pages, strict=True):
+            worker.pages = {} if page is None else {path: (status, page)}
+
+
+@pytest.fixture
+def supervisor() -> Supervisor:
+    return Supervisor()
+
+
+@pytest.fixture
+async def client(supervisor: Supervisor) -> AsyncIterator[httpx.AsyncClient]:
+    app = build_app(supervisor.worker_pages, decision_routes(supervisor.worker_pages))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        yield client
+
+
+def said(reasons: Mapping[str, str] | None = None, notes: Mapping[str, str] | None = None, **config: str) -> Any:
+    return {"reasons": reasons or {}, "notes": notes or {}, "configurations": [{**CONFIGURED, **config}]}
+
+
+READINESS: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("all are ready", [said(), said()], {"ready": True, "reasons": {}, "notes": {}, "configurations": [CONFIGURED]}),
+    (
+        "they say the same",
+        [said({"view": "empty"}, {"bus": "odd"}), said({"view": "empty"}, {"bus": "odd"})],
+        {"ready": False, "reasons": {"view": "empty"}, "notes": {"bus": "odd"}},
+    ),
+    (
+        "one says it",
+        [said(), said({"view": "empty"}, {"bus": "odd"})],
+        {"ready": False, "reasons": {"view (p-1)": "empty"}, "notes": {"bus (p-1)": "odd"}},
+    ),
+    (
+        "they say different things",
+        [said({"view": "empty"}), said({"view": "old"}, revision="2")],
+        {"reasons": {"view (p-0)": "empty", "view (p-1)": "old"}, "configurations": [CONFIGURED, LATER]},
+    ),
+    ("one gives no answer", [None, said()], {"ready": False, "reasons": {"p-0": "the worker is busy"}}),
+]
+
+
+@pytest.mark.parametrize(("answers", "page"), [case[1:] for case in READINESS], ids=[case[0] for case in READINESS])
+async def test_readiness_is_that_of_all_workers(
+    answers: list[Any], page: dict[str, Any], client: httpx.AsyncClient, supervisor: Supervisor
+) -> None:
+    supervisor.say("/readyz", *answers, status=503)
+    answer = await client.get("/readyz")
+    assert page.items() <= answer.json().items()
+    assert answer.status_code == (200 if answer.json()["ready"] else 503)
+
+
+async def test_the_supervisor_has_reasons_of_its_own(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    supervisor.readiness.require("process", lambda: "stopping")
+    supervisor.say("/readyz", said(), said())
+    assert (await client.get("/readyz")).json()["reasons"] == {"process": "stopping"}
+
+
+async def test_the_state_has_that_of_each_worker(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    state = {"id": "p-0", "configurations": [CONFIGURED], "value": 1.5}
+    supervisor.say("/debug/state", state, None)
+    found = (await client.get("/debug/state")).json()
+    assert found["workers"] == {
+        "p-0": {"pid": 1, "picker": state, "missing": None},
+        "p-1": {"pid": 1, "picker": None, "missing": "busy"},
+    }
+    assert (found["id"], found["grpc_port"], found["configurations"]) == ("p", 9002, [CONFIGURED])
+
+
+def decisions(*times: str, total: int = 0) -> Any:
+    return {"total": total, "decisions": [{"request_id": time, "at": f"2026-05-04T09:30:{time}Z"} for time in times]}
+
+
+async def test_decisions_are_in_the_order_of_time(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    supervisor.say("/debug/decisions?limit=3", decisions("05.1", "02.0", total=9), decisions("05.0", "01.0", total=4))
+    page = (await client.get("/debug/decisions?limit=3")).json()
+    assert [one["request_id"] for one in page["decisions"]] == ["05.1", "05.0", "02.0"]
+    assert page.keys() == {"total", "decisions"}
+    assert page["total"] == 13
+
+
+async def test_decisions_name_a_missing_worker(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    supervisor.say("/debug/decisions?limit=100", None, decisions("01.0", total=1))
+    page = (await client.get("/debug/decisions")).json()
+    assert (page["total"], page["missing"]) == (1, {"p-0": "busy"})
+
+
+async def test_decisions_on_a_request_are_those_of_whichever_worker(
+    client: httpx.AsyncClient, supervisor: Supervisor
+) -> None:
+    path = "/debug/decisions/a%2Fb%3Fc?limit=10"
+    supervisor.say(path, {"error": "none"}, decisions("01.0"), status=404)
+    page = (await client.get(path)).json()
+    assert [one["request_id"] for one in page["decisions"]] == ["01.0"]
+
+
+async def test_a_request_without_a_decision_is_not_found(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
+    supervisor.say("/debug/decisions/x?limit=10", {"error": "none"}, None, status=404)
+    answer = await client.get("/debug/decisions/x")
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error": "no worker has a decision on a request 'x'; p-1 is busy"},
+    )
+
+
+async def test_metrics_are_those_of_the_workers_and_the_supervisor(
+    client: httpx.AsyncClient, supervisor: Supervisor
+) -> None:
+    def page(value: int) -> str:
+        return f"# HELP picks_total Picks\n# TYPE picks_total counter\npicks_total {value}.0\n"
+
+    Gauge("up", "Up", registry=supervisor.registry).set(1)
+    own = "# HELP up Up\n# TYPE up gauge\nup 1.0\n"
+    supervisor.say("/metrics", page(1), page(2))
+    assert (await client.get("/metrics")).text == page(3) + own
+    supervisor.say("/metrics", page(5), None)
+    assert (await client.get("/metrics")).text == page(7) + own
+    assert dict(supervisor.worker_pages.missing) == {"p-1": "busy"}
+    supervisor.worker_pages.ended(supervisor.workers[0])
+    supervisor.say("/metrics", page(1), page(2))
+    assert (await client.get("/metrics")).text == page(8) + own

@@ -1,5 +1,6 @@
-"""What the tests against Kubernetes need besides Python: had between collection and the first test, because it may take
-minutes, and no test's time-out allows for that.
+"""What the tests against Kubernetes, and the one of HTTP/2, need besides Python.
+
+It is had between collection and the first test, because it may take minutes, and no test's time-out allows for that.
 
 Command: `python -m tests.kubernetes.prepare`, before several processes of pytest would each wait for it. Always ends
 with 0: the tests say what they lack, and what that means.
@@ -7,6 +8,7 @@ with 0: the tests say what they lack, and what that means.
 
 from collections.abc import Callable, Mapping
 
+from tests.h2spec import H2SPEC
 from tests.kubernetes.deploy.tools import HELM, KUSTOMIZE, find_or_build_kubectl, find_or_install
 from tests.kubernetes.peers import PeersMissing, Report, find_or_build
 
@@ -14,6 +16,7 @@ NEEDS: Mapping[str, Callable[[Report], object]] = {
     "kubernetes_peers": find_or_build,
     "kubectl": find_or_build_kubectl,
     "renderer": lambda report: (find_or_install(KUSTOMIZE, report), find_or_install(HELM, report)),
+    "h2spec": lambda report: find_or_install(H2SPEC, report),
 }
 """By the fixture that gives it. Raises PeersMissing."""
 

@@ -101,6 +101,8 @@ class Http2Connection:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
+                        if self._blocks.turn_over():
+                            break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
                         stream.receive_data(payload, len(payload))
@@ -143,13 +145,21 @@ class Http2Connection:
     def cancel(self, details: str) -> None:
         """End all calls as UNAVAILABLE."""
         for stream in list(self._open.values()):
-            self._streams.finish(stream, StatusCode.UNAVAILABLE, details)
+            stream.finish(StatusCode.UNAVAILABLE, details)
 
     def fail(self, failure: ConnectionFailed) -> None:
         """End the connection: what is under way ends with it."""
         self.failure = failure
         self.lost()
         self.out.append(frames.goaway(self._last_id, failure.code, failure.text))
+
+    def hold(self) -> None:
+        """The socket takes no more: messages wait, and so do those who make them."""
+        self._streams.hold()
+
+    def release(self) -> None:
+        """The socket takes more again."""
+        self._streams.release()
 
     def lost(self) -> None:
         """The connection is over."""
@@ -179,8 +189,7 @@ class Http2Connection:
         if stream is None:
             log.exception("grpc.call_failed")
         else:
-            self._streams.failed(stream)
-            self._streams.finish(stream, StatusCode.INTERNAL, "the picker has failed on this request")
+            stream.fail()
 
     def _count(self, size: int) -> None:
         """Bytes of DATA count as read: what isn't, its stream's window limits."""
@@ -193,6 +202,8 @@ class Http2Connection:
             self._received = 0
 
     def _reset(self, failure: StreamFailed) -> None:
+        if failure.code is not ErrorCode.REFUSED_STREAM and not self._resets.spend(self._streams.now):
+            raise flooded("too many streams had to be reset")
         self.out.append(frames.rst_stream(failure.stream_id, failure.code))
         stream = self._open.get(failure.stream_id)
         if stream is None:
@@ -207,7 +218,7 @@ class Http2Connection:
             payload = _unpadded(payload)
         stream = self._open.get(stream_id)
         if stream is None or stream.half_closed:
-            self._on_late_data(stream_id)
+            self._on_late_data(stream_id, payload)
         elif flags & frames.END_STREAM:
             if size:
                 stream.receive_data(payload, size)
@@ -217,13 +228,14 @@ class Http2Connection:
                 self._control("empty DATA")
             stream.receive_data(payload, size)
 
-    def _on_late_data(self, stream_id: int) -> None:
+    def _on_late_data(self, stream_id: int, payload: bytes) -> None:
         """DATA on a stream that the peer has ended, or we have, or that never was."""
         if stream_id > self._last_id or stream_id % 2 == 0:
             raise violated(f"DATA on stream {stream_id}, which isn't open")
         if not self._streams.ended_early(stream_id):
-            self._control("late DATA")
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
+        if not payload and not self._streams.excuse(stream_id):
+            self._control("late DATA")
 
     def _end(self, stream: Http2Stream) -> None:
         """The peer has sent everything on this stream."""
@@ -233,11 +245,10 @@ class Http2Connection:
     def _on_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
         if flags & frames.PADDED:
             payload = _unpadded(payload)
-        depends_on = 0
         if flags & frames.PRIORITIZED:
             if len(payload) < _PRIORITY_SIZE:
                 raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
-            depends_on = UINT32.unpack_from(payload)[0] & frames.STREAM_ID
+            _check_dependency(stream_id, payload)
             payload = payload[_PRIORITY_SIZE:]
         if stream_id % 2 == 0:
             raise violated(f"HEADERS on stream {stream_id}, which isn't a client's")
@@ -246,8 +257,6 @@ class Http2Connection:
             self._blocks.begin(payload)
         else:
             self._on_block(stream_id, flags, payload)
-        if depends_on == stream_id:
-            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "the stream depends on itself")
 
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
@@ -272,6 +281,7 @@ class Http2Connection:
         if len(self._open) >= self._options.max_concurrent_streams:
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
         stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
+        stream.half_closed = flags & frames.END_STREAM != 0
         if not head.http_status:
             self._begin(stream, head)
         if flags & frames.END_STREAM:
@@ -295,6 +305,8 @@ class Http2Connection:
         if stream is None:
             if not self._streams.ended_early(stream_id):
                 raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which has ended")
+            if not self._streams.excuse(stream_id):
+                self._control("late HEADERS")
             return
         if stream.half_closed:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
@@ -312,8 +324,7 @@ class Http2Connection:
             raise violated("PRIORITY on stream 0")
         if len(payload) != _PRIORITY_SIZE:
             raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
-        if UINT32.unpack_from(payload)[0] & frames.STREAM_ID == stream_id:
-            raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "the stream depends on itself")
+        _check_dependency(stream_id, payload)
 
     def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
         _check_size("RST_STREAM", payload, 4)
@@ -321,7 +332,8 @@ class Http2Connection:
             raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
         stream = self._open.get(stream_id)
         if stream is None:
-            self._control("late RST_STREAM")
+            if not self._streams.excuse(stream_id):
+                self._control("late RST_STREAM")
             return
         if not stream.answered and not self._resets.spend(self._streams.now):
             raise flooded("too many streams were reset before their answer")
@@ -337,7 +349,8 @@ class Http2Connection:
             self._lifetime.acknowledged = True
             return
         self._streams.apply(payload)
-        self.out.append(frames.SETTINGS_ACK)
+        self.out.append(frames.SETTINGS_ACK)  # first: RFC 9113, section 6.5.3
+        self._streams.flush()
 
     def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
         raise violated("PUSH_PROMISE from a client")
@@ -396,6 +409,11 @@ def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise violated("padding as long as its frame")
     return payload[1 : len(payload) - payload[0]]
+
+
+def _check_dependency(stream_id: int, priority: bytes) -> None:
+    if UINT32.unpack_from(priority)[0] & frames.STREAM_ID == stream_id:
+        raise violated(f"stream {stream_id} depends on itself")
 
 
 def _check_size(name: str, payload: bytes, size: int) -> None:

@@ -37,7 +37,7 @@ class Http2Protocol(asyncio.Protocol):
         self._awake = False
         """Whether a flush is scheduled."""
         self._stuck_since: float | None = None
-        """Since when the socket takes nothing."""
+        """Since when the socket takes nothing, or is to close."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -66,11 +66,15 @@ class Http2Protocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The peer doesn't read: nothing more is read from it either."""
         self._stuck_since = self._clock()
+        self.connection.hold()
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._stuck_since = None
-        self._transport.resume_reading()
+        if self.connection.failure is None:
+            self._stuck_since = None
+            self.connection.release()
+            self._transport.resume_reading()
+            self._wake()
 
     def eof_received(self) -> bool:
         return False
@@ -119,6 +123,8 @@ class Http2Protocol(asyncio.Protocol):
                     "grpc.connection_ended", peer=str(transport.get_extra_info("peername")), reason=str(failure)
                 )
             transport.close()
+            if self._stuck_since is None:
+                self._stuck_since = self._clock()
 
     def __repr__(self) -> str:
         return f"<Http2Protocol {self.connection!r}>"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
+import structlog
+
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Call, StatusCode
@@ -13,6 +15,8 @@ from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
 from services.picker.transport.http2.request_head import RequestHead
+
+log = structlog.get_logger(__name__)
 
 _END_HEADERS = frames.END_HEADERS
 _END = frames.END_HEADERS | frames.END_STREAM
@@ -63,6 +67,7 @@ class Http2Stream:
     __slots__ = (
         "_call",
         "_compressed",
+        "_congested",
         "_finishing",
         "_head_sent",
         "_left",
@@ -109,6 +114,8 @@ class Http2Stream:
         self._length = -1
         """Bytes of the message that has begun; -1 for none."""
         self._compressed = False
+        self._congested = False
+        """Whether the call was told so."""
         self._message: BodyBuffer | None = None
         """What has come of it."""
         self._pending: deque[bytes | memoryview] = _EMPTY
@@ -165,7 +172,8 @@ class Http2Stream:
             self._add(call, piece)
 
     def _begin_message(self, compressed: int, length: int) -> None:
-        most = self._siblings.options.max_message_size
+        options = self._siblings.options
+        most = min(options.max_message_size, options.max_unzipped_size) if compressed else options.max_message_size
         if length > most:
             self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a message of {length} bytes; the limit is {most}")
         elif compressed and not self.head.gzip:
@@ -210,16 +218,11 @@ class Http2Stream:
             call.half_close()
 
     def _refuse(self, http_status: int) -> None:
-        """Answer a request that isn't gRPC's, with a sentence if it fits."""
-        siblings, text = self._siblings, responses.NOT_GRPC
-        block = responses.refusal(http_status)
-        if min(self.window, siblings.window) < len(text):
-            siblings.out.append(frames.frame(frames.HEADERS, _END, self.id, block))
-        else:
-            siblings.window -= len(text)
-            siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, block))
-            siblings.out.append(frames.frame(frames.DATA, frames.END_STREAM, self.id, text))
-        self._end(b"")
+        """Answer a request that isn't gRPC's."""
+        self._siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, responses.refusal(http_status)))
+        self._head_sent = self.answered = True
+        self._finishing = b""
+        self._queue((memoryview(responses.NOT_GRPC),), len(responses.NOT_GRPC))
 
     def _credit(self) -> None:
         if self._paused or self.half_closed or not self._received:
@@ -252,20 +255,21 @@ class Http2Stream:
             out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
         else:
-            self._queue(message, size)
+            self._queue((MESSAGE_HEAD.pack(0, len(message)), memoryview(message)), size)
         if not siblings.watched:
             siblings.wake()
 
-    def _queue(self, message: bytes, size: int) -> None:
+    def _queue(self, pieces: tuple[bytes | memoryview, ...], size: int) -> None:
         """Send what the windows allow; the rest waits."""
         siblings = self._siblings
         if not self.pending:
             self._pending, self.blocked_since = deque(), siblings.now
-        self._pending += (MESSAGE_HEAD.pack(0, len(message)), memoryview(message))
+        self._pending += pieces
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
             self.flush()
         if self.pending:
+            self._congested = self.congested
             siblings.block(self)
 
     def finish(self, status: StatusCode = StatusCode.OK, details: str = "") -> None:
@@ -300,19 +304,21 @@ class Http2Stream:
         siblings, pending = self._siblings, self._pending
         size = min(self.window, siblings.window, siblings.frame_limit, self.pending)
         if size > 0:
-            congested = self.congested
             payload = _taken(pending, size)
             self.pending -= size
             self.window -= size
             siblings.window -= size
             siblings.updates += UPDATES_PER_FRAME
             self.blocked_since = siblings.now
-            siblings.out.append(frames.HEAD.pack(size >> 16, size & 0xFFFF, frames.DATA, 0, self.id))
+            ends = not self.pending and self._finishing == b""  # what isn't a call has no trailers
+            flags = frames.END_STREAM if ends else 0
+            siblings.out.append(frames.HEAD.pack(size >> 16, size & 0xFFFF, frames.DATA, flags, self.id))
             siblings.out += payload
             if not self.pending and self._finishing is not None:
                 self._end(self._finishing)
-            elif congested and not self.congested and self._call is not None:
-                self._call.drained()
+            elif self._congested and not self.congested:
+                self._congested = False
+                self._tell_drained()
         if self.pending:
             siblings.block(self)
         else:
@@ -321,6 +327,11 @@ class Http2Stream:
     def _written(self) -> None:
         if not self._siblings.watched:
             self._siblings.wake()
+
+    def fail(self) -> None:
+        """The call has raised what is being handled."""
+        log.exception("grpc.call_failed", path=self.head.path)
+        self.finish(StatusCode.INTERNAL, "the picker has failed on this request")
 
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""
@@ -343,7 +354,17 @@ class Http2Stream:
             self._message.clear()
         call, self._call = self._call, None
         if call is not None:
-            call.end()
+            try:
+                call.end()
+            except Exception:  # the top of a call: the others go on
+                log.exception("grpc.call_failed", path=self.head.path)
+
+    def _tell_drained(self) -> None:
+        if self._call is not None:
+            try:
+                self._call.drained()
+            except Exception:  # noqa: BLE001 - as above
+                self.fail()
 
     def __repr__(self) -> str:
         state = "finished" if self._finishing is not None else "half-closed" if self.half_closed else "open"

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from math import inf
 
-import structlog
-
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import StatusCode
@@ -12,10 +10,12 @@ from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
 from services.picker.transport.http2.stream import Http2Stream
 
-log = structlog.get_logger(__name__)
-
 _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
+_EXCUSED = 4
+"""Frames without content that may be under way for such a stream: its end, trailers, a RST_STREAM."""
+_HELD = 2**40
+"""By how much a window is narrowed that is to let nothing pass."""
 _FIRST_UPDATES = 1000
 """WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
 
@@ -46,7 +46,9 @@ class Streams:
         self.stream_window = frames.DEFAULT_WINDOW
         """Bytes that the peer takes on a new stream."""
         self.wake = wake
-        self._ended_early: dict[int, None] = {}
+        self._ended_early: dict[int, int] = {}
+        """With how many further frames are excused."""
+        self._held = 0
         self._waiting: dict[int, Http2Stream] = {}
         """Streams with something that waits for a window."""
         self._sendable: dict[int, Http2Stream] = {}
@@ -83,11 +85,18 @@ class Streams:
         """The stream has ended before the peer had."""
         if len(self._ended_early) >= _REMEMBERED:
             del self._ended_early[next(iter(self._ended_early))]
-        self._ended_early[stream_id] = None
+        self._ended_early[stream_id] = _EXCUSED
 
     def ended_early(self, stream_id: int) -> bool:
         """Whether it is one of the last such streams."""
         return stream_id in self._ended_early
+
+    def excuse(self, stream_id: int) -> bool:
+        """Whether a frame without content was under way for such a stream."""
+        left = self._ended_early.get(stream_id, 0)
+        if left:
+            self._ended_early[stream_id] = left - 1
+        return left > 0
 
     # Windows
 
@@ -98,7 +107,19 @@ class Streams:
 
     def widen(self, more: int) -> None:
         """The connection's window has opened. Raises ConnectionFailed."""
-        self.window += _checked(more, self.window)
+        self.window += _checked(more, self.window + self._held)
+        self.flush()
+
+    def hold(self) -> None:
+        """Send no more messages: what was sent isn't taken by the socket."""
+        if not self._held:
+            self._held = _HELD
+            self.window -= _HELD
+
+    def release(self) -> None:
+        """Send messages again, what has waited first."""
+        self.window += self._held
+        self._held = 0
         self.flush()
 
     def widen_stream(self, stream: Http2Stream, more: int) -> None:
@@ -109,7 +130,7 @@ class Streams:
             self.flush()
 
     def apply(self, settings: bytes) -> None:
-        """The payload of a SETTINGS frame. Raises ConnectionFailed."""
+        """The payload of a SETTINGS frame; what it allows waits for `flush`. Raises ConnectionFailed."""
         if len(settings) % frames.SETTING.size:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
         for number, value in frames.SETTING.iter_unpack(settings):
@@ -133,7 +154,6 @@ class Streams:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
             if stream.pending:
                 self.block(stream)
-        self.flush()
 
     # Time
 
@@ -151,35 +171,20 @@ class Streams:
                 raise flooded("the peer doesn't read what it has asked for")
         if now >= self._next_deadline:
             for stream in [one for one in self._timed.values() if one.deadline <= now]:
-                self.finish(stream, StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
+                stream.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
             self._next_deadline = min((stream.deadline for stream in self._timed.values()), default=inf)
 
-    # The end of streams. What a call raises at its end is logged: the others go on.
-
-    def finish(self, stream: Http2Stream, status: StatusCode, details: str) -> None:
-        """End a call with a status."""
-        try:
-            stream.finish(status, details)
-        except Exception:  # noqa: BLE001 - the top of a call
-            self.failed(stream)
+    # The end of streams
 
     def drop(self, stream: Http2Stream) -> None:
         """A stream is over without a further frame."""
         self.close(stream)
-        try:
-            stream.drop()
-        except Exception:  # noqa: BLE001 - the top of a call
-            self.failed(stream)
+        stream.drop()
 
     def drop_all(self) -> None:
         """The connection is over."""
         for stream in list(self.open.values()):
             self.drop(stream)
-
-    @staticmethod
-    def failed(stream: Http2Stream) -> None:
-        """Log the exception of a call."""
-        log.exception("grpc.call_failed", path=stream.head.path)
 
     def __repr__(self) -> str:
         return f"<Streams {len(self.open)} open, {len(self._waiting)} waiting, window {self.window}>"

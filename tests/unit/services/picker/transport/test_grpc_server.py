@@ -242,7 +242,7 @@ async def test_a_message_larger_than_the_setting_ends_its_stream_only() -> None:
 
 async def test_a_stopping_server_takes_nothing_new_and_lets_open_streams_finish() -> None:
     async with serving() as served, begun(served) as call:
-        stopping = asyncio.create_task(served.server.stop(10))
+        stopping = asyncio.create_task(served.server.stop(60))
         await asyncio.sleep(0.05)
         async with stream(served.server.port) as late:
             assert await late.code() is grpc.StatusCode.UNAVAILABLE

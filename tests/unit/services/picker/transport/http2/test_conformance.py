@@ -1,0 +1,39 @@
+"""What h2spec says of the server: each section of its cases, the strict ones with them, without an exception."""
+
+import asyncio
+import os
+
+import pytest
+from msgspec import structs
+
+from services.picker.transport.grpc_server import DEFAULTS, GrpcServer
+from tests.h2spec import H2SPEC, REQUIRE
+from tests.kubernetes.deploy.tools import find_or_install
+from tests.kubernetes.peers import PeersMissing
+
+OPTIONS = structs.replace(DEFAULTS, max_concurrent_streams=10)
+"""h2spec opens as many streams as it may, and one more."""
+
+
+@pytest.fixture(scope="module")
+def h2spec() -> tuple[str, ...]:
+    """The command."""
+    try:
+        return find_or_install(H2SPEC, print)
+    except PeersMissing as error:
+        if os.environ.get(REQUIRE) == "1":
+            pytest.fail(f"{REQUIRE} is set: {error}", pytrace=False)
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(("section", "cases"), [("generic", 44), ("http2", 95), ("hpack", 7)])
+async def test_the_server_conforms(h2spec: tuple[str, ...], section: str, cases: int) -> None:
+    server = GrpcServer({}, host="127.0.0.1", port=0, flag="--grpc-port", options=OPTIONS)
+    await server.start()
+    try:
+        command = (*h2spec, section, "--strict", "--timeout", "30", "--port", str(server.port))
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        said = (await process.communicate())[0].decode()
+    finally:
+        await server.stop(0)
+    assert said.rstrip().endswith(f"{cases} tests, {cases} passed, 0 skipped, 0 failed"), said.partition("Failures:")[2]

@@ -1,0 +1,255 @@
+"""Every limit of `Http2Options`: what exceeds it ends the connection, or the stream, with the right code."""
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import pytest
+from msgspec import structs
+
+from services.picker.transport.calls import StatusCode
+from services.picker.transport.http2.errors import ErrorCode
+from tests.unit.services.picker.transport.http2.peer import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    OPTIONS,
+    PING,
+    PRIORITY,
+    SETTINGS,
+    Peer,
+    block,
+    data,
+    frame,
+    headers,
+    message,
+    request,
+    reset,
+    settings,
+    window_update,
+)
+
+CALM = ErrorCode.ENHANCE_YOUR_CALM
+BURST = 10
+"""Seconds' worth of a rate that may come at once."""
+
+
+def repeated(one: bytes) -> Iterator[bytes]:
+    while True:
+        yield one
+
+
+def rapid_resets() -> Iterator[bytes]:
+    for stream in range(1, 2**31, 2):
+        yield headers(stream) + reset(stream)
+
+
+def provoked_resets() -> Iterator[bytes]:
+    """The server resets what is wrong: CVE-2025-8671."""
+    for stream in range(1, 2**31, 2):
+        yield headers(stream) + window_update(stream, 0)
+
+
+def malformed_requests() -> Iterator[bytes]:
+    for stream in range(1, 2**31, 2):
+        yield headers(stream, fields=request(path=None))
+
+
+def once(*pieces: bytes) -> Callable[[], Iterable[bytes]]:
+    return lambda: pieces
+
+
+class Flood(NamedTuple):
+    pieces: Callable[[], Iterable[bytes]]
+    passes: int
+    """Pieces that are taken before the connection ends."""
+    before: bytes = b""
+    code: ErrorCode = CALM
+
+
+RATE = 3
+CONTROLS = RATE * BURST - 2
+"""Control frames that pass after the preface's two SETTINGS."""
+EXCUSED = 4
+"""Frames that may have been under way for a stream that the server has ended."""
+ENDED_EARLY = headers(1, END_HEADERS, request(path="/test.Test/begin"))
+OPEN = headers(1, END_HEADERS, request(path="/test.Test/Silent"))
+FLOODS = {
+    "rapid reset, CVE-2023-44487": Flood(rapid_resets, RATE * BURST),
+    "resets that the client provokes": Flood(provoked_resets, RATE * BURST),
+    "malformed requests": Flood(malformed_requests, RATE * BURST),
+    "PING": Flood(lambda: repeated(frame(PING, 0, 0, bytes(8))), CONTROLS),
+    "PING ACK": Flood(lambda: repeated(frame(PING, ACK, 0, bytes(8))), CONTROLS),
+    "SETTINGS": Flood(lambda: repeated(settings({1: 4096})), CONTROLS),
+    "SETTINGS ACK": Flood(lambda: repeated(frame(SETTINGS, ACK, 0)), CONTROLS),
+    "SETTINGS over open streams": Flood(
+        lambda: repeated(settings({4: 70_000})),
+        (CONTROLS - 1) // 2,
+        before=b"".join(headers(stream) for stream in range(1, 203, 2)),
+    ),
+    "PRIORITY": Flood(lambda: repeated(frame(PRIORITY, 0, 1, bytes(5))), CONTROLS),
+    "GOAWAY": Flood(lambda: repeated(frame(GOAWAY, 0, 0, bytes(8))), CONTROLS),
+    "unknown frames": Flood(lambda: repeated(frame(0x42, 0, 0, b"x")), CONTROLS),
+    "empty DATA": Flood(lambda: repeated(data(1, b"")), CONTROLS, before=OPEN),
+    "DATA of padding alone": Flood(lambda: repeated(data(1, b"", pad=9)), CONTROLS, before=OPEN),
+    "empty DATA of a stream that the server has ended": Flood(
+        lambda: repeated(data(1, b"")), CONTROLS + EXCUSED, before=ENDED_EARLY
+    ),
+    "RST_STREAM of a stream that the server has ended": Flood(
+        lambda: repeated(reset(1)), CONTROLS + EXCUSED, before=headers(1, fields=request(path="/test.Test/begin"))
+    ),
+    "RST_STREAM of a stream that both have ended": Flood(
+        lambda: repeated(reset(1)), CONTROLS, before=headers(1, END_HEADERS | END_STREAM)
+    ),
+    "HEADERS of a stream that the server has ended": Flood(
+        lambda: repeated(headers(1)), CONTROLS + EXCUSED, before=ENDED_EARLY
+    ),
+    "WINDOW_UPDATE": Flood(lambda: repeated(window_update(0, 1)), 1000 + CONTROLS),
+}
+
+
+@pytest.mark.parametrize("name", FLOODS)
+def test_a_flood_ends_the_connection(name: str) -> None:
+    flood = FLOODS[name]
+    peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE, control_frames_per_second=RATE))
+    peer.say(flood.before)
+    passed = 0
+    for piece in flood.pieces():
+        peer.say(piece)
+        if peer.failure() is not None:
+            break
+        passed += 1
+        assert passed <= flood.passes, "it goes on"
+    assert (peer.failure(), passed) == (flood.code, flood.passes)
+    assert peer.connection.open == 0
+    assert all(call.ends == 1 for call in peer.calls)
+
+
+@pytest.mark.parametrize("name", [name for name in FLOODS if "CVE-2023" in name or name in ("PING", "empty DATA")])
+def test_what_comes_at_the_allowed_rate_goes_on_for_ever(name: str) -> None:
+    flood = FLOODS[name]
+    peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE, control_frames_per_second=RATE))
+    peer.say(flood.before)
+    for _, piece in zip(range(20 * BURST), flood.pieces(), strict=False):
+        peer.now += 1.01 / RATE
+        peer.say(piece)
+    assert peer.failure() is None
+
+
+def test_streams_that_were_answered_may_be_reset_without_limit() -> None:
+    peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE))
+    for stream in range(1, 200, 2):
+        peer.say(headers(stream), data(stream, message(b"hello")), reset(stream))
+    assert (peer.failure(), [call.ends for call in peer.calls]) == (None, [1] * 100)
+
+
+# Header blocks
+
+LONG = [("x-long", "x" * 20_000)]
+MANY = [(f"x-{number}", "") for number in range(500)]
+HEAD = block(request(path="/test.Test/Silent"))
+TABLED = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"y" * 4000
+"""Puts a header of 4 000 bytes into the table, as entry 62."""
+BLOCKS: dict[str, tuple[bytes, ErrorCode]] = {
+    "one header that is too long": (frame(HEADERS, END_HEADERS, 1, block(LONG)), CALM),
+    "too many headers": (frame(HEADERS, END_HEADERS, 1, block([*request(), *MANY])), CALM),
+    "HPACK bomb: references to a long entry": (frame(HEADERS, END_HEADERS, 1, TABLED + b"\xbe" * 100), CALM),
+    "HPACK bomb: a block that is itself too long": (
+        frame(HEADERS, END_HEADERS, 1, b"\x00\x01x\xff\x80\x7d" + bytes(16_384)),
+        CALM,
+    ),
+    "HPACK bomb: sizes of the table": (frame(HEADERS, END_HEADERS, 1, b"\x20" * 3 + HEAD), ErrorCode.COMPRESSION_ERROR),
+    "a table larger than was promised": (
+        frame(HEADERS, END_HEADERS, 1, b"\x3f\xe2\x1f" + HEAD),
+        ErrorCode.COMPRESSION_ERROR,
+    ),
+    "an index that isn't there": (frame(HEADERS, END_HEADERS, 1, b"\xff\x00"), ErrorCode.COMPRESSION_ERROR),
+    "a number without an end": (frame(HEADERS, END_HEADERS, 1, b"\xff" * 1000), ErrorCode.COMPRESSION_ERROR),
+    "CONTINUATION flood": (frame(HEADERS, 0, 1, HEAD) + frame(CONTINUATION, 0, 1) * 17, CALM),
+    "CONTINUATIONs that are too long together": (
+        frame(HEADERS, 0, 1, HEAD) + frame(CONTINUATION, 0, 1, bytes(9_000)) * 2,
+        CALM,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
+    said, code = BLOCKS[name]
+    peer = Peer()
+    peer.say(said)
+    assert (peer.failure(), peer.calls) == (code, [])
+
+
+def test_header_blocks_up_to_the_limits_pass() -> None:
+    peer = Peer()
+    pieces = [HEAD[at : at + 1] for at in range(16)] + [HEAD[16:]]
+    peer.say(frame(HEADERS, 0, 1, pieces[0]), *(frame(CONTINUATION, 0, 1, one) for one in pieces[1:-1]))
+    peer.say(frame(CONTINUATION, END_HEADERS, 1, pieces[-1]))
+    peer.say(headers(3, fields=[*request(path="/test.Test/Silent"), ("x-long", "x" * 15_000)]))
+    peer.say(frame(HEADERS, END_HEADERS, 5, b"\x20\x3f\xe1\x1f" + HEAD))
+    assert (peer.failure(), len(peer.calls)) == (None, 3)
+
+
+@pytest.mark.parametrize("size", [OPTIONS.max_frame_size, OPTIONS.max_frame_size + 1])
+def test_a_frame_beyond_the_limit_ends_the_connection_before_it_has_come(size: int) -> None:
+    peer = Peer()
+    peer.call("Silent")
+    peer.say(frame(DATA, 0, 1, bytes(size))[:9])
+    assert peer.failure() == (None if size == OPTIONS.max_frame_size else ErrorCode.FRAME_SIZE_ERROR)
+
+
+def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> None:
+    peer = Peer(structs.replace(OPTIONS, max_concurrent_streams=2))
+    peer.say(headers(1), headers(3), headers(5), data(5, message(b"late")))
+    assert (peer.resets(), peer.failure(), peer.connection.open) == ({5: ErrorCode.REFUSED_STREAM}, None, 2)
+    peer.say(data(1, message(b"a"), END_STREAM))
+    peer.say(headers(7), data(7, message(b"b"), END_STREAM))
+    assert (peer.status(1)[0], peer.status(7)[0]) == (StatusCode.OK, StatusCode.OK)
+    for stream in range(9, 3009, 2):  # a client may know the limit too late
+        peer.say(headers(stream))
+    assert peer.failure() is None
+
+
+# Messages
+
+BOMB = gzip.compress(bytes(5_001))
+SMALL = gzip.compress(b"hello")
+MESSAGES: dict[str, tuple[bytes, StatusCode]] = {
+    "as long as allowed": (message(bytes(10_000)), StatusCode.OK),
+    "too long, by its length alone": (message(bytes(10_001))[:5], StatusCode.RESOURCE_EXHAUSTED),
+    "zipped": (message(SMALL, 1), StatusCode.OK),
+    "as long as allowed when unzipped": (message(gzip.compress(bytes(5_000)), 1), StatusCode.OK),
+    "too long when unzipped": (message(BOMB, 1), StatusCode.RESOURCE_EXHAUSTED),
+    "zipped, and too long for what it may be, by its length alone": (
+        message(bytes(6_000), 1)[:5],
+        StatusCode.RESOURCE_EXHAUSTED,
+    ),
+    "no gzip": (message(b"hello", 1), StatusCode.RESOURCE_EXHAUSTED),
+    "cut gzip": (message(SMALL[:-1], 1), StatusCode.RESOURCE_EXHAUSTED),
+    "nothing, zipped": (message(b"", 1), StatusCode.RESOURCE_EXHAUSTED),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+@pytest.mark.parametrize("cut", [1, 7, 100_000])
+def test_a_message_beyond_a_limit_ends_its_call(name: str, cut: int) -> None:
+    said, status = MESSAGES[name]
+    peer = Peer(structs.replace(OPTIONS, max_message_size=10_000, max_unzipped_size=5_000))
+    peer.say(headers(1, fields=request(grpc_encoding="gzip")))
+    peer.say(*(data(1, said[at : at + cut]) for at in range(0, len(said), cut)))
+    peer.say(data(1, b"", END_STREAM))
+    assert peer.status()[0] == status
+    assert [len(call.messages) for call in peer.calls] == [int(status is StatusCode.OK)]
+    assert (peer.calls[0].ends, peer.memory.used, peer.connection.open, peer.failure()) == (1, 0, 0, None)
+
+
+def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:
+    peer = Peer()
+    peer.call()
+    peer.say(data(1, message(SMALL, 1)))
+    assert peer.status()[0] is StatusCode.INTERNAL

@@ -195,11 +195,11 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
     def configuration() -> Any:
         used = certificates.certificate
-        told[:] = [used]
+        told[:] = [used, certificates.client_ca]
         pairs = [(used.key.encode(), used.chain.encode())]
         return grpc.ssl_server_certificate_configuration(pairs, certificates.client_ca.encode() or None)
 
     def fetch() -> Any:
-        return None if told == [certificates.certificate] else configuration()
+        return None if told == [certificates.certificate, certificates.client_ca] else configuration()
 
     return grpc.dynamic_ssl_server_credentials(configuration(), fetch, bool(certificates.client_ca))

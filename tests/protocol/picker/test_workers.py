@@ -66,11 +66,15 @@ async def picker(nats: NatsServer, owner: Owner, folder: Path, *flags: str) -> A
     ports = ("--grpc-host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--workers=2")
     quick = ("--drain-delay=200ms", f"--drain-timeout={TIMEOUT:.0f}s", "--secure-serving=false", *flags)
     process = Picker(nats.url, "p", folder / "log", *ports, *quick)
+    pids: list[int] = []
     try:
         await process.ready()
+        pids += [worker["pid"] for worker in (await process.workers()).values()]
         yield process
     finally:
         process.kill()
+        for pid in alive(pids):
+            os.kill(pid, signal.SIGCONT)  # a worker that a failed test has stopped would not end
 
 
 class Proxy:

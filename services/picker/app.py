@@ -16,11 +16,12 @@ from services.picker.admin.decisions import DecisionRing, RingPages, decision_ro
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
-from services.picker.extproc.events import Limits
 from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
+from services.picker.prefix_sharing import PrefixSharing
 from services.picker.request_handler import RequestHandler
+from services.picker.request_limits import request_limits
 from services.picker.request_stream import RequestStream
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
@@ -111,15 +112,7 @@ class PickerService(Service):
             self._build(self._read(first, path)),
             self.ring,
             self.metrics,
-            limits=Limits(
-                request_body=settings.max_request_body,
-                held_bodies=settings.max_held_bodies,
-                header_bytes=settings.max_request_headers,
-                header_count=settings.max_header_count,
-                response_object=settings.max_response_object,
-                model_name=settings.max_model_name,
-                subset_entries=settings.max_subset_entries,
-            ),
+            limits=request_limits(settings),
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
             observe=lambda: chance() < settings.observe_responses,
@@ -128,7 +121,6 @@ class PickerService(Service):
             flow=self.flow,
             max_message_timeout=settings.max_message_timeout,
         )
-        self._configure_flow(self.handler.pipeline)
         held = Gauge(
             "pointsman_picker_held_body_bytes",
             "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
@@ -140,12 +132,7 @@ class PickerService(Service):
         self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event)
-        self.frames = FrameReader(
-            self.bus,
-            self._subjects,
-            self._pool,
-            self._on_frame,
-        )
+        self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
         self._load = LoadPublisher(
@@ -157,6 +144,11 @@ class PickerService(Service):
             interval=settings.load_interval,
             heartbeat=settings.load_heartbeat,
         )
+        self.prefixes = PrefixSharing(
+            self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
+        )
+        self.prefixes.register(self.registry, self.readiness)
+        self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
@@ -205,10 +197,13 @@ class PickerService(Service):
         await self.grpc.start()
         await self.health_server.start()
         await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
+        await self.prefixes.start()
         await self.replica.start()
         await self.frames.start()
         await self.bus.start()
         self.spawn(self._load.run(), "load")
+        for task, name in self.prefixes.tasks():
+            self.spawn(task, name)
         self.spawn(self._maintain(), "maintenance")
         self.spawn(self.health.run(), "health")
         self.spawn(self.config.run(), "configuration")
@@ -274,6 +269,7 @@ class PickerService(Service):
             "peers": sorted(self.view.in_flight.peers()),
             "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
             "flow_control": self.flow.state(),
+            "prefixes": self.prefixes.state(),
             "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
 
@@ -311,8 +307,9 @@ class PickerService(Service):
     def _plugin_failed(self, plugin: str, error: Exception, request: str) -> None:
         self.plugin_failures.record(plugin, error, request_id=request)
 
-    def _configure_flow(self, pipeline: Pipeline) -> None:
+    def _configure(self, pipeline: Pipeline) -> None:
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
+        self.prefixes.use(pipeline)
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
@@ -322,7 +319,7 @@ class PickerService(Service):
     def _use(self, config: LoadedConfig) -> None:
         """Replace the configuration. Its endpoint extractors begin with all endpoints."""
         pipeline = self._build(config)
-        self._configure_flow(pipeline)
+        self._configure(pipeline)
         self.handler.pipeline = pipeline
         self._endpoint_events.close()
         self._endpoint_events = self._dispatcher()

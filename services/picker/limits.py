@@ -20,6 +20,8 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
     attribute_bytes: int = 64 * 2**20
     """Bytes of memory of values that aren't numbers and that no plugin reads; of numbers, a quarter as many, because
     each frame copies them."""
+    prefix_blocks: int = 8 * 2**20
+    """Blocks of prompts that endpoints hold, all together: each takes some 130 bytes."""
 
     @property
     def number_bytes(self) -> int:
@@ -29,3 +31,16 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
 
 LIMITS_OF_VIEW = ViewLimits()
 """The defaults."""
+
+
+class Sharing(Struct, frozen=True, kw_only=True):
+    """How a picker shares its prefix placements with the others."""
+
+    wanted: bool = True
+    interval: float = 0.02
+    """Seconds between two batches."""
+    wait: float = 5.0
+    """Seconds for which a starting picker isn't ready, at most, because it waits for the others' placements."""
+
+
+SHARING = Sharing()

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from services.picker.http2_settings import Http2Settings
-from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.limits import LIMITS_OF_VIEW, SHARING, Sharing, ViewLimits
 from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
 from shared.service.settings import MAX_TEXT
 
@@ -183,6 +183,27 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     load_heartbeat: Annotated[
         PositiveDuration, Meta(description="longest interval between two publications of the load in flight")
     ] = 0.5
+    max_prefix_blocks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="maximum blocks of prompts in the prefix index, some 130 bytes each; every endpoint has an "
+            "equal part, within what its cache holds",
+        ),
+    ] = LIMITS_OF_VIEW.prefix_blocks
+    share_prefixes: Annotated[
+        bool, Meta(description="share with the other pickers where prompts' prefixes were placed")
+    ] = SHARING.wanted
+    prefix_interval: Annotated[
+        PositiveDuration, Meta(description="longest time until prefix placements are published")
+    ] = SHARING.interval
+    prefix_wait: Annotated[
+        Duration,
+        Meta(
+            description="longest time for which a starting picker isn't ready because it waits for the prefix "
+            "placements of other pickers"
+        ),
+    ] = SHARING.wait
     drain_delay: Annotated[
         Duration,
         Meta(
@@ -201,7 +222,12 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             runs=self.max_runs,
             attributes=self.max_attributes,
             attribute_bytes=self.max_attribute_bytes,
+            prefix_blocks=self.max_prefix_blocks,
         )
+
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing(wanted=self.share_prefixes, interval=self.prefix_interval, wait=self.prefix_wait)
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -22,6 +22,9 @@ from shared.bus.messages import (
     Load,
     Member,
     Message,
+    PrefixBatch,
+    PrefixPiece,
+    PrefixRequest,
     Synced,
 )
 from shared.limits import LIMITS
@@ -29,6 +32,7 @@ from shared.model import Endpoint, Fact, unusable_address
 
 M = TypeVar("M", bound=Message)
 
+_Checked = Frame | Load | Synced | PrefixBatch | PrefixRequest | PrefixPiece | Member | Candidate
 _encoder = msgspec.msgpack.Encoder()
 _fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
@@ -92,7 +96,7 @@ def decode(kind: type[M], data: bytes) -> M:
         message: M = _decoders[kind].decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
-    if isinstance(message, Frame | Load | Synced | Member | Candidate):
+    if isinstance(message, _Checked):
         fault = message.fault()
         if fault is not None:
             raise Malformed(f"no {kind.__name__}: {fault}")

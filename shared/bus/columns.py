@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from xxhash import xxh3_64_intdigest
 
+from shared.model import Endpoint
+
 Floats: TypeAlias = NDArray[np.float64]
 Ages: TypeAlias = NDArray[np.float32]
 Hashes: TypeAlias = NDArray[np.uint64]
@@ -37,6 +39,11 @@ def unpack_ages(column: bytes) -> Ages:
 def endpoint_hash(endpoint_id: str) -> int:
     """The 64 bits by which load tables name an endpoint."""
     return xxh3_64_intdigest(endpoint_id.encode())
+
+
+def server_hash(endpoint: Endpoint) -> int:
+    """The 64 bits by which prefix placements name a server: another one under the same id has others."""
+    return xxh3_64_intdigest(f"{endpoint.id}\0{endpoint.authority}\0{endpoint.uid}".encode())
 
 
 def pack_hashes(hashes: Sequence[int] | Hashes) -> bytes:

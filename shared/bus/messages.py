@@ -7,12 +7,13 @@ map per endpoint.
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shared.attributes import MAX_WIRE_NAME
+from shared.bus.columns import unpack_counts
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
@@ -31,6 +32,14 @@ QUEUE_COUNTS = ("requests", "tokens", "ages", "running", "dispatched", "served")
 """Columns of a queue table that are counts."""
 MAX_FITNESS = 16
 """Numbers that say how well a candidate is placed."""
+MAX_BLOCKS = 2048
+"""Blocks in one message of prefix placements, and its rows: a millisecond or two to apply, 32 KiB in a dump."""
+MAX_HASHING = 256
+"""Characters of what a picker's hashes of blocks depend on."""
+MAX_ORIGINS = 64
+"""Pickers whose announcements a dump tells apart."""
+MAX_BATCHES = 1024
+"""Batches that one answer repeats."""
 
 
 class FactEnvelope(Struct, frozen=True, kw_only=True, tag="fact/1"):
@@ -205,6 +214,109 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
         return None if self.queue is None else self.queue.fault()
 
 
+def _blocks_fault(servers: bytes, counts: bytes, blocks: bytes) -> str | None:
+    """What doesn't fit together of the blocks of some servers, or None."""
+    if problem := _counts_fault("servers", servers, {"counts": counts}):
+        return problem
+    for name, column in (("servers", servers), ("blocks", blocks)):
+        if len(column) > 8 * MAX_BLOCKS or len(column) % 8:
+            return f"{name} has {len(column)} bytes; a multiple of 8 up to {8 * MAX_BLOCKS} is needed"
+    if (total := int(unpack_counts(counts).sum(dtype="u8"))) != len(blocks) // 8:
+        return f"counts of {total} blocks, and {len(blocks) // 8} blocks"
+    return None
+
+
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class PrefixBatch(Struct, frozen=True, kw_only=True, tag="prefix/1"):
+    """What one picker has placed since its last batch, and taken back; one without blocks is a heartbeat, and has the
+    last one's number. A row for each request, or less.
+
+    In the order of the rows, a picker's batches say which blocks stand on its word.
+    """
+
+    sender: str
+    run: Number
+    """As a frame's."""
+    sequence: Number
+    """Counts the sender's batches that have blocks, from 1."""
+    hashing: Annotated[str, Meta(max_length=MAX_HASHING)]
+    """What the hashes depend on: pickers share placements if it is the same text."""
+    complete: bool = True
+    """Whether the sender has what other pickers had placed before it started."""
+    servers: bytes = b""
+    """Packed uint64: `shared.bus.columns.server_hash` of each row's endpoint."""
+    withdrawn: bytes = b""
+    """A byte a row: 1 where the server doesn't hold the blocks after all."""
+    counts: bytes = b""
+    """Packed uint32: blocks of each row."""
+    blocks: bytes = b""
+    """Packed uint64: the blocks of all rows, one row after the other, each the least recently used first."""
+
+    def fault(self) -> str | None:
+        """What is inconsistent about it, or None."""
+        if len(self.sender) > MAX_ID:
+            return f"a sender of {len(self.sender)} characters"
+        if 8 * len(self.withdrawn) != len(self.servers):
+            return f"withdrawn has {len(self.withdrawn)} bytes for {len(self.servers) // 8} servers"
+        return _blocks_fault(self.servers, self.counts, self.blocks)
+
+
+class PrefixRequest(Struct, frozen=True, kw_only=True, tag="prefix-request/1"):
+    """Asks a picker for placements that the sender has missed. The answer is a `PrefixPiece`, and if that isn't the
+    last one, the next request names its session. To all pickers: who is there? The answer is a `PrefixBatch`."""
+
+    sender: str
+    session: Number = 0
+    """The session to go on with; 0 begins."""
+    run: Number = 0
+    """The batches of this run are missing, 0 meaning all that anybody has ever placed …"""
+    after: Number = 0
+    """… from the one after this number."""
+
+    def fault(self) -> str | None:
+        """What can't be about it, or None."""
+        return None if len(self.sender) <= MAX_ID else f"a sender of {len(self.sender)} characters"
+
+
+class PrefixOrigin(Struct, frozen=True, kw_only=True):
+    """A picker's run, and how far its batches are in a dump."""
+
+    id: Annotated[str, Meta(max_length=MAX_ID)]
+    run: Number
+    sequence: Number
+
+
+class PrefixPiece(Struct, frozen=True, kw_only=True, tag="prefix-piece/1"):
+    """Either batches once more, or a piece of a dump: what servers hold, by whose word."""
+
+    run: Number
+    """The sender's."""
+    sequence: Number
+    """Of the sender's last batch."""
+    more: bool = False
+    """There is another piece."""
+    session: Number = 0
+    batches: Annotated[list[bytes], Meta(max_length=MAX_BATCHES)] = []
+    """Encoded `PrefixBatch`es of the run."""
+    origins: Annotated[list[PrefixOrigin], Meta(max_length=MAX_ORIGINS)] = []
+    """Bit i of a mark is origins[i]. The numbers are those from before the first piece: what came later is only partly
+    in the dump, and to be applied again. Empty if the piece is no dump."""
+    servers: bytes = b""
+    """As a batch's."""
+    counts: bytes = b""
+    blocks: bytes = b""
+    marks: bytes = b""
+    """Packed uint64: on whose word each block stands."""
+
+    def fault(self) -> str | None:
+        """What is inconsistent about it, or None."""
+        if len(self.marks) != len(self.blocks):
+            return f"marks has {len(self.marks)} bytes for {len(self.blocks) // 8} blocks"
+        return _blocks_fault(self.servers, self.counts, self.blocks)
+
+
 class Member(Struct, frozen=True, kw_only=True, tag="member/1"):
     """A heartbeat of a collector or a watcher."""
 
@@ -242,4 +354,16 @@ class Holder(Struct, frozen=True, kw_only=True, tag="lease/1"):
     owner: str
 
 
-Message: TypeAlias = FactEnvelope | Synced | Epoch | Frame | Load | Member | Candidate | Holder
+Message: TypeAlias = (
+    FactEnvelope
+    | Synced
+    | Epoch
+    | Frame
+    | Load
+    | PrefixBatch
+    | PrefixRequest
+    | PrefixPiece
+    | Member
+    | Candidate
+    | Holder
+)

@@ -205,6 +205,21 @@ class Subjects:
     def loads(self, pool: str) -> str:
         return f"{self.prefix}.{pool}.load.*"
 
+    def prefix_batch(self, pool: str, picker: str) -> str:
+        """A picker's placements of prefixes."""
+        return f"{self.prefix}.{pool}.prefix.{escape(picker)}"
+
+    def prefix_batches(self, pool: str) -> str:
+        return f"{self.prefix}.{pool}.prefix.*"
+
+    def prefix_dump(self, pool: str, picker: str) -> str:
+        """Requests to a picker for placements."""
+        return f"{self.prefix}.{pool}.prefix.{escape(picker)}.dump"
+
+    def prefix_peers(self, pool: str) -> str:
+        """Requests to all pickers that share placements."""
+        return f"{self.prefix}.{pool}.prefix-peers"
+
     def member(self, pool: str, tier: str, id: str) -> str:
         return f"{self.prefix}.{pool}.member.{escape(tier)}.{escape(id)}"
 

@@ -13,7 +13,8 @@ from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
 from services.picker.state.layout import Layout
-from services.picker.state.prefix import LruPrefixIndex, PrefixHits
+from services.picker.state.lru_prefix_index import LruPrefixIndex
+from services.picker.state.prefix_hits import PrefixHits
 from services.picker.state.rewrites import Rewrites
 from shared.attributes import KV_CACHE_USAGE, REACHABLE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus.messages import Frame, Load
@@ -33,7 +34,7 @@ class View:
         self.columns = Columns(on_out_of_range, limits)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight(limits)
-        self.prefixes = LruPrefixIndex()
+        self.prefixes = LruPrefixIndex(limits.prefix_blocks)
         self.prefix_hits = PrefixHits()
         self.pool: Pool | None = None
         self.objectives: dict[str, Objective] = {}

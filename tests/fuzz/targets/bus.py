@@ -2,9 +2,9 @@
 picker that hears them decides, can be scraped, and forgets a peer that falls silent.
 
 An input is a sequence of messages, with lines of two dashes between them. One is a line that says what it is (`frame`,
-`load`, `member`, `synced`, `epoch`, `candidate`, `holder`; `fact` and its key; `delete`, its key, epoch and sequence),
-and MessagePack; where JSON stands in its place, its MessagePack is meant, in which an object with the one key `<f8`,
-`<f4`, `<u8` or `<u4` is a packed column.
+`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`; `fact` and its key; `delete`,
+its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is meant, in which an
+object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
 """
 
 import json
@@ -19,6 +19,9 @@ from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from services.picker.state.inflight import EXPIRY
+from services.picker.state.lru_prefix_index import UNKNOWN_SWEEPS
+from services.picker.state.prefix import DEFAULT_CAPACITY
+from services.picker.state.prefix_peers import FORGOTTEN, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
 from shared.bus.codec import decode, encode, encode_fact, fact_digest
@@ -27,7 +30,19 @@ from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Event, Reset, Upsert, parse_entry
 from shared.bus.frame_reader import FrameReader
 from shared.bus.membership import Members
-from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Synced
+from shared.bus.messages import (
+    Candidate,
+    Epoch,
+    FactEnvelope,
+    Frame,
+    Holder,
+    Load,
+    Member,
+    PrefixBatch,
+    PrefixPiece,
+    PrefixRequest,
+    Synced,
+)
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.bus.subscription import Handler, Subscription
@@ -80,6 +95,7 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
+        self.prefixes = PrefixPeers(self.view.prefixes)
         self._bus = Listened(lambda: self.picker.now)
         self.malformed = self._bus.malformed
         self._frames = FrameReader(self._bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now)
@@ -122,6 +138,16 @@ class Listener:
         match kind:
             case "load":
                 self.view.apply_load(decode(Load, data), now)
+            case "prefix":
+                self.prefixes.hear(decode(PrefixBatch, data), now)
+                self.prefixes.missing(now)
+            case "piece":
+                piece = decode(PrefixPiece, data)
+                restore = Restore(self.prefixes, self.view.prefixes, "p1", now, None)
+                restore.take(piece)
+                restore.finish(piece.sequence)
+            case "request":
+                decode(PrefixRequest, data)
             case "member":
                 member = decode(Member, data)
                 self.members.heard(member, now)
@@ -181,6 +207,12 @@ class Listener:
         for counts in (in_flight.requests, in_flight.tokens):
             assert np.isfinite(counts).all(), counts
             assert (counts >= 0).all(), counts
+        for server in self.view.prefixes.servers():
+            assert len(self.view.prefixes.states(server)[0]) <= DEFAULT_CAPACITY
+        self.prefixes.expire(self.picker.now + 2 * FORGOTTEN)
+        assert not self.prefixes.listening(self.picker.now)
+        for _ in range(2 * UNKNOWN_SWEEPS):
+            self.view.prefixes.sweep()
         self.members.resume(self.picker.now)
         self.members.expire(self.picker.now + 1e6)
         assert self.members.ids == ()

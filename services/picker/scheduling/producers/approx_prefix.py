@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from services.picker.request import BYTES_PER_TOKEN
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Placement, Producer
-from services.picker.state.prefix import PrefixIndex, block_hashes
+from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex, block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
 from shared.plugin import Input
@@ -51,7 +51,7 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
     max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] = 131_072
     max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] = 2048
     """Counts only when `maxPrefixTokensToMatch` is 0; both 0 means no limit."""
-    lru_capacity_per_server: Annotated[int, Meta(gt=0)] = 31_250
+    lru_capacity_per_server: Annotated[int, Meta(gt=0)] = DEFAULT_CAPACITY
 
     def __post_init__(self) -> None:
         if not self.auto_tune and not self.tokens:
@@ -95,7 +95,7 @@ class ApproxPrefixProducer(Producer):
         return [former_size(name, size, tokens) for name, size in former.items() if size]
 
     def produce(self, cycle: Cycle) -> None:
-        block = self._block_tokens(cycle)
+        block = self._block_tokens(cycle.view)
         content = cycle.request.content
         seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
         hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
@@ -124,13 +124,22 @@ class ApproxPrefixProducer(Producer):
 
         return served_by
 
+    @property
+    def hashing(self) -> str:
+        """What the hashes of prompts depend on, apart from what their servers report."""
+        return f"autoTune {self._auto_tune}, {self._block} tokens"
+
+    def capacity(self, view: View, row: int) -> int:
+        """Blocks that the endpoint in this row holds."""
+        return self._capacity(view, row, self._block_tokens(view))
+
     def state(self) -> dict[str, Any]:
         return {"lookups": self.lookups, "blocks": self.blocks, "hits": self.hits}
 
-    def _block_tokens(self, cycle: Cycle) -> int:
+    def _block_tokens(self, view: View) -> int:
         block = 0
         if self._auto_tune:
-            block = int(cycle.view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
+            block = int(view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
         return max(block or self._block, SMALLEST_BLOCK)
 
     def _most_blocks(self, block: int) -> int:

@@ -1,6 +1,7 @@
 """Encoding and decoding, and the log of what can't be decoded."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from shared.bus.columns import (
 )
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
+    MAX_BLOCKS,
     MAX_FRAME_ENDPOINTS,
     Candidate,
     Epoch,
@@ -32,6 +34,10 @@ from shared.bus.messages import (
     Load,
     Member,
     Message,
+    PrefixBatch,
+    PrefixOrigin,
+    PrefixPiece,
+    PrefixRequest,
     Synced,
 )
 from shared.bus.publishable import fault
@@ -52,10 +58,46 @@ MESSAGES: list[Message] = [
         objects={"o/p": [["adapter"], None]},
     ),
     Load(sender="p", sent=1.0, sequence=1, ids=pack_hashes([1, 2]), requests=pack_counts([1, 2]), tokens=bytes(8)),
+    PrefixBatch(
+        sender="p",
+        run=1,
+        sequence=2,
+        hashing="1: x",
+        servers=pack_hashes([1, 2]),
+        withdrawn=b"\0\1",
+        counts=pack_counts([1, 2]),
+        blocks=pack_hashes([3, 4, 5]),
+    ),
+    PrefixRequest(sender="p", run=1, after=2),
+    PrefixPiece(
+        run=1,
+        sequence=2,
+        batches=[b"x"],
+        origins=[PrefixOrigin(id="p", run=1, sequence=2)],
+        servers=pack_hashes([1]),
+        counts=pack_counts([2]),
+        blocks=pack_hashes([3, 4]),
+        marks=pack_hashes([1, 2]),
+    ),
     Member(id="c", tier="collector", sent=1.0),
     Candidate(owner="w", fitness=(1, 0)),
     Holder(owner="w"),
 ]
+
+
+def prefixes(**fields: Any) -> PrefixBatch:
+    """A sound batch of one block, but for these fields."""
+    sound = PrefixBatch(
+        sender="p",
+        run=1,
+        sequence=1,
+        hashing="",
+        servers=bytes(8),
+        withdrawn=b"\0",
+        counts=pack_counts([1]),
+        blocks=bytes(8),
+    )
+    return replace(sound, **fields)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
@@ -204,9 +246,37 @@ def test_the_log_of_malformed_messages_stays_small_whoever_sends() -> None:
         Member(id="c" * 5000, tier="collector", sent=1.0),
         Candidate(owner="c" * 5000, fitness=()),
         Candidate(owner="c", fitness=(1,) * 1000),
+        prefixes(sender="c" * 5000),
+        prefixes(hashing="x" * 500),
+        prefixes(servers=bytes(8 * 2 * MAX_BLOCKS), withdrawn=bytes(2 * MAX_BLOCKS), counts=bytes(8 * MAX_BLOCKS)),
+        prefixes(counts=pack_counts([MAX_BLOCKS + 1]), blocks=bytes(8 * (MAX_BLOCKS + 1))),
+        PrefixRequest(sender="c" * 5000),
+        PrefixPiece(run=1, sequence=1, batches=[b""] * 5000),
+        PrefixPiece(run=1, sequence=1, origins=[PrefixOrigin(id="p", run=1, sequence=1)] * 100),
+        PrefixPiece(run=1, sequence=1, origins=[PrefixOrigin(id="p" * 5000, run=1, sequence=1)]),
     ],
 )
 def test_a_message_with_more_than_anybody_needs_is_malformed(message: Message) -> None:
+    with pytest.raises(Malformed):
+        decode(type(message), encode(message))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        prefixes(run=-1),
+        prefixes(sequence=2**63),
+        prefixes(withdrawn=b""),
+        prefixes(withdrawn=b"\0\0"),
+        prefixes(servers=bytes(7)),
+        prefixes(counts=pack_counts([2])),
+        prefixes(counts=bytes(3)),
+        prefixes(blocks=bytes(9)),
+        prefixes(servers=bytes(16), withdrawn=bytes(2), counts=pack_counts([2**32 - 1, 2])),
+        PrefixPiece(run=1, sequence=1, servers=bytes(8), counts=pack_counts([1]), blocks=bytes(8)),
+    ],
+)
+def test_prefix_placements_that_contradict_themselves_are_malformed(message: Message) -> None:
     with pytest.raises(Malformed):
         decode(type(message), encode(message))
 

@@ -52,6 +52,7 @@ GREATEST = {
     "pointsman_picker_inflight_tokens",
     "pointsman_picker_observe_responses_ratio",
     "pointsman_picker_peers",
+    "pointsman_picker_prefix_peers",
     "pointsman_picker_queue_oldest_seconds",
     "pointsman_picker_queue_requests",
     "pointsman_picker_queue_tokens",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from services.picker.state.layout import Layout
-from services.picker.state.prefix import LruPrefixIndex
+from services.picker.state.lru_prefix_index import LruPrefixIndex
 from tests.unit.services.picker.world import endpoint
 
 NAMES = [f"a{number}" for number in range(12)]

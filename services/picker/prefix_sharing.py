@@ -1,0 +1,368 @@
+"""Shares prefix placements with the other pickers: announces this picker's, takes in theirs, and answers those who
+have missed some.
+
+A picker that starts asks who is there. If somebody has all placements, it takes a dump; if nobody answers requests, it
+is the first.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
+from typing import Any
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from services.picker.admin.prefix_metrics import PrefixMetrics
+from services.picker.limits import Sharing
+from services.picker.pipeline import Pipeline
+from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.state.lru_prefix_index import Change
+from services.picker.state.prefix import HASHING
+from services.picker.state.prefix_announcements import Announcements, dump, parts
+from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
+from services.picker.state.view import View
+from shared.bus import Msg
+from shared.bus.codec import SenderLog, decode, encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
+from shared.bus.heartbeat import INTERVAL
+from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
+from shared.bus.subjects import Subjects
+from shared.service import Readiness
+
+log = structlog.get_logger(__name__)
+
+ANSWERS = 0.25
+"""Seconds in which pickers say that they are there."""
+PIECE = 1.0
+"""Seconds that a picker may take for a piece of a dump."""
+LOOK = 0.05
+"""Seconds between two looks whether there is a view."""
+MOST_SESSIONS = 8
+"""Dumps that are being sent at once; beyond it, the oldest ends."""
+MOST_REQUESTS = 64
+"""Requests that wait for their answer; further ones are asked again."""
+
+
+class PrefixSharing:
+    """One picker's part. Nothing is shared until `use` or `configure` says what the hashes depend on."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        pool: str,
+        id: str,
+        view: View,
+        options: Sharing,
+        synced: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`synced` says whether the endpoints are known."""
+        self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
+        self._view, self._index, self._synced = view, view.prefixes, synced
+        self._options, self._clock = options, clock
+        self._hashing = ""
+        self._mine = Announcements(id, secrets.randbits(63))
+        self._subject = subjects.prefix_batch(pool, id)
+        self.peers = PrefixPeers(view.prefixes)
+        self.incompatible = SenderLog(clock, "incompatible")
+        """Batches of pickers that hash prompts in another way."""
+        self.problem = ""
+        """Why peers don't receive the placements; empty if they may."""
+        self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
+        self._sessions: dict[int, Iterator[PrefixPiece]] = {}
+        self._session = 0
+        self._asked_at = self._published_at = float("-inf")
+        self._began: float | None = None
+        """When this picker began to ask for the others' placements."""
+        self._was_ready = False
+
+    def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
+        """What hashes of blocks depend on, apart from `HASHING`, empty if there are none; and how many blocks the
+        endpoint in a row holds."""
+        self._hashing = f"{HASHING}: {hashing}" if hashing else ""
+        self._index.capacity_of = capacity_of
+        if not hashing:
+            self._index.changes = None
+        elif self._index.changes is None:
+            self._index.changes = []
+
+    def use(self, pipeline: Pipeline) -> None:
+        """Hashes are those of the first producer that makes any."""
+        producers = pipeline.director.scheduler.producers
+        maker = next((one for one in producers if isinstance(one, ApproxPrefixProducer)), None)
+        if maker is not None and self._options.wanted:
+            self.configure(maker.hashing, partial(maker.capacity, self._view))
+        else:
+            self.configure("", self._index.capacity_of)
+
+    def register(self, registry: CollectorRegistry, readiness: Readiness) -> None:
+        """Metrics, and what `/readyz` says."""
+        registry.register(PrefixMetrics(self.peers, self.incompatible, self._clock))
+        readiness.require("prefixes", self.readiness)
+        readiness.mention("prefixes", self.note)
+
+    def tasks(self) -> tuple[tuple[Coroutine[Any, Any, None], str], ...]:
+        """What runs once the bus has been started, by name."""
+        return (
+            (self.run(), "prefixes"),
+            (self.join(), "prefixes of others"),
+            (self.answer(), "prefixes for others"),
+        )
+
+    async def start(self) -> None:
+        """Listen; what comes is held until `join` has ended."""
+        await self._bus.subscribe(self._subjects.prefix_batches(self._pool), self._on_batch)
+        for subject in (self._subjects.prefix_dump(self._pool, self._id), self._subjects.prefix_peers(self._pool)):
+            await self._bus.subscribe(subject, self._on_request)
+
+    def readiness(self) -> str | None:
+        """None once this picker has the others' placements, or has waited long enough; otherwise the reason."""
+        waited = 0.0 if self._began is None else self._clock() - self._began
+        if self._was_ready or not self._hashing or not self.peers.joining or waited >= self._options.wait:
+            self._was_ready = True
+            return None
+        return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
+
+    def note(self) -> str | None:
+        """What whoever asks should know."""
+        return "; ".join(filter(None, (self.problem, self.incompatible.note()))) or None
+
+    def state(self) -> dict[str, object]:
+        """For `/debug/state`."""
+        return {"hashing": self._hashing, "batch": self._mine.sequence, **self.peers.state()}
+
+    # Announcing
+
+    async def run(self) -> None:
+        """Announce and catch up until cancelled."""
+        while True:
+            await asyncio.sleep(self._options.interval)
+            now = self._clock()
+            if self._hashing:
+                await self._announce(now)
+                for origin in self.peers.missing(now):
+                    await self._catch_up(origin)
+
+    async def _announce(self, now: float) -> None:
+        changes = self._index.changes
+        if changes:
+            self._index.changes = []
+            if now - self._asked_at >= LISTENING and not self.peers.listening(now):
+                self._mine.skip()
+                return
+            for part in parts(changes):
+                payload = encode(self._batch(part))
+                self._mine.sent(payload)
+                await self._publish(payload)
+        elif now - self._published_at >= INTERVAL:
+            self.peers.expire(now)
+            await self._publish(encode(self._batch()))
+
+    def _batch(self, changes: list[Change] | None = None) -> PrefixBatch:
+        return self._mine.batch(self._hashing, complete=not self.peers.joining, changes=changes or ())
+
+    async def _publish(self, payload: bytes) -> None:
+        self._published_at = self._clock()
+        problem = ""
+        try:
+            await self._bus.publish(self._subject, payload)
+        except BusError as error:  # it is larger than NATS takes
+            problem = f"other pickers don't receive this picker's prefix placements: {error}"
+        if problem and not self.problem:
+            log.error("prefixes.unpublished", reason=problem)
+        self.problem = problem
+
+    # Hearing
+
+    def _on_batch(self, message: Msg) -> None:
+        if not self._hashing:
+            return
+        sender = self._subjects.sender(message.subject)
+        try:
+            batch = decode(PrefixBatch, message.data)
+        except Malformed as error:
+            self._bus.malformed.report(sender, error, subject=message.subject)
+            return
+        if batch.sender != sender:
+            problem = f"it says that it is from {batch.sender!r}"
+            self._bus.malformed.implausible.report(sender, problem, subject=message.subject)
+        elif sender != self._id and self._is_compatible(batch):
+            _ = self._view.layout  # changed endpoints first
+            self.peers.hear(batch, self._clock())
+
+    def _is_compatible(self, batch: PrefixBatch) -> bool:
+        if batch.hashing == self._hashing:
+            return True
+        self.incompatible.report(
+            batch.sender, f"it hashes prompts as {batch.hashing!r}, this picker as {self._hashing!r}"
+        )
+        return False
+
+    # Catching up
+
+    async def join(self) -> None:
+        """Get what was placed before this picker started."""
+        while not (self._hashing and self._synced()):  # noqa: ASYNC110 - neither has an event
+            await asyncio.sleep(LOOK)
+        self._began = self._clock()
+        failed: set[str] = set()
+        while True:
+            await self._bus.wait_connected()
+            try:
+                peer = await self._complete_peer(failed)
+            except NoResponders:
+                break
+            except BusError:  # the connection is lost, or those who are there don't answer
+                failed.clear()
+                if self._clock() - self._began >= self._options.wait:
+                    break
+                await asyncio.sleep(LOOK)
+                continue
+            if peer is None:
+                break
+            if await self._restore(peer, PrefixRequest(sender=self._id), None):
+                log.info("prefixes.restored", peer=peer, blocks=self._index.held)
+                return
+            failed.add(peer)
+        self.peers.complete()
+
+    async def _complete_peer(self, failed: set[str]) -> str | None:
+        """A picker that has all placements; None if nobody has. Raises NoResponders if this is the only picker that
+        shares any, RequestTimeout if nobody answers who isn't in `failed`, or another BusError."""
+        heard: list[PrefixBatch] = []
+
+        def is_last(answer: Msg) -> bool:
+            try:
+                batch = decode(PrefixBatch, answer.data)
+            except Malformed as error:
+                self._bus.malformed.report("somebody", error, subject=answer.subject)
+                return False
+            if batch.sender in failed:
+                return False
+            heard.append(batch)
+            return batch.complete and self._is_compatible(batch)
+
+        request = encode(PrefixRequest(sender=self._id))
+        try:
+            await self._bus.request_many(
+                self._subjects.prefix_peers(self._pool), request, last=is_last, timeout=ANSWERS
+            )
+        except RequestTimeout:
+            if heard:
+                return None
+            raise
+        return heard[-1].sender
+
+    async def _catch_up(self, origin: Origin) -> None:
+        """Get what this picker has missed of an origin's batches."""
+        while True:
+            before = origin.applied
+            request = PrefixRequest(sender=self._id, run=origin.run, after=before)
+            piece = await self._ask(origin.id, request)
+            if piece is None:
+                return
+            if piece.run != origin.run:
+                self.peers.do_without(origin)
+                return
+            if piece.origins:
+                await self._restore(origin.id, request, origin, piece)
+                return
+            for payload in piece.batches:
+                try:
+                    batch = decode(PrefixBatch, payload)
+                except Malformed as error:
+                    self._bus.malformed.report(origin.id, error)
+                    return
+                if (batch.sender, batch.run) == (origin.id, origin.run):
+                    self.peers.hear(batch, self._clock())
+            if not piece.more or origin.applied == before:
+                self.peers.answered(origin, piece.sequence)
+                return
+
+    async def _restore(
+        self, peer: str, request: PrefixRequest, origin: Origin | None, piece: PrefixPiece | None = None
+    ) -> bool:
+        """Take a dump from a picker, of all placements or of an origin's; `piece` is its first. Whether it is whole."""
+        restore = Restore(self.peers, self._index, self._id, self._clock(), origin)
+        try:
+            piece = piece or await self._ask(peer, request)
+            while piece is not None:
+                _ = self._view.layout
+                restore.take(piece)
+                if not piece.more:
+                    restore.finish(piece.sequence)
+                    return True
+                piece = await self._ask(peer, PrefixRequest(sender=self._id, session=piece.session))
+        except BaseException:
+            restore.abandon()
+            raise
+        restore.abandon()
+        return False
+
+    async def _ask(self, peer: str, request: PrefixRequest) -> PrefixPiece | None:
+        subject = self._subjects.prefix_dump(self._pool, peer)
+        try:
+            answer = await self._bus.request(subject, encode(request), timeout=PIECE)
+            return decode(PrefixPiece, answer.data)
+        except BusError as error:
+            log.info("prefixes.unanswered", peer=peer, reason=str(error))
+        except Malformed as error:
+            self._bus.malformed.report(peer, error, subject=subject)
+        return None
+
+    # Answering
+
+    def _on_request(self, message: Msg) -> None:
+        if self._hashing and message.reply and not self._requests.full():
+            self._requests.put_nowait(message)
+
+    async def answer(self) -> None:
+        """Answer requests until cancelled."""
+        while True:
+            message = await self._requests.get()
+            try:
+                request = decode(PrefixRequest, message.data)
+            except Malformed as error:
+                self._bus.malformed.report("somebody", error, subject=message.subject)
+                continue
+            self._asked_at = self._clock()
+            peers = message.subject == self._subjects.prefix_peers(self._pool)
+            answer = self._batch() if peers else self._piece(request)
+            if answer is not None:
+                try:
+                    await self._bus.publish(message.reply, encode(answer))
+                except BusError as error:
+                    log.warning("prefixes.answer.failed", peer=request.sender, reason=str(error))
+            await asyncio.sleep(0)
+
+    def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
+        mine = self._mine
+        session = request.session
+        if not session:
+            if request.run not in (0, mine.run):
+                return PrefixPiece(run=mine.run, sequence=mine.sequence)
+            if request.run and (repeated := mine.since(request.after)):
+                batches, more = repeated
+                return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
+            self._session = session = self._session + 1
+            origins, known = self.peers.table(self._id, mine.run, mine.sequence)
+            if request.run:  # of this picker's own placements alone
+                origins, known = origins[:1], 1
+            self._sessions[session] = dump(self._index, mine, origins, known, session)
+            if len(self._sessions) > MOST_SESSIONS:
+                del self._sessions[min(self._sessions)]
+        pieces = self._sessions.get(session)
+        if pieces is None:
+            return None
+        piece = next(pieces, None)
+        if piece is None or not piece.more:
+            del self._sessions[session]
+        return piece
+
+    def __repr__(self) -> str:
+        return f"<PrefixSharing of {self._id!r}: {self._mine!r}, {self.peers!r}>"

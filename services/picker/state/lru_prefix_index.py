@@ -1,0 +1,396 @@
+"""Indexes which endpoints probably hold which prompt prefixes in their KV caches: the blocks of prompts sent there.
+
+The index maps a block's hash to the set of endpoints that hold it, as an int with a bit an endpoint: walking a prompt
+is one dictionary look-up a block, however many endpoints there are. Each endpoint's blocks are bounded by a
+least-recently-used order in which a prompt's first blocks are the youngest, because without them the rest is worth
+nothing.
+
+Several pickers fill one index between them. Each block of an endpoint knows how many of this picker's placements stand
+behind it, and which pickers have announced it (`services.picker.state.prefix_peers`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.state.holders import LAST, Holders
+from services.picker.state.layout import Floats, Layout, Rows
+from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex
+from shared.bus.columns import server_hash
+
+RETIRED_SWEEP = 2000
+"""Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+CONVERTED_SWEEP = 10_000
+"""Blocks at which one `sweep` looks for marks that are to be replaced; most have others."""
+CONVERSION_STEP = 1000
+FEW = 8
+"""Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
+TURNS = 4
+"""A block in use is announced again whenever so many parts of its endpoint's blocks have been replaced: peers would
+forget it otherwise."""
+MOST_UNKNOWN = UNKNOWN_BLOCKS = 1000
+"""Servers that peers name and the layout doesn't have, whose placements are kept for a while; blocks of each."""
+UNKNOWN_SWEEPS = 40
+"""Sweeps until those are dropped: ten seconds."""
+
+# A block's state, from the lowest bit: own placements, turn, marks of the pickers that have announced it.
+_OWN = (1 << 32) - 1
+_TURN_AT = 32
+_TURN = 0xFF << _TURN_AT
+_NOT_TURN = ~_TURN
+_MARKS_AT = 40
+MOST_MARKS = 64
+MARKS = tuple(1 << (_MARKS_AT + bit) for bit in range(MOST_MARKS))
+"""One for each picker that announces blocks."""
+ANNOUNCED, FORMER = MARKS[:2]
+"""The mark of this picker, and that of pickers that can't take back what they have announced."""
+
+
+def marks_of(states: Iterable[int]) -> list[int]:
+    """The marks in states of blocks: bit i is `MARKS[i]`."""
+    return [state >> _MARKS_AT for state in states]
+
+
+class Change(NamedTuple):
+    """What this picker has to tell its peers."""
+
+    server: int
+    """`server_hash` of the endpoint."""
+    withdrawn: bool
+    """The endpoint doesn't hold the blocks after all."""
+    blocks: list[int]
+    """The oldest first."""
+
+
+class LruPrefixIndex(PrefixIndex):
+    """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
+
+    def __init__(self, most_blocks: int = LIMITS_OF_VIEW.prefix_blocks) -> None:
+        """Endpoints share `most_blocks` evenly: none holds more than its part."""
+        self._most_blocks = self._part = most_blocks
+        self.changes: list[Change] | None = None
+        """What this picker has placed and withdrawn; None while nobody wants to know."""
+        self.capacity_of: Callable[[int], int] = lambda _row: DEFAULT_CAPACITY
+        """Blocks that the endpoint in a row holds; for blocks that peers announce."""
+        self._holders = Holders()
+        self._slots: dict[str, int] = {}
+        self._servers: dict[int, int] = {}
+        """Slots by server, those without a row included."""
+        self._server_of_slot: list[int] = []
+        self._unknown: dict[int, int] = {}
+        """Servers that aren't in the layout, and how many sweeps they stay."""
+        self._blocks: list[dict[int, int]] = []
+        """Each slot's hashes, least recently used first, and their states."""
+        self._bits: list[int] = []
+        """Each slot's bit: the same object for all blocks that it holds alone."""
+        self._turns: list[int] = []
+        self._replaced: list[int] = []
+        """Blocks that are new since a slot's turn began."""
+        self._capacities: dict[int, int] = {}
+        """Blocks that slots hold, as asked since the last sweep or layout."""
+        self._free: list[int] = []
+        self._retired: list[int] = []
+        self._conversions: list[tuple[Iterator[int], Callable[[], None]]] = []
+        self._layout = Layout()
+        self._ids: dict[int, str] = {}
+        """The layout's endpoints by server."""
+        self._row_of_slot: list[int] = []
+        self._rows: Rows | None = None
+        """The same as an array, made when many are looked up at once."""
+        self._live = 0
+        """The bits of the layout's endpoints."""
+
+    def relayout(self, layout: Layout) -> None:
+        """Endpoints that have gone, or are another server under the same id, lose their blocks."""
+        here, there = layout.moved_from(self._layout)
+        gone, new = np.ones(len(self._layout), np.bool_), np.ones(len(layout), np.bool_)
+        gone[there], new[here] = False, False
+        for row in np.flatnonzero(gone).tolist():
+            endpoint = self._layout.endpoints[row]
+            self._ids.pop(server_hash(endpoint), None)
+            slot = self._slots.pop(endpoint.id, None)
+            if slot is not None:
+                del self._servers[self._server_of_slot[slot]]
+                self._retired.append(slot)
+                self._live ^= 1 << slot
+        self._layout = layout
+        self._part = max(self._most_blocks // max(len(layout), 1), 1)
+        self._rows = None
+        self._capacities.clear()
+        for name, slot in self._slots.items():
+            self._row_of_slot[slot] = layout.index[name]
+        for row in np.flatnonzero(new).tolist():
+            endpoint = layout.endpoints[row]
+            server = server_hash(endpoint)
+            self._ids[server] = endpoint.id
+            if self._unknown.pop(server, None) is not None:
+                self._place(self._servers[server], endpoint.id, row)
+
+    def match(self, hashes: Sequence[int]) -> Floats:
+        counts = np.zeros(len(self._layout))
+        for bits, depth in self._holders.depths(hashes, self._live):
+            self._fill(counts, bits, depth)
+        return counts
+
+    def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
+        slot = self._slot(endpoint_id)
+        if slot is None:
+            return
+        blocks, shards = self._blocks[slot], self._holders.shards
+        pop, bit, turn = blocks.pop, self._bits[slot], self._turns[slot]
+        first = ANNOUNCED | turn | 1
+        new: list[int] = []
+        told: list[int] = []
+        rest = reversed(hashes)
+        for block in rest:
+            state = pop(block, 0)
+            if not state:
+                blocks[block] = first
+                shard = shards[block & LAST]
+                if (held := shard.setdefault(block, bit)) is not bit:
+                    shard[block] = held | bit
+                new.append(block)
+            elif state & _TURN != turn:
+                blocks[block] = (state & _NOT_TURN | turn | ANNOUNCED) + 1
+                told.append(block)
+            else:
+                blocks[block] = state + 1
+                break  # in use in this turn, and so are those before it, which every use of it has used
+        for block in rest:
+            state = pop(block, 0)
+            if state:
+                blocks[block] = state + 1
+            else:
+                blocks[block] = first
+                self._holders.add(block, bit)
+                new.append(block)
+        if new or len(blocks) > capacity:
+            self._grown(slot, len(new), capacity)
+        if self.changes is not None and (new or told):
+            self.changes.append(Change(self._server_of_slot[slot], False, new + told))
+
+    def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
+        slot = self._slots.get(endpoint_id)
+        if slot is None:
+            return
+        blocks = self._blocks[slot]
+        gone: list[int] = []
+        withdrawn: list[int] = []
+        for block in hashes:
+            state = blocks.get(block, 0)
+            if not state & _OWN:
+                continue
+            state -= 1
+            if not state & _OWN and state & ANNOUNCED:
+                state ^= ANNOUNCED
+                withdrawn.append(block)
+            if state & _OWN or state >> _MARKS_AT:
+                blocks[block] = state
+            else:
+                del blocks[block]
+                gone.append(block)
+        self._holders.drop(gone, 1 << slot)
+        if withdrawn and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], True, withdrawn))
+
+    # What peers announce
+
+    def hold(self, server: int, blocks: Sequence[int], marks: Iterable[int]) -> None:
+        """Pickers, by their marks, have announced that a server holds these blocks; the oldest first."""
+        slot = self._slot_of(server)
+        if slot is None:
+            return
+        states, shards = self._blocks[slot], self._holders.shards
+        pop, bit, turn = states.pop, self._bits[slot], self._turns[slot]
+        new = last = first = 0
+        for block, mark in zip(blocks, marks, strict=False):
+            state = pop(block, 0)
+            if state:
+                states[block] = state & _NOT_TURN | turn | mark
+            else:
+                if mark != last:  # equal states are one object
+                    last, first = mark, mark | turn
+                states[block] = first
+                shard = shards[block & LAST]
+                if (held := shard.setdefault(block, bit)) is not bit:
+                    shard[block] = held | bit
+                new += 1
+        if new:
+            self._grown(slot, new, self._capacities.get(slot) or self._capacity(slot))
+
+    def withdraw(self, server: int, blocks: Iterable[int], mark: int) -> None:
+        """A picker takes back what it has announced. Blocks stay that others have announced, and those behind which
+        this picker stands, which it then announces."""
+        slot = self._servers.get(server)
+        if slot is not None:
+            self._unmark(slot, blocks, mark, 0)
+
+    def convert(self, mark: int, into: int, done: Callable[[], None]) -> None:
+        """Replace a mark, which nobody uses any more, by another one or none (0), little by little; then `done`."""
+        self._conversions.append((self._converted(mark, into), done))
+
+    def servers(self) -> list[int]:
+        """The layout's servers of which blocks are known."""
+        return [server for server in self._servers if server not in self._unknown]
+
+    def states(self, server: int) -> tuple[list[int], list[int]]:
+        """(blocks that a server holds, the oldest first; their states, whose marks `marks_of` takes out)."""
+        slot = self._servers.get(server)
+        return ([], []) if slot is None else (list(self._blocks[slot]), list(self._blocks[slot].values()))
+
+    def sweep(self, budget: int = RETIRED_SWEEP) -> None:
+        """Remove up to `budget` blocks of endpoints that have gone, and go on with conversions; called from time to
+        time."""
+        self._capacities.clear()
+        for server in list(self._unknown):
+            self._unknown[server] -= 1
+            if not self._unknown[server]:
+                del self._unknown[server]
+                self._retired.append(self._servers.pop(server))
+        while self._retired and budget > 0:
+            slot = self._retired[-1]
+            blocks = self._blocks[slot]
+            bit = 1 << slot
+            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
+            self._holders.drop(gone, bit)
+            budget -= len(gone)
+            if not blocks:
+                self._free.append(self._retired.pop())
+        left = CONVERTED_SWEEP
+        while self._conversions and left > 0:
+            steps, done = self._conversions[0]
+            seen = next(steps, None)
+            if seen is None:
+                del self._conversions[0]
+                done()
+            else:
+                left -= seen
+
+    @property
+    def held(self) -> int:
+        """Blocks of all endpoints together; one that two of them hold counts twice."""
+        return sum(len(self._blocks[slot]) for slot in self._slots.values())
+
+    def blocks_of(self, endpoint_id: str) -> int:
+        """How many blocks the endpoint is thought to hold."""
+        slot = self._slots.get(endpoint_id)
+        return 0 if slot is None else len(self._blocks[slot])
+
+    def __len__(self) -> int:
+        return len(self._holders)
+
+    def _slot(self, endpoint_id: str) -> int | None:
+        slot = self._slots.get(endpoint_id)
+        if slot is None:
+            row = self._layout.index.get(endpoint_id)
+            if row is None:
+                return None  # it has gone since the pick
+            slot = self._new_slot(server_hash(self._layout.endpoints[row]))
+            self._place(slot, endpoint_id, row)
+        return slot
+
+    def _slot_of(self, server: int) -> int | None:
+        """The slot of a server, which the layout may not have yet; None if there are too many of those."""
+        slot = self._servers.get(server)
+        if slot is None:
+            if server in self._ids:
+                return self._slot(self._ids[server])
+            if len(self._unknown) >= MOST_UNKNOWN:
+                return None
+            slot = self._new_slot(server)
+            self._unknown[server] = UNKNOWN_SWEEPS
+        return slot
+
+    def _capacity(self, slot: int) -> int:
+        unknown = self._server_of_slot[slot] in self._unknown
+        capacity = UNKNOWN_BLOCKS if unknown else max(self.capacity_of(self._row_of_slot[slot]), 1)
+        self._capacities[slot] = capacity
+        return capacity
+
+    def _new_slot(self, server: int) -> int:
+        if self._free:
+            slot = self._free.pop()
+        else:
+            slot = len(self._blocks)
+            self._blocks.append({})
+            self._bits.append(1 << slot)
+            for column in (self._server_of_slot, self._turns, self._replaced, self._row_of_slot):
+                column.append(0)
+        self._turns[slot] = self._replaced[slot] = 0
+        self._server_of_slot[slot] = server
+        self._servers[server] = slot
+        return slot
+
+    def _place(self, slot: int, endpoint_id: str, row: int) -> None:
+        """The slot is that of an endpoint in this row of the layout."""
+        self._slots[endpoint_id] = slot
+        self._row_of_slot[slot] = row
+        self._rows = None
+        self._live |= 1 << slot
+
+    def _grown(self, slot: int, count: int, capacity: int) -> None:
+        """So many blocks are new: those are forgotten that are too many, and the next turn may begin."""
+        blocks = self._blocks[slot]
+        capacity = min(capacity, self._part)
+        self._replaced[slot] += count
+        if self._replaced[slot] * TURNS > capacity:
+            self._replaced[slot] = 0
+            self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN
+        if len(blocks) > capacity:
+            # found in one go: looking for a dict's first key again and again costs more each time
+            oldest = list(islice(blocks, len(blocks) - capacity))
+            for block in oldest:
+                del blocks[block]
+            self._holders.drop(oldest, 1 << slot)
+
+    def _unmark(self, slot: int, blocks: Iterable[int], mark: int, into: int) -> None:
+        """Replace a mark of these blocks by another one or none."""
+        states = self._blocks[slot]
+        gone: list[int] = []
+        told: list[int] = []
+        for block in blocks:
+            state = states.get(block, 0)
+            if not state & mark:
+                continue
+            state = state ^ mark | into
+            if not state >> _MARKS_AT:
+                if not state & _OWN:
+                    del states[block]
+                    gone.append(block)
+                    continue
+                state |= ANNOUNCED
+                told.append(block)
+            states[block] = state
+        self._holders.drop(gone, 1 << slot)
+        if told and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], False, told))
+
+    def _converted(self, mark: int, into: int) -> Iterator[int]:
+        """Replace a mark everywhere, in steps; how many blocks each step has looked at."""
+        for server in list(self._servers):
+            blocks, _ = self.states(server)
+            for start in range(0, len(blocks), CONVERSION_STEP):
+                step, slot = blocks[start : start + CONVERSION_STEP], self._servers.get(server)
+                if slot is not None:
+                    self._unmark(slot, step, mark, into)
+                yield len(step)
+
+    def _fill(self, counts: Floats, bits: int, depth: int) -> None:
+        """Put the depth where the slots whose bits are set have their rows."""
+        if bits.bit_count() <= FEW:
+            while bits:
+                low = bits & -bits
+                counts[self._row_of_slot[low.bit_length() - 1]] = depth
+                bits ^= low
+        else:
+            packed = np.frombuffer(bits.to_bytes((bits.bit_length() + 7) // 8, "little"), np.uint8)
+            slots = np.flatnonzero(np.unpackbits(packed, bitorder="little"))
+            if self._rows is None:
+                self._rows = np.array(self._row_of_slot, np.intp)
+            counts[self._rows[slots]] = depth
+
+    def __repr__(self) -> str:
+        return f"<LruPrefixIndex {len(self._holders)} blocks, {len(self._slots)} endpoints>"

@@ -1,0 +1,307 @@
+"""What other pickers announce of their prefix placements, in the order in which they said it.
+
+A picker's run is an *origin*. Its batches are applied in their order, each once. So at every reader, the blocks with
+the origin's mark are those that stand on its word, but for blocks that the reader has forgotten for their age. Batches
+of different origins concern different marks, so their order doesn't matter. What is missing is asked for: the batches,
+or a dump. A dump names the batches that it includes at least, and what comes meanwhile is held and applied after it:
+the last word on each block is the same as if all had come in order.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice, repeat
+
+from services.picker.state.lru_prefix_index import FORMER, MARKS, LruPrefixIndex
+from shared.bus.columns import unpack_counts, unpack_hashes
+from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
+
+OVERTAKEN = 0.05
+"""Seconds for which a missing batch may only be late."""
+AGAIN = 1.0
+"""Seconds after which what is still missing is asked for again."""
+ATTEMPTS = 3
+"""How often it is asked for. If nobody answers, it is done without."""
+LISTENING = 10.0
+"""Seconds after an origin's last message for which it may be listening."""
+FORGOTTEN = 300.0
+"""Seconds after an origin's last message from which on it takes nothing back."""
+MOST_ORIGINS = 1000
+"""Beyond it, further ones are ignored until others are forgotten."""
+MOST_HELD = 32 * 2**20
+"""Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
+BATCH = 500
+"""Bytes that a held batch counts as in addition."""
+AHEAD = 1000
+"""Batches by which a held one may be ahead of what its origin says is its last."""
+
+
+class Origin:
+    """One run of a picker, as far as it is known here."""
+
+    __slots__ = ("applied", "ask_at", "asked", "heard", "held", "id", "latest", "mark", "restoring", "run")
+
+    def __init__(self, id: str, run: int, heard: float) -> None:
+        self.id, self.run, self.heard = id, run, heard
+        self.mark = 0
+        """0 until it has announced anything."""
+        self.applied = self.latest = 0
+        """The numbers of the last batch that is applied, and of the last one that there is."""
+        self.held: dict[int, PrefixBatch] = {}
+        self.restoring = False
+        """Its part of a dump is coming."""
+        self.asked = 0
+        self.ask_at = 0.0
+        """When to ask for what is missing; 0 while nothing is."""
+
+    def __repr__(self) -> str:
+        return f"<Origin {self.id!r} {self.applied} of {self.latest}, {len(self.held)} held>"
+
+
+class PrefixPeers:
+    """All origins but this picker's own. `joining` until what was placed before is here, or there is nothing: all
+    batches are held meanwhile."""
+
+    def __init__(self, index: LruPrefixIndex) -> None:
+        self.joining = True
+        self.batches = self.blocks = self.gaps = self.dumps = 0
+        """Counts: what was applied, and how often something was missing or restored."""
+        self._index = index
+        self._origins: dict[tuple[str, int], Origin] = {}
+        self._free = [mark for mark in reversed(MARKS) if mark > FORMER]
+        self._former: set[int] = set()
+        """Marks that `FORMER` is replacing."""
+        self._held = 0
+
+    def hear(self, batch: PrefixBatch, now: float) -> None:
+        """A batch has come, be it late, twice or in another order."""
+        origin = self.origin(batch.sender, batch.run, now)
+        if origin is None:
+            return
+        origin.heard = now
+        origin.latest = max(origin.latest, batch.sequence)
+        if not batch.servers or batch.sequence <= origin.applied or batch.sequence in origin.held:
+            return
+        if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
+            size = BATCH + len(batch.blocks)
+            if self._held + size <= MOST_HELD:
+                self._held += size
+                origin.held[batch.sequence] = batch
+            return
+        self._apply(origin, batch)
+        self.go_on(origin)
+
+    def missing(self, now: float) -> list[Origin]:
+        """The origins to be asked for batches at this moment. Called from time to time."""
+        found: list[Origin] = []
+        if self.joining:
+            return found
+        for origin in list(self._origins.values()):
+            if origin.applied + 1 in origin.held and not origin.restoring:
+                self.go_on(origin)
+            if origin.latest <= origin.applied or origin.restoring or origin.applied + 1 in origin.held:
+                origin.ask_at, origin.asked = 0.0, 0
+            elif not origin.ask_at:
+                origin.ask_at = now + OVERTAKEN
+            elif now >= origin.ask_at:
+                origin.ask_at = now + AGAIN
+                origin.asked += 1
+                if origin.asked == 1:
+                    self.gaps += 1
+                if origin.asked > ATTEMPTS:
+                    self.do_without(origin)
+                else:
+                    found.append(origin)
+        return found
+
+    def answered(self, origin: Origin, sequence: int) -> None:
+        """The origin has said that this is the number of its last batch, and has given what was missing up to it."""
+        for number in [number for number in origin.held if number > sequence + AHEAD]:
+            self._release(origin, number)
+        origin.latest = max(sequence, origin.applied, *origin.held, 0)
+
+    def complete(self) -> None:
+        """There is nothing to wait for: what is held is applied, and what is missing then is asked for."""
+        self.joining = False
+        for origin in self._origins.values():
+            self.go_on(origin)
+
+    def listening(self, now: float) -> int:
+        """How many peers hear what is announced."""
+        return len({origin.id for origin in self._origins.values() if now - origin.heard < LISTENING})
+
+    def expire(self, now: float) -> None:
+        """Forget origins that have been silent for long. Their blocks stay."""
+        for origin in list(self._origins.values()):
+            if now - origin.heard > FORGOTTEN and not origin.restoring:
+                self.do_without(origin)
+
+    def table(self, id: str, run: int, sequence: int) -> tuple[list[PrefixOrigin], int]:
+        """(the origins behind the marks, of which this picker's own is the first; the bits of the marks in use)."""
+        nobody = PrefixOrigin(id="", run=0, sequence=0)
+        marked = {
+            origin.mark: PrefixOrigin(id=origin.id, run=origin.run, sequence=origin.applied)
+            for origin in self._origins.values()
+            if origin.mark > FORMER
+        }
+        found = [PrefixOrigin(id=id, run=run, sequence=sequence), *(marked.get(mark, nobody) for mark in MARKS[1:])]
+        while found[-1] is nobody:
+            found.pop()
+        used = {*MARKS[:2], *marked, *self._former}
+        return found, sum(1 << bit for bit, mark in enumerate(MARKS) if mark in used)
+
+    def state(self) -> dict[str, object]:
+        """For `/debug/state`."""
+        return {
+            "complete": not self.joining,
+            "origins": [
+                {"id": origin.id, "run": origin.run, "applied": origin.applied, "latest": origin.latest}
+                for origin in self._origins.values()
+            ],
+        }
+
+    def origin(self, id: str, run: int, now: float) -> Origin | None:
+        """The origin, which may be new; None if there are too many."""
+        origin = self._origins.get((id, run))
+        if origin is None and len(self._origins) < MOST_ORIGINS:
+            origin = self._origins[id, run] = Origin(id, run, now)
+        return origin
+
+    def mark_of(self, origin: Origin) -> int:
+        """The origin's mark, which it gets now if it has none."""
+        if not origin.mark:
+            origin.mark = self.claim()
+        return origin.mark
+
+    def claim(self) -> int:
+        """A mark that nobody else has; `FORMER` if there is none."""
+        return self._free.pop() if self._free else FORMER
+
+    def retire(self, mark: int, into: int) -> None:
+        """The mark is nobody's any more: another one replaces it, or none (0), and later it is free."""
+        if mark > FORMER:
+            if into:
+                self._former.add(mark)
+            self._index.convert(mark, into, partial(self._freed, mark))
+
+    def _freed(self, mark: int) -> None:
+        self._former.discard(mark)
+        self._free.insert(0, mark)
+
+    def _apply(self, origin: Origin, batch: PrefixBatch) -> None:
+        mark = self.mark_of(origin)
+        for (server, blocks), withdrawn in zip(_rows(batch), batch.withdrawn, strict=True):
+            if not withdrawn:
+                self._index.hold(server, blocks, repeat(mark))
+            elif mark != FORMER:  # others have it, too
+                self._index.withdraw(server, blocks, mark)
+        origin.applied = batch.sequence
+        self.batches += 1
+        self.blocks += len(batch.blocks) // 8
+
+    def go_on(self, origin: Origin) -> None:
+        """Apply what is held and follows, some milliseconds' work of it; the rest later."""
+        for number in [number for number in origin.held if number <= origin.applied]:
+            self._release(origin, number)
+        until = self.blocks + MAX_BLOCKS
+        while origin.applied + 1 in origin.held and self.blocks < until:
+            self._apply(origin, self._release(origin, origin.applied + 1))
+
+    def do_without(self, origin: Origin) -> None:
+        """Forget an origin, but not its blocks. Should it be heard again, it is a new one."""
+        for number in list(origin.held):
+            self._release(origin, number)
+        self.retire(origin.mark, FORMER)
+        self._origins.pop((origin.id, origin.run), None)
+
+    def _release(self, origin: Origin, number: int) -> PrefixBatch:
+        batch = origin.held.pop(number)
+        self._held -= BATCH + len(batch.blocks)
+        return batch
+
+    def __repr__(self) -> str:
+        return f"<PrefixPeers {', '.join(map(repr, self._origins.values())) or 'none'}>"
+
+
+class Restore:
+    """The pieces of a dump on their way into the index: of all origins, or of one that is given."""
+
+    def __init__(self, peers: PrefixPeers, index: LruPrefixIndex, id: str, now: float, origin: Origin | None) -> None:
+        """`id` is this picker's."""
+        self._peers, self._index, self._id, self._now = peers, index, id, now
+        self._origin = origin
+        self._mark = 0
+        self._numbers: list[tuple[Origin, int]] = []
+        self._marks: list[int] | None = None
+        self._translated: dict[int, int] = {}
+        if origin is not None:
+            origin.restoring = True
+            self._mark = peers.claim()
+
+    def take(self, piece: PrefixPiece) -> None:
+        """The next piece, of at most `MAX_BLOCKS` blocks."""
+        if self._marks is None:
+            self._marks = list(self._marks_of(piece))
+        translated = self._translated
+        marks = unpack_hashes(piece.marks).tolist()
+        for mark in set(marks) - translated.keys():
+            translated[mark] = self._mark_for(mark)
+        taken = map(translated.__getitem__, marks)
+        for server, blocks in _rows(piece):
+            self._index.hold(server, blocks, islice(taken, len(blocks)))
+
+    def finish(self, sequence: int) -> None:
+        """That was the last piece; `sequence` is the last batch of its sender."""
+        self._peers.dumps += 1
+        for restored, number in self._numbers:
+            restored.applied = max(restored.applied, number)
+        origin = self._origin
+        if origin is None:
+            self._peers.complete()
+        else:
+            self._peers.retire(origin.mark, 0)
+            origin.mark, origin.restoring = self._mark, False
+            self._peers.go_on(origin)
+            self._peers.answered(origin, sequence)
+
+    def abandon(self) -> None:
+        """No more pieces come."""
+        if self._origin is not None:
+            self._peers.retire(self._mark, 0)
+            self._origin.restoring = False
+
+    def _marks_of(self, piece: PrefixPiece) -> Iterator[int]:
+        """The marks here of the origins of a dump."""
+        if self._origin is not None:
+            self._numbers = [(self._origin, sent.sequence) for sent in piece.origins[:1]]
+            yield self._mark
+            return
+        for sent in piece.origins:
+            known = sent.id and sent.id != self._id
+            origin = self._peers.origin(sent.id, sent.run, self._now) if known else None
+            if origin is None:
+                yield FORMER
+            else:
+                self._numbers.append((origin, sent.sequence))
+                yield self._peers.mark_of(origin)
+
+    def _mark_for(self, sent: int) -> int:
+        assert self._marks is not None
+        mark = 0
+        for bit, here in enumerate(self._marks):
+            if sent >> bit & 1:
+                mark |= here
+        return mark or FORMER
+
+    def __repr__(self) -> str:
+        return f"<Restore of {self._origin or 'all'}>"
+
+
+def _rows(message: PrefixBatch | PrefixPiece) -> Iterator[tuple[int, list[int]]]:
+    """(server, its blocks) of each row."""
+    blocks = unpack_hashes(message.blocks).tolist()
+    at = 0
+    for server, count in zip(
+        unpack_hashes(message.servers).tolist(), unpack_counts(message.counts).tolist(), strict=True
+    ):
+        yield server, blocks[at : at + count]
+        at += count

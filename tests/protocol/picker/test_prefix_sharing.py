@@ -1,0 +1,165 @@
+"""Pickers on one nats-server share where they placed prompts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from services.picker.app import PickerService
+from services.picker.request_stream import RequestStream
+from shared.bus.codec import encode
+from shared.bus.connection import Bus
+from shared.bus.messages import PrefixBatch
+from shared.bus.subjects import Subjects
+from tests.in_process import picker, serving
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import POOL, Owner, endpoint
+from tests.unit.services.picker.extproc.proxy import LEAN, body, headers, response_headers
+from tests.waiting import eventually
+
+CHAT = [(":method", "POST"), (":path", "/v1/completions")]
+NAMES = [f"default/{name}" for name in "abcd"]
+PROMPT = "x" * 1000
+BLOCKS = 4
+
+
+def ask(service: PickerService, prompt: str) -> RequestStream:
+    """A request that has been routed."""
+    stream = RequestStream(service.handler)
+    for message in (headers(CHAT, modes=LEAN), body(f'{{"model":"m","prompt":"{prompt}"}}'.encode(), end=True)):
+        list(stream.receive(message.SerializeToString()))
+    return stream
+
+
+def answered(stream: RequestStream, status: int, served: str = "") -> None:
+    """The response begins, and names who serves."""
+    list(stream.receive(response_headers(status, served=served).SerializeToString()))
+
+
+def held(service: PickerService) -> dict[str, int]:
+    """Blocks that each endpoint is thought to hold."""
+    blocks = {name: service.view.prefixes.blocks_of(name) for name in NAMES}
+    return {name: count for name, count in blocks.items() if count}
+
+
+def chosen(service: PickerService) -> str:
+    """The endpoint that got the last request."""
+    (decision,) = service.ring.newest(1)
+    assert decision.picked, decision
+    return decision.layout.endpoints[decision.picked[0]].id
+
+
+def counted(service: PickerService, name: str) -> float:
+    return service.registry.get_sample_value(f"pointsman_picker_prefix_{name}") or 0.0
+
+
+async def started(stack: AsyncExitStack, url: str, id: str, **settings: Any) -> PickerService:
+    service = picker(url, id=id, **settings)
+    await stack.enter_async_context(serving(service))
+    await eventually(lambda: service.readiness.ready, service.readiness.reasons)
+    return service
+
+
+@pytest.fixture
+async def pool(nats: NatsServer, owner: Owner) -> AsyncIterator[AsyncExitStack]:
+    await owner.publish([endpoint(name, 8000 + at) for at, name in enumerate("abcd")])
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+async def test_a_prompt_that_one_of_four_placed_is_found_by_the_others(nats: NatsServer, pool: AsyncExitStack) -> None:
+    first, *others = [await started(pool, nats.url, f"p{number}") for number in range(4)]
+    ask(first, PROMPT)
+    where = chosen(first)
+    await eventually(lambda: all(held(other) == {where: BLOCKS} for other in others), "the placement")
+    for other in others:
+        ask(other, PROMPT)
+        assert chosen(other) == where
+    everybody = (first, *others)
+    await eventually(lambda: [counted(service, "peers") for service in everybody] == [3.0] * 4, "all heartbeats")
+
+
+@pytest.mark.parametrize(("status", "served", "moved"), [(500, "", {}), (200, "127.0.0.1:8003", {"default/d": BLOCKS})])
+async def test_a_placement_is_withdrawn_or_moved_everywhere(
+    nats: NatsServer, pool: AsyncExitStack, status: int, served: str, moved: dict[str, int]
+) -> None:
+    first, second = [await started(pool, nats.url, name) for name in ("p1", "p2")]
+    stream = ask(first, PROMPT)
+    if chosen(first) == "default/d":
+        served, moved = served.replace("8003", "8000"), dict.fromkeys(["default/a"] * len(moved), BLOCKS)
+    await eventually(lambda: held(second) == {chosen(first): BLOCKS}, "the speculative placement")
+    answered(stream, status, served)
+    await eventually(lambda: held(first) == held(second) == moved, lambda: (held(first), held(second)))
+
+
+async def test_a_picker_that_starts_late_is_ready_with_all_placements(nats: NatsServer, pool: AsyncExitStack) -> None:
+    first = await started(pool, nats.url, "p1")
+    for number in range(200):
+        ask(first, f"{number} " * 500)
+    second = await started(pool, nats.url, "p2", prefix_wait=3600.0)
+    assert held(second) == held(first)
+    assert (counted(first, "dumps_total"), counted(second, "dumps_total")) == (0, 1)
+
+
+async def test_what_was_missed_while_nats_was_away_comes_afterwards(nats: NatsServer, pool: AsyncExitStack) -> None:
+    first, second = [await started(pool, nats.url, name) for name in ("p1", "p2")]
+    await eventually(lambda: counted(first, "peers") == counted(second, "peers") == 1, "each other")
+    dumps = counted(second, "dumps_total")
+    nats.kill()
+    await eventually(lambda: not first.bus.connected, "the end of the connection")
+    for number in range(20):
+        ask(first, f"{number} " * 500)
+        ask(second, f"other {number} " * 500)
+        await asyncio.sleep(0.03)
+    await nats.start()
+    await eventually(lambda: held(first) == held(second), lambda: (held(first), held(second)))
+    assert counted(first, "gaps_total") + counted(second, "gaps_total") > 0
+    told = counted(first, "dumps_total"), counted(second, "dumps_total")
+    assert told == (0, dumps), "the batches themselves are repeated"
+
+
+async def test_a_picker_that_hashes_differently_is_ignored_and_told(nats: NatsServer, pool: AsyncExitStack) -> None:
+    service = await started(pool, nats.url, "p1")
+    async with Bus(nats.url, name="stranger") as stranger:
+        await stranger.wait_connected(5.0)
+        batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="9: of another kind")
+        await stranger.publish(Subjects().prefix_batch(POOL, "p2"), encode(batch))
+        await eventually(lambda: counted(service, "incompatible_batches_total") == 1, "the batch")
+    assert "'p2': it hashes prompts as '9: of another kind'" in service.readiness.notes()["prefixes"]
+    assert counted(service, "peers") == 0
+
+
+async def test_a_picker_waits_no_longer_than_it_is_told_for_one_that_doesnt_answer(
+    nats: NatsServer, pool: AsyncExitStack
+) -> None:
+    async with Bus(nats.url, name="hangs") as hanging:
+        await hanging.wait_connected(5.0)
+        await hanging.subscribe(Subjects().prefix_peers(POOL), lambda _: None)
+        await hanging.subscribe(Subjects().prefix_dump(POOL, "p0"), lambda _: None)
+        service = picker(nats.url, id="p1", prefix_wait=0.5)
+        async with serving(service):
+            reasons: set[str] = set()
+
+            def ready() -> bool:
+                reasons.update(service.readiness.reasons())
+                return service.readiness.ready
+
+            await eventually(ready, service.readiness.reasons)
+            assert "prefixes" in reasons
+
+
+async def test_nothing_is_shared_where_that_is_switched_off_or_nothing_is_hashed(
+    nats: NatsServer, pool: AsyncExitStack
+) -> None:
+    first = await started(pool, nats.url, "p1")
+    second = await started(pool, nats.url, "p2", share_prefixes=False)
+    async with Bus(nats.url, name="listener") as listener:
+        heard: list[str] = []
+        await listener.subscribe(Subjects().prefix_batches(POOL), lambda message: heard.append(message.subject))
+        ask(second, PROMPT)
+        await eventually(lambda: len(heard) >= 3, "heartbeats")
+    assert set(heard) == {Subjects().prefix_batch(POOL, "p1")}
+    assert held(second)
+    assert not held(first)

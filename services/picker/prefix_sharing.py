@@ -140,13 +140,14 @@ class PrefixSharing:
 
     async def run(self) -> None:
         """Announce and catch up until cancelled."""
-        while True:
-            await asyncio.sleep(self._options.interval)
-            now = self._clock()
-            if self._hashing:
-                await self._announce(now)
-                for origin in self.peers.missing(now):
-                    await self._catch_up(origin)
+        async with asyncio.TaskGroup() as catching_up:
+            while True:
+                await asyncio.sleep(self._options.interval)
+                now = self._clock()
+                if self._hashing:
+                    await self._announce(now)
+                    for origin in self.peers.missing(now):
+                        catching_up.create_task(self._catch_up(origin))
 
     async def _announce(self, now: float) -> None:
         changes = self._index.changes
@@ -154,12 +155,12 @@ class PrefixSharing:
             self._index.changes = []
             if now - self._asked_at >= LISTENING and not self.peers.listening(now):
                 self._mine.skip()
-                return
-            for part in parts(changes):
-                payload = encode(self._batch(part))
-                self._mine.sent(payload)
-                await self._publish(payload)
-        elif now - self._published_at >= INTERVAL:
+            else:
+                for part in parts(changes):
+                    payload = encode(self._batch(part))
+                    self._mine.sent(payload)
+                    await self._publish(payload)
+        if now - self._published_at >= INTERVAL:
             self.peers.expire(now)
             await self._publish(encode(self._batch()))
 

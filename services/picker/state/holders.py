@@ -48,11 +48,9 @@ class Holders:
         shards = self.shards
         for block in blocks:
             shard = shards[block & LAST]
-            left = shard[block] ^ bit
-            if left:
-                shard[block] = left
-            else:
-                del shard[block]
+            held = shard.pop(block)
+            if held != bit:
+                shard[block] = held ^ bit
 
     def __len__(self) -> int:
         return sum(map(len, self.shards))

@@ -40,9 +40,9 @@ UNKNOWN_SWEEPS = 40
 _OWN = (1 << 32) - 1
 _TURN_AT = 32
 _TURN = 0xFF << _TURN_AT
-_NOT_TURN = ~_TURN
 _MARKS_AT = 40
 MOST_MARKS = 64
+_NOT_TURN = (1 << _MARKS_AT + MOST_MARKS) - 1 ^ _TURN
 MARKS = tuple(1 << (_MARKS_AT + bit) for bit in range(MOST_MARKS))
 """One for each picker that announces blocks."""
 ANNOUNCED, FORMER = MARKS[:2]
@@ -142,6 +142,7 @@ class LruPrefixIndex(PrefixIndex):
         blocks, shards = self._blocks[slot], self._holders.shards
         pop, bit, turn = blocks.pop, self._bits[slot], self._turns[slot]
         first = ANNOUNCED | turn | 1
+        in_turn, not_turn, announced = _TURN, _NOT_TURN, ANNOUNCED | turn
         new: list[int] = []
         told: list[int] = []
         rest = reversed(hashes)
@@ -153,8 +154,8 @@ class LruPrefixIndex(PrefixIndex):
                 if (held := shard.setdefault(block, bit)) is not bit:
                     shard[block] = held | bit
                 new.append(block)
-            elif state & _TURN != turn:
-                blocks[block] = (state & _NOT_TURN | turn | ANNOUNCED) + 1
+            elif state & in_turn != turn:
+                blocks[block] = (state & not_turn | announced) + 1
                 told.append(block)
             else:
                 blocks[block] = state + 1

@@ -17,8 +17,8 @@ from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPie
 
 OVERTAKEN = 0.05
 """Seconds for which a missing batch may only be late."""
-AGAIN = 1.0
-"""Seconds after which what is still missing is asked for again."""
+AGAIN = 1.5
+"""Seconds after which what is still missing is asked for again; then nobody answers any more."""
 ATTEMPTS = 3
 """How often it is asked for. If nobody answers, it is done without."""
 LISTENING = 10.0

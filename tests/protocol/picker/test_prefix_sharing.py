@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from itertools import count
 from typing import Any
 
 import pytest
 
+from services.picker import prefix_sharing
 from services.picker.app import PickerService
 from services.picker.request_stream import RequestStream
+from services.picker.state import prefix_peers
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.messages import PrefixBatch
@@ -118,6 +121,40 @@ async def test_what_was_missed_while_nats_was_away_comes_afterwards(nats: NatsSe
     assert counted(first, "gaps_total") + counted(second, "gaps_total") > 0
     told = counted(first, "dumps_total"), counted(second, "dumps_total")
     assert told == (0, dumps), "the batches themselves are repeated"
+
+
+async def test_pickers_that_had_no_peer_for_long_find_each_other_while_they_are_busy(
+    nats: NatsServer, pool: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (prefix_sharing, prefix_peers):
+        monkeypatch.setattr(module, "LISTENING", 1.0)
+    first, second = [await started(pool, nats.url, name) for name in ("p1", "p2")]
+    both, numbers = (first, second), count()
+
+    async def meet(known: float) -> bool:
+        """Both always have something to tell, until they know so many peers."""
+        for service in both:
+            ask(service, f"{next(numbers)} " * 500)
+        await asyncio.sleep(0.01)
+        return all(counted(service, "peers") == known for service in both)
+
+    await eventually(lambda: meet(1), "each other")
+    nats.kill()
+    await eventually(lambda: meet(0), "nobody")
+    await nats.start()
+    await eventually(lambda: meet(1), "each other again")
+    await eventually(lambda: held(first) == held(second), lambda: (held(first), held(second)))
+    assert counted(first, "dumps_total") > 0, "what nobody listened to comes in dumps"
+
+
+async def test_a_picker_cant_speak_for_another(nats: NatsServer, pool: AsyncExitStack) -> None:
+    service = await started(pool, nats.url, "p1")
+    async with Bus(nats.url, name="stranger") as stranger:
+        await stranger.wait_connected(5.0)
+        batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="1: whatever")
+        await stranger.publish(Subjects().prefix_batch(POOL, "p3"), encode(batch))
+        await eventually(lambda: "it says that it is from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
+    assert counted(service, "peers") == 0
 
 
 async def test_a_picker_that_hashes_differently_is_ignored_and_told(nats: NatsServer, pool: AsyncExitStack) -> None:

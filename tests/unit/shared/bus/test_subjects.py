@@ -84,6 +84,8 @@ def every_name(subjects: Subjects) -> set[str]:
         *(subjects.fact("default_p.pool"), subjects.republished("default_p.pool")),
         *(subjects.frame(one, "c", 0), subjects.frames(one), subjects.load(one, "a"), subjects.loads(one)),
         *(subjects.lease("watcher"), subjects.lease_released("watcher")),
+        *(subjects.prefix_batch(one, "a"), subjects.prefix_batches(one), subjects.prefix_dump(one, "a")),
+        subjects.prefix_peers(one),
         *(subjects.member(one, other, "a"), subjects.members(one, other)),
         *(subjects.candidate("watcher", "w1"), subjects.candidates("watcher")),
     }

@@ -7,7 +7,7 @@ candidates are selected before admission, so an empty pool answers every request
 hint count, also for requests without a body.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -76,6 +76,7 @@ class AdmissionResult(Struct, frozen=True):
     roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
     stages: str = ""
+    skipped_stages: Mapping[str, str] = {}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -162,6 +163,7 @@ class Director:
             tokens=result.tokens,
             roles=result.roles,
             stages=result.stages,
+            skipped_stages=result.skipped_stages,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
@@ -216,7 +218,7 @@ class Director:
         for wanted in plan.roles.values():
             if wanted.reads_prompt:
                 placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
-        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages)
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages, plan.skipped)
 
     def _stages_among(self, cycle: Cycle) -> Stages:
         """The stages of the candidates."""
@@ -239,8 +241,8 @@ class Director:
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
-        if not model and not request.content.takes_model:
-            return "", ""
+        if not request.content.takes_model:
+            return model, ""
         found = view.rewrites.target(model, request.id)
         if found is not None:
             rewrite, target = found

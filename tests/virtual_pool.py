@@ -105,6 +105,12 @@ class VirtualPool:
         self._outputs(server)
         return served
 
+    def ask_now(self, prompt: str, output: int) -> Served:
+        """As `ask`, for a request that can't be refused."""
+        served = self.ask(prompt, output)
+        assert served is not None
+        return served
+
     def run(self, arrivals: Iterable[Arrival] = (), until: float = float("inf")) -> None:
         """Go on until all these requests are served, or until then. Arrivals are in order."""
         coming = iter(arrivals)

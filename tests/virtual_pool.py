@@ -19,7 +19,7 @@ from services.simulator.engine import SECOND, Engine
 from services.simulator.sequence import EngineRequest
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import BYTES_PER_TOKEN, Prompt, answer_bytes
-from shared.attributes import KV_CACHE_USAGE, REACHABLE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
+from shared.attributes import KV_CACHE_USAGE, REACHABLE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.messages import Frame
 from shared.config import load
@@ -141,7 +141,7 @@ class VirtualPool:
         for server, engine in enumerate(self.engines):
             self._outputs(server)
             states.append(engine.state())
-        columns = {
+        columns: dict[AttributeKey[float], list[float]] = {
             WAITING_QUEUE_SIZE: [state.waiting for state in states],
             RUNNING_REQUESTS_SIZE: [state.running for state in states],
             KV_CACHE_USAGE: [state.kv_usage for state in states],
@@ -191,4 +191,3 @@ def poisson(
     random, at = np.random.default_rng(seed), 0.0
     while (at := at + float(random.exponential(1.0 / max(rate(at), 1e-9)))) < seconds:
         yield Arrival(at, prompt(), output)
-

@@ -44,7 +44,9 @@ class _PickerHistory:
     """A picker's counters, and its decision times at each reading of the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
-        self.counters = Counters({DECISIONS: "status", SERVED: "by", PICKS: "endpoint", SKIPPED: "stage", SECONDS: "le"})
+        self.counters = Counters(
+            {DECISIONS: "status", SERVED: "by", PICKS: "endpoint", SKIPPED: "stage", SECONDS: "le"}
+        )
         self._readings: deque[tuple[float, Buckets]] = deque()
 
     def read(self, page: str, now: float) -> None:

@@ -1,7 +1,7 @@
 """`kv_transfer_params`, by which vLLM's servers hand over the KV blocks of a prompt.
 
-The prefill server is asked with `do_remote_decode` and says in its response where its blocks are. The decode server gets
-that with the request and fetches them. Here no block travels: the decode server takes its time and has them.
+The prefill server is asked with `do_remote_decode` and says in its response where its blocks are. The decode server
+gets that with the request and fetches them. Here no block travels: the decode server takes its time and has them.
 """
 
 import msgspec

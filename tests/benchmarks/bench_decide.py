@@ -73,7 +73,9 @@ def world(
     )
     view.apply_frame(frame, NOW, 0.0)
     metrics = PickerMetrics(CollectorRegistry(), view)
-    pipeline = build(load(configuration or WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin)
+    pipeline = build(
+        load(configuration or WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin
+    )
 
     def frame_comes() -> None:
         for key in values:

@@ -27,7 +27,7 @@ FULL_LAST = DEFAULT_DOCUMENT.replace(
 ).replace("plugins:\n", "plugins:\n- type: utilization-detector\n", 1)
 """Sticky among the servers that aren't full."""
 MEASURED = {**PROFILES, "sticky, full last": FULL_LAST}
-WORDS = "train track signal lever points cargo bridge depot".split()
+WORDS = ("train", "track", "signal", "lever", "points", "cargo", "bridge", "depot")
 WARM_UP = 0.25
 """Share of a run that doesn't count."""
 

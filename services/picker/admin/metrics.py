@@ -172,8 +172,13 @@ class PickerMetrics(Collector):
             by_label = [((str(value),), count) for value, count in counted.items()]
             yield from family(CounterMetricFamily, f"pointsman_picker_{name}", text, (label,), by_label)
         skipped = "Routed requests that had to do without a stage, such as prefill: no endpoint, or down"
-        name, labels = "pointsman_picker_skipped_stages", ("stage", "reason")
-        yield from family(CounterMetricFamily, name, skipped, labels, list(self.skipped_stages.items()))
+        yield from family(
+            CounterMetricFamily,
+            "pointsman_picker_skipped_stages",
+            skipped,
+            ("stage", "reason"),
+            list(self.skipped_stages.items()),
+        )
         decision = "Time from the end of a request's body to its answer"
         request = "Time from a request's headers to the end of its response"
         plugin = "Duration of a plugin's call"

@@ -4,7 +4,7 @@ Ids are the prompt itself, so its blocks are the very blocks of the server's cac
 different tenants apart there, as a cache salt does.
 """
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from msgspec import Raw, Struct
 
@@ -36,7 +36,7 @@ class _Generate(JsonBody):
     """A list has one for each prompt of the request."""
 
     def prompt_of(self) -> Prompt:
-        read: TextOrIds | None = self.input_ids or self.text
+        read = cast(TextOrIds | None, self.input_ids or self.text)
         if not read and given(self.input_embeds):
             return Prompt()
         if not read:

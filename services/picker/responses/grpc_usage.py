@@ -1,7 +1,7 @@
 """Reads the token usage in responses of vLLM's and Vertex AI's gRPC services, however a proxy cuts their messages.
 
-The messages pass unchanged. Every message of a stream of vLLM's has the usage so far, so only the last one is read: each
-complete answer, and the last piece of an answer without end. Vertex AI's carry JSON of the OpenAI API.
+The messages pass unchanged. Every message of a stream of vLLM's has the usage so far, so only the last one is read:
+each complete answer, and the last piece of an answer without end. Vertex AI's carry JSON of the OpenAI API.
 """
 
 from collections.abc import Callable, Mapping

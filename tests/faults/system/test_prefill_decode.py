@@ -35,7 +35,9 @@ DECIDED = "llm_d_epp_disagg_decision_total"
 def plan(directory: Path) -> StackPlan:
     profile = (ROOT / "docs" / "profiles" / "prefill-decode.yaml").read_text(encoding="utf-8")
     profile = profile.replace("- type: max-score-picker", FALLBACKS)
-    servers = [(name, "prefill", {}) for name in PREFILL] + [(name, "decode", {"sidecar": "true"}) for name in DECODE]
+    servers: list[tuple[str, str, dict[str, str]]] = [(name, "prefill", {}) for name in PREFILL] + [
+        (name, "decode", {"sidecar": "true"}) for name in DECODE
+    ]
     return StackPlan(
         simulators=tuple(
             SimulatorPlan(name=name, labels={ROLE: role}, flags={"speed": 20, **flags}) for name, role, flags in servers

@@ -147,9 +147,7 @@ async def test_a_client_that_leaves_ends_the_prefill(
     prefill: Simulator, decode: Simulator, client: httpx.AsyncClient
 ) -> None:
     prefill.server.set_fault("inference", Hang())
-    asking = asyncio.create_task(
-        client.post("/v1/completions", json=BODIES["/v1/completions"], headers=at(prefill))
-    )
+    asking = asyncio.create_task(client.post("/v1/completions", json=BODIES["/v1/completions"], headers=at(prefill)))
     await eventually(lambda: prefill.server.counts.requests == 1)
     asking.cancel()
     await eventually(lambda: prefill.server.counts.aborted == 1 and decode.server.counts.aborted == 1)

@@ -3,8 +3,8 @@
     .venv/bin/python -m tests.benchmarks.bench_picker [--seconds 1] [--rounds 3] [--only "1 kB"] …
 
 It starts two pickers as they are installed (`pointsman picker`, docs/profiles/weighted-sum.yaml, metrics on), one with
-each transport, on one core. The clients, nats-server and this process, which publishes the facts and 20 frames a second of
-all endpoints, have the other. What counts is the CPU time that a picker's process takes for a conversation, with all
+each transport, on one core. The clients, nats-server and this process, which publishes the facts and 20 frames a second
+of all endpoints, have the other. What counts is the CPU time that a picker's process takes for a conversation, with all
 that it does beside; the best of rounds in which the transports take turns.
 
 Two clients ask, 16 conversations at a time on one connection. `turns` says what comes next when the last message has

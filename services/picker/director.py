@@ -241,7 +241,8 @@ class Director:
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
-        if not request.content.takes_model:
+        content = request.content
+        if content.model_fixed or not (model or content.takes_model):
             return model, ""
         found = view.rewrites.target(model, request.id)
         if found is not None:

@@ -58,7 +58,7 @@ class VertexAiParser(Parser):
             raise Unparsable(f"the {name} can't be read: {error}") from error
         if carried is None:
             raise Unparsable(f"the {name} has no http_body; it carries the request")
-        return replace(self._openai.parse(api, headers, carried), takes_model=False)
+        return replace(self._openai.parse(api, headers, carried), takes_model=False, model_fixed=True)
 
 
 def _data(message: memoryview) -> bytes | None:

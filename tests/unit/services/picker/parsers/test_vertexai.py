@@ -45,10 +45,10 @@ def parse(method: str, body: bytes) -> Content:
         (
             "ChatCompletions",
             {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "stream": True, "max_tokens": 5},
-            Content(api="chat", model="m", stream=True, prompt=b"user\nHello\n", output_limit=5),
+            Content(api="chat", model="m", model_fixed=True, stream=True, prompt=b"user\nHello\n", output_limit=5),
         ),
-        ("RawPredict", {"input": "Hello"}, Content(api="responses", prompt=b"user\nHello\n")),
-        ("StreamRawPredict", {"input": "Hello"}, Content(api="responses", prompt=b"user\nHello\n")),
+        ("RawPredict", {"input": "Hello"}, Content(api="responses", model_fixed=True, prompt=b"user\nHello\n")),
+        ("StreamRawPredict", {"input": "Hello"}, Content(api="responses", model_fixed=True, prompt=b"user\nHello\n")),
     ],
 )
 def test_the_json_in_a_message(method: str, data: Any, expected: Content) -> None:

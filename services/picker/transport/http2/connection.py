@@ -14,7 +14,7 @@ from services.picker.transport.calls import Methods, StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.allowance import Allowance
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
-from services.picker.transport.http2.frame_reader import FrameReader
+from services.picker.transport.http2.frame_reader import Frame, FrameReader
 from services.picker.transport.http2.frames import UINT32
 from services.picker.transport.http2.header_blocks import HeaderBlocks
 from services.picker.transport.http2.lifetime import Lifetime
@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 _PER_TURN = 64
 """Frames that are read before other connections have their turn."""
+_MESSAGES_PER_TURN = 256
+"""The same for messages, of which a frame may have thousands."""
 _STREAMS_PER_FRAME = 100
 """Streams that are changed at the cost of reading a frame."""
 
@@ -51,6 +53,8 @@ class Http2Connection:
         self._methods = methods
         self._wake = wake
         self._frames = FrameReader(options.max_frame_size)
+        self._rest: Frame | None = None
+        """The messages of the last frame that wait for the next turn, as a frame."""
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
@@ -89,23 +93,27 @@ class Http2Connection:
             return False
         if data:
             reader.feed(data)
-        streams.watched = True
+        streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
+        rest = self._taken_back()
         try:
             for _ in range(_PER_TURN):
-                frame = reader.read()
+                frame = rest or reader.read()
                 if frame is None:
                     return False
+                rest = None
                 kind, flags, stream_id, payload = frame
                 try:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
-                        if self._blocks.turn_over():
+                        if self._rest is not None or self._blocks.turn_over():
                             break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
-                        stream.receive_data(payload, len(payload))
+                        if unread := stream.receive_data(payload, len(payload)):
+                            self._put_back(stream_id, flags, payload[-unread:])
+                            break
                 except StreamFailed as failure:
                     self._reset(failure)
                 except ConnectionFailed:
@@ -117,7 +125,12 @@ class Http2Connection:
             return False
         finally:
             streams.watched = False
-        return reader.complete
+        return self.unfinished
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to do without further bytes."""
+        return self._rest is not None or self._frames.complete
 
     def tick(self, now: float) -> None:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second."""
@@ -164,6 +177,7 @@ class Http2Connection:
     def lost(self) -> None:
         """The connection is over."""
         self._frames.clear()
+        self._rest = None
         self._streams.drop_all()
 
     def _control(self, what: str, cost: float = 1.0) -> None:
@@ -201,6 +215,16 @@ class Http2Connection:
             self.out.append(frames.window_update(0, self._received))
             self._received = 0
 
+    def _taken_back(self) -> Frame | None:
+        """What was put back."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def _put_back(self, stream_id: int, flags: int, unread: bytes) -> None:
+        """Read the end of a DATA frame in the next turn."""
+        self._received -= len(unread)
+        self._rest = frames.DATA, flags, stream_id, unread
+
     def _reset(self, failure: StreamFailed) -> None:
         if failure.code is not ErrorCode.REFUSED_STREAM and not self._resets.spend(self._streams.now):
             raise flooded("too many streams had to be reset")
@@ -219,14 +243,13 @@ class Http2Connection:
         stream = self._open.get(stream_id)
         if stream is None or stream.half_closed:
             self._on_late_data(stream_id, payload)
-        elif flags & frames.END_STREAM:
-            if size:
-                stream.receive_data(payload, size)
-            self._end(stream)
         else:
-            if not payload:
+            if not payload and not flags & frames.END_STREAM:
                 self._control("empty DATA")
-            stream.receive_data(payload, size)
+            if unread := stream.receive_data(payload, size):
+                self._put_back(stream_id, flags & frames.END_STREAM, payload[-unread:])
+            elif flags & frames.END_STREAM:
+                self._end(stream)
 
     def _on_late_data(self, stream_id: int, payload: bytes) -> None:
         """DATA on a stream that the peer has ended, or we have, or that never was."""
@@ -282,7 +305,9 @@ class Http2Connection:
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
         stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
         stream.half_closed = flags & frames.END_STREAM != 0
-        if not head.http_status:
+        if head.http_status:
+            self._streams.set_deadline(stream, self._options.handshake_timeout)
+        else:
             self._begin(stream, head)
         if flags & frames.END_STREAM:
             self._end(stream)

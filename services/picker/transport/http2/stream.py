@@ -41,6 +41,8 @@ class Siblings(Protocol):
     """Bytes of a payload that the peer takes."""
     updates: int
     """WINDOW_UPDATE frames that the peer may send."""
+    messages: int
+    """Messages that are read before other connections have their turn."""
     now: float
     """Monotonic seconds, of the last read or tick."""
 
@@ -132,8 +134,10 @@ class Http2Stream:
 
     # What the peer sends
 
-    def receive_data(self, payload: bytes, size: int) -> None:
-        """The payload of a DATA frame, and the bytes that it counts with its padding."""
+    def receive_data(self, payload: bytes, size: int) -> int:
+        """The payload of a DATA frame, and the bytes that it counts with its padding. How many bytes at its end aren't
+        read, because the messages before them are as many as one turn reads: they come again as a frame of their own.
+        """
         self._received += size
         options = self._siblings.options
         if self._received > options.stream_window:
@@ -142,16 +146,22 @@ class Http2Stream:
             self._left -= len(payload)
             if self._left < 0:
                 raise StreamFailed(self.id, ErrorCode.PROTOCOL_ERROR, "more than content-length")
-        call = self._call
-        if call is not None:
-            self._read_messages(call, payload, options.max_message_size)
+        call, unread = self._call, 0
+        if call is not None and (unread := self._read_messages(call, payload, options.max_message_size)):
+            self._received -= unread
+            if self._left is not None:
+                self._left += unread
         if self._received * 2 > options.stream_window:
             self._credit()
+        return unread
 
-    def _read_messages(self, call: Call, payload: bytes, most: int) -> None:
-        at, size = 0, len(payload)
+    def _read_messages(self, call: Call, payload: bytes, most: int) -> int:
+        at, size, siblings = 0, len(payload), self._siblings
         while at < size and self._finishing is None:
             if self._length < 0:
+                if siblings.messages <= 0:
+                    return size - at
+                siblings.messages -= 1
                 if size - at >= MESSAGE_HEAD_SIZE and not self._prefix:
                     compressed, length = MESSAGE_HEAD.unpack_from(payload, at)
                     start = at + MESSAGE_HEAD_SIZE
@@ -170,6 +180,7 @@ class Http2Stream:
             piece = payload if at == 0 and end >= size else payload[at:end]
             at += len(piece)
             self._add(call, piece)
+        return 0
 
     def _begin_message(self, compressed: int, length: int) -> None:
         options = self._siblings.options
@@ -332,6 +343,13 @@ class Http2Stream:
         """The call has raised what is being handled."""
         log.exception("grpc.call_failed", path=self.head.path)
         self.finish(StatusCode.INTERNAL, "the picker has failed on this request")
+
+    def expire(self) -> None:
+        """The deadline is over."""
+        if self._finishing is None and self.head.http_status:
+            self._refuse(self.head.http_status)
+        else:
+            self.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
 
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""

@@ -1,6 +1,5 @@
 """One stream: the messages of one gRPC call in both directions, each within the other side's window."""
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -14,6 +13,7 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
+from services.picker.transport.http2.pieces import taken, unzipped
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -207,11 +207,11 @@ class Http2Stream:
         whole = message.take()
         if self._compressed:
             most = self._siblings.options.max_unzipped_size
-            unzipped = _unzipped(whole, most)
-            if unzipped is None:
+            content = unzipped(whole, most)
+            if content is None:
                 self.finish(StatusCode.RESOURCE_EXHAUSTED, f"no gzip, or more than {most} bytes when unzipped")
                 return
-            whole = unzipped
+            whole = content
         call.receive(whole)
 
     def receive_end(self) -> None:
@@ -315,7 +315,7 @@ class Http2Stream:
         siblings, pending = self._siblings, self._pending
         size = min(self.window, siblings.window, siblings.frame_limit, self.pending)
         if size > 0:
-            payload = _taken(pending, size)
+            payload = taken(pending, size)
             self.pending -= size
             self.window -= size
             siblings.window -= size
@@ -387,26 +387,3 @@ class Http2Stream:
     def __repr__(self) -> str:
         state = "finished" if self._finishing is not None else "half-closed" if self.half_closed else "open"
         return f"<Http2Stream {self.id}, {state}, {self._message!r}, {self.pending} pending>"
-
-
-def _taken(pending: deque[bytes | memoryview], size: int) -> list[bytes | memoryview]:
-    """So many bytes from the front."""
-    taken: list[bytes | memoryview] = []
-    while size:
-        piece = pending.popleft()
-        if len(piece) > size:
-            pending.appendleft(memoryview(piece)[size:])
-            piece = memoryview(piece)[:size]
-        size -= len(piece)
-        taken.append(piece)
-    return taken
-
-
-def _unzipped(data: bytes, most: int) -> bytes | None:
-    """The content of a gzip member; None for none, or one with more than `most` bytes."""
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        content = reader.decompress(data, most + 1)
-    except zlib.error:
-        return None
-    return content if reader.eof and len(content) <= most else None

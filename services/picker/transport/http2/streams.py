@@ -42,6 +42,8 @@ class Streams:
         self.messages = 0
         """Messages that are read before other connections have their turn."""
         self.open: dict[int, Http2Stream] = {}
+        self.last_id = 0
+        """The last stream that the peer has opened."""
         self.idle_since = now
         """Since when no stream is open."""
         self.stream_window = frames.DEFAULT_WINDOW

@@ -85,7 +85,7 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
     best = max(healthy.values())
     drawn = ties if possible is None else sorted(possible)
     if len(drawn) > 1 and set(drawn) <= set(ties):
-        yield f"{name}: a tie at {_number(mine)}, drawn at random among {_names(decision, drawn)}"
+        yield f"{name} was drawn at random among {_names(decision, drawn)}, which tie at {_number(mine)}"
     elif len(drawn) > 1 or mine < best - CLOSE:
         highest = max(healthy, key=lambda row: healthy[row])
         among = f" among {_names(decision, drawn)}" if len(drawn) > 1 else ""

@@ -22,6 +22,7 @@ from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
 from shared.bus.subjects import pool_token
@@ -65,6 +66,7 @@ class WatcherService(Service):
             fitness=self._fitness,
             replicas=settings.nats_replicas,
         )
+        self._frame_bucket = FrameBucket(self.bus, self._subjects)
         self._seen = asyncio.Event()
         """Set once the facts of an earlier watcher have arrived."""
         self._leading: asyncio.Task[None] | None = None
@@ -127,6 +129,7 @@ class WatcherService(Service):
                 await self._load(reconciler)
         self._publish_all()
         await self.leadership.start()
+        await self._frame_bucket.start()
         await self.bus.start()
         for reconciler in self.reconcilers:
             if self._provider.remote:
@@ -203,6 +206,7 @@ class WatcherService(Service):
     async def close(self) -> None:
         for reconciler in self.reconcilers:
             await reconciler.frames.close()
+        await self._frame_bucket.close()
         await self.leadership.close()
         await self.bus.close()
         await self._provider.close()

@@ -106,7 +106,6 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
     publisher = FramePublisher(await connect(), SUBJECTS, POOL, "c1", clock=clock)
     await reader.start()
     await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
-    await publisher.start()
 
     async def heard() -> tuple[Frame, float]:
         await eventually(lambda: seen, lambda: reader)

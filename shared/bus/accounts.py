@@ -17,12 +17,15 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from shared.bus.query_messages import MAX_PIECE
+from shared.bus.responder import MOST_BYTES
 from shared.bus.subjects import DEFAULT_PREFIX, READER, Subjects, pool_token
 
 ANY_POOL = "*"
-ANSWERS = 100
+ANSWERS = MOST_BYTES // MAX_PIECE + 1
 """Messages that answer one request at most."""
-ANSWER_WITHIN = "1m"
+ANSWER_WITHIN = "2m"
+"""Longer than anybody waits for an answer."""
 
 
 class Permissions(Struct, frozen=True):
@@ -83,7 +86,8 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
         ),
         READER: Permissions(
             (
-                *(f"$JS.API.STREAM.INFO.KV_{bucket}" for bucket in (facts, frames, leases)),
+                *(subjects.queries(pool) for pool in pools),
+                *(one for bucket in (facts, frames, leases) for one in _api(bucket, "INFO", "MSG.GET")),
                 *map(_snapshot, (facts, frames, leases)),
             ),
             (
@@ -105,9 +109,11 @@ def _of_pickers(subjects: Subjects, pool: str) -> Iterator[str]:
 
 
 def _heard(subjects: Subjects, tier: str, pools: Sequence[str]) -> Iterator[str]:
-    """What a process of any tier subscribes to: its tier's heartbeats, and answers."""
+    """What a process of any tier subscribes to: its tier's heartbeats, queries, and answers."""
     for pool in pools:
         yield subjects.members(pool, tier)
+        yield subjects.query(pool, tier)
+        yield f"{subjects.query(pool, tier)}.*"
     yield f"{subjects.inbox(tier)}.>"
 
 

@@ -246,6 +246,15 @@ class Subjects:
         """Answers to requests of a tier begin with this. Nobody else hears them, and each installation has its own."""
         return f"_INBOX_{self._lead}{tier if tier in TIERS else READER}"
 
+    def query(self, pool: str, tier: str, id: str = "") -> str:
+        """Queries to one member of a tier; without an id, to all of them."""
+        subject = f"{self.prefix}.{pool}.query.{escape(tier)}"
+        return f"{subject}.{escape(id)}" if id else subject
+
+    def queries(self, pool: str) -> str:
+        """Queries to anybody."""
+        return f"{self.prefix}.{pool}.query.>"
+
     @staticmethod
     def sender(subject: str, position: int = -1) -> str:
         """The id in a subject, by its position among the tokens; the raw token when it isn't escaped rightly."""

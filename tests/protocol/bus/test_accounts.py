@@ -37,6 +37,11 @@ PUBLISH: dict[str, frozenset[str]] = {
     S.prefix_dump(POOL, "p1"): frozenset({"picker"}),
     S.prefix_peers(POOL): frozenset({"picker"}),
     **{S.member(POOL, tier, "m1"): frozenset({tier}) for tier in ("watcher", "collector", "picker")},
+    **{
+        S.query(POOL, tier, id): frozenset({"reader"})
+        for tier in ("watcher", "collector", "picker")
+        for id in ("", "m1")
+    },
     **{f"{S.inbox(tier)}.x.1": NOBODY for tier in TIERS},
     **{
         f"{API}.{operation}.KV_{bucket}": frozenset({"watcher"})
@@ -45,7 +50,7 @@ PUBLISH: dict[str, frozenset[str]] = {
     },
     f"{API}.PURGE.KV_endpoints": frozenset({"watcher"}),
     f"{API}.MSG.DELETE.KV_endpoints": frozenset({"watcher"}),
-    f"{API}.MSG.GET.KV_endpoints": frozenset({"watcher"}),
+    f"{API}.MSG.GET.KV_endpoints": frozenset({"watcher", "reader"}),
     f"{API}.INFO.KV_endpoints": frozenset({"watcher", "reader"}),
     f"{API}.DELETE.KV_endpoints": NOBODY,
     f"{API}.CREATE.mine": NOBODY,
@@ -68,6 +73,11 @@ SUBSCRIBE: dict[str, frozenset[str]] = {
     S.prefix_dump(POOL, "p1"): frozenset({"picker", "reader"}),
     S.prefix_peers(POOL): frozenset({"picker", "reader"}),
     **{S.members(POOL, tier): frozenset({tier, "reader"}) for tier in ("watcher", "collector", "picker")},
+    **{
+        S.query(POOL, tier, id): frozenset({tier, "reader"})
+        for tier in ("watcher", "collector", "picker")
+        for id in ("", "m1")
+    },
     **{f"{S.inbox(tier)}.x.*": frozenset({tier}) for tier in TIERS},
     "_INBOX.>": NOBODY,
     ">": NOBODY,

@@ -31,7 +31,7 @@ def reasons(decision: Decision, possible: Sequence[int] | None = None) -> list[s
 
 def changes(decision: Decision) -> list[dict[str, Any]]:
     """What would have led to another first choice, each with the endpoint and a sentence: scorers whose absence changes
-    it, scores that the runner-up lacks, endpoints that filters removed, and those that rank last."""
+    it, scores that the runner-up lacks or how far it is behind, endpoints that filters removed or that rank last."""
     run = _primary(decision)
     if run is None or not run.picked:
         return []
@@ -85,7 +85,7 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
     best = max(healthy.values())
     drawn = ties if possible is None else sorted(possible)
     if len(drawn) > 1 and set(drawn) <= set(ties):
-        yield f"{name}: a tie at {_number(mine)}, drawn at random among {_names(decision, drawn)}"
+        yield f"{name} was drawn at random among {_names(decision, drawn)}, which tie at {_number(mine)}"
     elif len(drawn) > 1 or mine < best - CLOSE:
         highest = max(healthy, key=lambda row: healthy[row])
         among = f" among {_names(decision, drawn)}" if len(drawn) > 1 else ""
@@ -170,10 +170,11 @@ def _served(decision: Decision) -> Iterator[str]:
 def _without_scorers(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
     winner = run.picked[0]
     place = _position(run, winner)
+    down = np.isin(run.rows, list(run.unhealthy)) & (run.rows != winner)
     for step in run.scores:
         if not step.weight:
             continue
-        totals = run.totals - step.weight * step.scores
+        totals = np.where(down, -np.inf, run.totals - step.weight * step.scores)
         best = int(np.argmax(totals))
         if totals[best] > totals[place] + CLOSE:
             endpoint = _name(decision, int(run.rows[best]))
@@ -197,10 +198,12 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
     if margin <= CLOSE:
         return
     endpoint = _name(decision, int(run.rows[second]))
+    closes = False
     for step in run.scores:
         score = float(step.scores[second])
         needed = score + margin / step.weight if step.weight > 0 else np.inf
         if needed <= 1.0:
+            closes = True
             yield {
                 "kind": "score",
                 "plugin": step.plugin,
@@ -210,6 +213,12 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
                 "text": f"if {step.plugin} gave {endpoint} more than {_number(needed)} instead of {_number(score)}: "
                 f"{endpoint}",
             }
+    if not closes:
+        yield {
+            "kind": "margin",
+            "endpoint": endpoint,
+            "text": f"{endpoint}, the next, is {_number(margin)} behind; no scorer alone can make up for that",
+        }
 
 
 def _filtered(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:

@@ -68,6 +68,7 @@ async def test_helm_installs_upgrades_and_goes_back(
 NOT_RUN = {
     "apply -f https": "the definitions come from the internet, and are there in a form of ours",
     "--namespace inference port-forward": "there is no kubelet, so no pod runs",
+    "--namespace inference exec": "there is no kubelet, so no pod runs",
 }
 """The beginnings of the page's kubectl commands that can't be run here, and why."""
 

@@ -28,7 +28,7 @@ from tests.protocol.watcher.harness import endpoints_text, reader, replace, watc
 from tests.waiting import eventually
 
 POD = "pointsman-nats"
-LOGINS = {tier: {"user": tier, "password": f"{tier}1"} for tier in TIERS}
+LOGINS: dict[str, dict[str, Any]] = {tier: {"user": tier, "password": f"{tier}1"} for tier in TIERS}
 
 
 class Servers:

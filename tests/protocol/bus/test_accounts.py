@@ -15,7 +15,7 @@ from shared.bus.subjects import EPOCH, TIERS, Subjects, pool_token, synced_key
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, endpoints, leading, reading
 from tests.protocol.bus.logins import PASSWORDS, secured
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 S = Subjects()
 NOBODY: frozenset[str] = frozenset()
@@ -193,3 +193,19 @@ async def test_answers_that_are_sent_elsewhere_change_nothing(tmp_path: Path) ->
         owner.update(after, [POOL])
         await eventually(lambda: view.facts == after, lambda: (owner, view.facts))
         assert view.seen == set(after)
+
+
+async def test_a_process_says_what_its_login_isnt_permitted(tmp_path: Path) -> None:
+    """An inbox, a subscription and a message of other tiers."""
+    async with (
+        secured(tmp_path) as server,
+        Bus(server.url, name="wrong", user="collector", password=PASSWORDS["collector"]) as bus,
+    ):
+        await bus.subscribe(S.loads(POOL), lambda _: None)
+        await bus.wait_connected(TIMEOUT)
+        assert await bus.publish(S.load(POOL, "p1"), b"junk")
+        await eventually(lambda: bus.malformed.refused.total == 3, lambda: bus.malformed)
+        note = bus.malformed.note() or ""
+        assert "3 refused messages, the last" in note
+        assert f'permissions violation for publish to "{S.load(POOL, "p1")}"' in note
+        assert bus.connected

@@ -19,7 +19,7 @@ DIGITS = 3
 
 def reasons(decision: Decision, possible: Sequence[int] | None = None) -> list[str]:
     """The reasons, most important first. `possible` are the rows that could have been the first choice by chance; None
-    if that isn't known: then it is told from the totals."""
+    if that isn't known."""
     found = list(_outcome(decision, possible))
     found += _waited(decision)
     found += _stale(decision)
@@ -83,9 +83,13 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
     healthy = {row: total for row, total in totals.items() if row not in run.unhealthy} or totals
     ties = sorted(row for row, total in healthy.items() if abs(total - mine) < CLOSE)
     best = max(healthy.values())
-    drawn = ties if possible is None else sorted(possible)
+    drawn = sorted(possible or ())
     if len(drawn) > 1 and set(drawn) <= set(ties):
         yield f"{name} was drawn at random among {_names(decision, drawn)}, which tie at {_number(mine)}"
+    elif len(ties) > 1 and mine >= best - CLOSE:
+        others = [row for row in ties if row != winner]
+        chance = ", at random where nothing tells them apart" if possible is None else ""
+        yield f"{name} ties with {_names(decision, others)} at {_number(mine)}: {run.picker} chose among them{chance}"
     elif len(drawn) > 1 or mine < best - CLOSE:
         highest = max(healthy, key=lambda row: healthy[row])
         among = f" among {_names(decision, drawn)}" if len(drawn) > 1 else ""

@@ -213,5 +213,5 @@ async def test_commands_decode_entries_and_explain_decisions(nats: NatsServer, m
     assert "by picker p1: default/a was the only candidate" in out
     stream.end()
     code, out, _ = await run(nats, "why", "--endpoint=a")
-    never = "picker p1: metrics that it never reported (KVCacheUsagePercent), load scores 0"
+    never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"
     assert (code, out.splitlines()[1]) == (0, f"  {never}")

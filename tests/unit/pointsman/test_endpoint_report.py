@@ -20,7 +20,7 @@ def collector(**source: Any) -> dict[str, Any]:
 
 
 def picker(**fields: Any) -> dict[str, Any]:
-    normal = {
+    normal: dict[str, Any] = {
         "unhealthy": None,
         "attributes": {"WaitingQueueSize/core": {"value": 0.0, "age": 0.1, "fresh": True, "read_by": ["queue-scorer"]}},
         "missing": [],

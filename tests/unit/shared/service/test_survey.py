@@ -73,7 +73,12 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
     (
         "a member isn't ready",
         [WATCHER, COLLECTOR, replace(PICKER, ready=False, reasons={"view": "no endpoints yet"})],
-        ["picker p isn't ready: view: no endpoints yet"],
+        ["picker p: not ready: view: no endpoints yet"],
+    ),
+    (
+        "several say the same",
+        [WATCHER, COLLECTOR, *(replace(PICKER, id=id, configuration_problem="line 3") for id in "pqr")],
+        ["picker p, q, r: the last configuration was refused: line 3"],
     ),
     (
         "a configuration was refused",
@@ -88,7 +93,7 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
     (
         "a member hears nothing",
         [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, age=60.0))],
-        ["picker p has heard nothing for 60 s of the leading watcher"],
+        ["picker p: it has heard nothing for 60 s of the leading watcher"],
     ),
     (
         "a copy differs from what is announced",
@@ -108,7 +113,7 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
     (
         "a part of the view differs",
         [WATCHER, COLLECTOR, replace(PICKER, convergence={"prefixes": Repairs(differs_for=8.0)})],
-        ["picker p: prefixes has differed from what its owners announce for 8 s"],
+        ["picker p: prefixes: different from what its owners announce for 8 s"],
     ),
     (
         "endpoints are down",
@@ -120,9 +125,9 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
             ),
         ],
         [
-            "collector c can't scrape 9 endpoints: a, b, 7 more",
-            "picker p has no fresh metrics of 1 endpoint: a",
-            "picker p ranks last: 1 endpoint: a (why)",
+            "collector c: no pages of 9 endpoints: a, b, 7 more",
+            "picker p: no fresh metrics of 1 endpoint: a",
+            "picker p: ranked last: 1 endpoint: a (why)",
         ],
     ),
     (
@@ -163,7 +168,7 @@ def test_what_may_be_in_order_is_a_note() -> None:
     newer = replace(PICKER, version="2", notes={"metrics": "gone"}, longest_pause=2.0, configuration_warnings=("old",))
     assert list(notes([WATCHER, newer])) == [
         "versions differ: 1: watcher w; 2: picker p",
-        "picker p: metrics: gone",
         "configuration: old",
+        "picker p: metrics: gone",
         "picker p: its event loop once stood still for 2.0 s",
     ]

@@ -64,7 +64,12 @@ OLD = Samples(ALL, np.zeros(3), np.array([99.9, 40.0, -np.inf]), np.array([True,
             None,
             ["a had the highest total of 3 candidates, 2, before b with 1.5; queue made the difference"],
         ),
-        (decision(TIE), None, ["b was drawn at random among a, b, which tie at 2"]),
+        (
+            decision(TIE),
+            None,
+            ["b ties with a at 2: max-score-picker chose among them, at random where nothing tells them apart"],
+        ),
+        (decision(TIE), [1], ["b ties with a at 2: max-score-picker chose among them"]),
         (decision(TIE), [0, 1], ["b was drawn at random among a, b, which tie at 2"]),
         (
             decision(run([1.0, 0.5, 0.0], [0.0, 0.5, 0.0], 1)),

@@ -58,6 +58,8 @@ from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProdu
 from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.producers.session_id import SessionIdProducer
+from services.picker.scheduling.producers.token import TokenProducer
+from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
@@ -137,7 +139,9 @@ PLUGINS: tuple[type[Plugin], ...] = (
     BurstPrefixProducer,
     SessionIdProducer,
     AgentIdentity,
+    TokenProducer,
     ProbabilisticAdmitter,
+    RequestAttributeReporter,
     UtilizationDetector,
     ConcurrencyDetector,
     FcfsOrderingPolicy,

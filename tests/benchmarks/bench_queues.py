@@ -43,7 +43,7 @@ from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from services.picker.flow_control.shares import water_fill
 from shared.service import logs
-from tests.benchmarks.plot import Panel, draw
+from pointsman.lab.plot import Panel, draw
 from tests.benchmarks.queue_load import Flow, Load, Record
 from tests.waiting import eventually
 

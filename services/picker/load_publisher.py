@@ -51,7 +51,7 @@ class LoadPublisher:
     async def publish(self, *, leaving: bool = False) -> None:
         """Publish once."""
         ids, requests, tokens = self._in_flight.columns()
-        self._in_flight.changed = False
+        self._in_flight.published()
         self._published_queue = self._flow.changes
         self._published_at = time.monotonic()
         self._sequence += 1

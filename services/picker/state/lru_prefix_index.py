@@ -93,6 +93,8 @@ class LruPrefixIndex(PrefixIndex):
         """Blocks that slots hold, as asked since the last sweep or layout."""
         self._free: list[int] = []
         self._retired: list[int] = []
+        self._oversized: list[int] = []
+        """Slots that may hold more than their part, which has become smaller."""
         self._conversions: list[tuple[Iterator[int], Callable[[], None]]] = []
         self._layout = Layout()
         self._ids: dict[int, str] = {}
@@ -117,11 +119,13 @@ class LruPrefixIndex(PrefixIndex):
                 self._retired.append(slot)
                 self._live ^= 1 << slot
         self._layout = layout
-        self._part = max(self._most_blocks // max(len(layout), 1), 1)
+        former, self._part = self._part, max(self._most_blocks // max(len(layout), 1), 1)
         self._rows = None
         self._capacities.clear()
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
+        if self._part < former:
+            self._oversized = list(self._slots.values())
         for row in np.flatnonzero(new).tolist():
             endpoint = layout.endpoints[row]
             server = server_hash(endpoint)
@@ -251,15 +255,11 @@ class LruPrefixIndex(PrefixIndex):
             if not self._unknown[server]:
                 del self._unknown[server]
                 self._retired.append(self._servers.pop(server))
-        while self._retired and budget > 0:
-            slot = self._retired[-1]
-            blocks = self._blocks[slot]
-            bit = 1 << slot
-            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
-            self._holders.drop(gone, bit)
-            budget -= len(gone)
-            if not blocks:
-                self._free.append(self._retired.pop())
+        budget = self._drop_retired(budget)
+        while self._oversized and budget > 0:
+            budget -= self._drop_oldest(self._oversized[-1], self._part, budget)
+            if budget > 0:
+                self._oversized.pop()
         left = CONVERTED_SWEEP
         while self._conversions and left > 0:
             steps, done = self._conversions[0]
@@ -341,11 +341,31 @@ class LruPrefixIndex(PrefixIndex):
             self._replaced[slot] = 0
             self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN
         if len(blocks) > capacity:
-            # found in one go: looking for a dict's first key again and again costs more each time
-            oldest = list(islice(blocks, len(blocks) - capacity))
-            for block in oldest:
-                del blocks[block]
-            self._holders.drop(oldest, 1 << slot)
+            self._drop_oldest(slot, capacity, count + RETIRED_SWEEP)
+        if self._retired:
+            self._drop_retired(count)  # so that there are never more blocks than before, however endpoints come and go
+
+    def _drop_oldest(self, slot: int, capacity: int, most: int) -> int:
+        """Forget what a slot holds beyond its capacity, at most so many blocks; how many they were."""
+        blocks = self._blocks[slot]
+        # found in one go: looking for a dict's first key again and again costs more each time
+        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), most)))
+        for block in oldest:
+            del blocks[block]
+        self._holders.drop(oldest, 1 << slot)
+        return len(oldest)
+
+    def _drop_retired(self, budget: int) -> int:
+        """Remove up to `budget` blocks of endpoints that have gone; what is left of the budget."""
+        while self._retired and budget > 0:
+            slot = self._retired[-1]
+            blocks = self._blocks[slot]
+            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
+            self._holders.drop(gone, 1 << slot)
+            budget -= len(gone)
+            if not blocks:
+                self._free.append(self._retired.pop())
+        return budget
 
     def _unmark(self, slot: int, blocks: Iterable[int], mark: int, into: int) -> None:
         """Replace a mark of these blocks by another one or none."""

@@ -1,4 +1,8 @@
-"""`max-score-picker`: the best total wins; ties are broken by chance."""
+"""`max-score-picker`: the best total wins; of equal ones the endpoint with the fewest requests in flight, then chance.
+
+Chance alone puts 17 or more of 100 simultaneous requests on one of ten equal endpoints as often as not. The load in
+flight spreads them evenly, also those of several pickers: each counts its own at once, and its peers' 20 ms later.
+"""
 
 import numpy as np
 
@@ -20,22 +24,29 @@ class MaxScorePicker(Picker):
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
         wanted = min(self.parameters.wanted, len(rows))
         if wanted > FEW:
-            order = np.lexsort((cycle.random.random(len(rows)), -totals))
+            load = cycle.view.in_flight.expected_requests(rows)
+            order = np.lexsort((cycle.random.random(len(rows)), load, -totals))
             return [int(row) for row in rows[order[:wanted]]]
-        picked = [self._best(cycle, totals)]
+        picked = [self._best(cycle, rows, totals)]
         if wanted > 1:
             totals = totals.copy()
             while len(picked) < wanted:
                 totals[picked[-1]] = -np.inf
-                picked.append(self._best(cycle, totals))
+                picked.append(self._best(cycle, rows, totals))
         return [rows.item(at) for at in picked]
 
-    def _best(self, cycle: Cycle, totals: Floats) -> int:
-        """The place of the highest total; of several alike, one by chance."""
+    def _best(self, cycle: Cycle, rows: Rows, totals: Floats) -> int:
+        """The place of the highest total."""
         if len(totals) <= FEW:
             values = totals.tolist()
             most = max(values)
-            best = [at for at, value in enumerate(values) if value == most]
-        else:
-            best = (totals == totals[totals.argmax()]).nonzero()[0].tolist()  # maximum.reduce costs three times argmax
-        return best[int(cycle.random.random() * len(best))] if len(best) > 1 else best[0]
+            first = values.index(most)
+            if values.count(most) == 1:
+                return int(first)
+        best = (totals == totals[totals.argmax()]).nonzero()[0]  # maximum.reduce costs three times argmax
+        if len(best) > 1:
+            load = cycle.view.in_flight.expected_requests(rows.take(best))
+            best = best[load == load[load.argmin()]]
+            if len(best) > 1:
+                return best.item(int(cycle.random.random() * len(best)))
+        return best.item(0)

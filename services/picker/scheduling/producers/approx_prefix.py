@@ -15,6 +15,7 @@ from services.picker.scheduling.interfaces import Placement, Producer
 from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex, block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
+from shared.bus.columns import server_hash
 from shared.plugin import Input
 
 DEFAULT_BLOCK = 16
@@ -111,14 +112,17 @@ class ApproxPrefixProducer(Producer):
         self.lookups += 1
         self.blocks += match.total
         self.hits += matched
-        first, view = cycle.layout.endpoints[row].id, cycle.view
+        endpoint, view = cycle.layout.endpoints[row], cycle.view
+        first = endpoint.id
         index: PrefixIndex = view.prefixes
         view.prefix_hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 
         def served_by(id: str | None) -> None:
             row = None if id is None else view.layout.index.get(id)
-            index.forget(first, hashes)
+            placed = view.layout.index.get(first)
+            if placed is not None and server_hash(view.layout.endpoints[placed]) == server_hash(endpoint):
+                index.forget(first, hashes)  # another server under its id has other placements
             if id is not None and row is not None:
                 index.add(id, hashes, self._capacity(view, row, block))
 

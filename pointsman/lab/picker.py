@@ -104,7 +104,7 @@ class LabPicker:
             self._told = now
             self._loads += 1
             ids, requests, tokens = in_flight.columns()
-            in_flight.changed = False
+            in_flight.published()
             message = Load(
                 sender=self.name,
                 sent=START + now,

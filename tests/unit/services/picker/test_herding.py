@@ -26,14 +26,14 @@ NAMES = [f"a{number}" for number in range(10)]
 
 
 def picks(configuration: str, pickers: int, requests: int, seed: int, busy: int = 0) -> Counter[str]:
-    """Where simultaneous requests go. All endpoints but the first one have `busy` requests of a further peer's."""
+    """Where simultaneous requests go. All endpoints but the first one have `busy` requests of a peer's."""
 
     def world() -> View:
         view = pool(*NAMES)
         report(view, {WAITING_QUEUE_SIZE: [0] * len(NAMES), KV_CACHE_USAGE: [0.25] * len(NAMES)})
-        view.apply_load(load("another", {name: (busy, busy * 250) for name in NAMES[1:]}), NOW)
         for number in range(pickers - 1):
-            view.apply_load(load(f"peer{number}", {}), NOW)
+            table = {name: (busy, busy * 250) for name in NAMES[1:]} if number == 0 else {}
+            view.apply_load(load(f"peer{number}", table), NOW)
         return view
 
     views = [world() for _ in range(pickers)]

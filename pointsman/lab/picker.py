@@ -10,6 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pointsman.lab.workload import Arrival
+from services.picker.pace import Pace
 from services.picker.pipeline import build
 from services.picker.request import Content, Headers, Refusal, Request
 from services.picker.scheduling.interfaces import Placement
@@ -57,7 +58,7 @@ class Pick:
 class LabPicker:
     """One picker. `now` is seconds from the beginning, everywhere."""
 
-    def __init__(self, number: int, config: LoadedConfig, endpoints: list[Endpoint], seed: int) -> None:
+    def __init__(self, number: int, config: LoadedConfig, endpoints: list[Endpoint], seed: int, interval: float) -> None:
         self.number, self.name = number, f"picker-{number}"
         self.view = View()
         self.view.reset({f"lab.endpoint.{endpoint.id}": endpoint for endpoint in endpoints})
@@ -71,6 +72,7 @@ class LabPicker:
         self._peers.complete()
         self._loads = 0
         self._told = 0.0
+        self.pace = Pace(interval)
         self.picks = self.load_bytes = self.prefix_bytes = 0
 
     def share_prefixes(self) -> None:
@@ -97,10 +99,11 @@ class LabPicker:
 
     # What it says
 
-    def tell_load(self, now: float, heartbeat: float, send: Send) -> None:
-        """The load in flight, if it has changed or `heartbeat` seconds have passed."""
+    def tell_load(self, now: float, heartbeat: float, send: Send) -> bool:
+        """The load in flight, if it has changed or `heartbeat` seconds have passed. Whether it was told."""
         in_flight = self.view.in_flight
-        if in_flight.changed or now - self._told >= heartbeat:
+        told = in_flight.changed or now - self._told >= heartbeat
+        if told:
             self._told = now
             self._loads += 1
             ids, requests, tokens = in_flight.columns()
@@ -117,9 +120,10 @@ class LabPicker:
             payload = encode(message)
             self.load_bytes += len(payload)
             send(self, payload)
+        return told
 
-    def tell_prefixes(self, send: Send) -> None:
-        """What has been placed and withdrawn since the last time."""
+    def tell_prefixes(self, send: Send) -> bool:
+        """What has been placed and withdrawn since the last time. Whether there was anything."""
         index = self.view.prefixes
         changes = index.changes
         if changes:
@@ -128,6 +132,7 @@ class LabPicker:
                 payload = encode(self._announcements.batch(HASHING, complete=True, changes=part))
                 self.prefix_bytes += len(payload)
                 send(self, payload)
+        return bool(changes)
 
     # What it hears
 

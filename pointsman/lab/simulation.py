@@ -18,7 +18,7 @@ from services.simulator.settings import SimulatorSettings
 from shared.config import LoadedConfig
 
 SECOND = 1_000_000_000
-SLOTS = 20
+SLOTS = 4
 """Moments of an interval at which some of the servers are scraped."""
 STREAM_INTERVAL = 1_000_000
 """Of the tokens of a response, only the first and the last are events."""
@@ -89,7 +89,9 @@ class Simulation:
         self._random = Random(f"simulation {scenario.seed}")
         self._servers = {server.name: server for server in map(self._server, range(scenario.servers))}
         endpoints = [server.endpoint for server in self._servers.values()]
-        self._all = [LabPicker(number, config, endpoints, scenario.seed) for number in range(scenario.pickers)]
+        self._all = [
+            LabPicker(number, config, endpoints, scenario.seed, scenario.interval) for number in range(scenario.pickers)
+        ]
         self._alive = list(self._all)
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._order = self._now = self._frames = 0
@@ -172,6 +174,7 @@ class Simulation:
         if isinstance(pick, Refusal):
             outcome.refusal = pick.message
             return
+        self._tell(picker)
         server = self._servers[pick.server]
         outcome.refusal = server.submit(id, arrival.prompt, arrival.output_tokens, self._now)
         if outcome.refusal:
@@ -220,10 +223,14 @@ class Simulation:
             picker.hear_frame(frame_of(servers, 0, 0.0), 0.0)
 
     def _tell(self, picker: LabPicker) -> None:
-        if picker in self._alive:
-            if self._scenario.sharing_load:
-                picker.tell_load(self._seconds, self._scenario.heartbeat, self._send(LabPicker.hear_load))
-            picker.tell_prefixes(self._send(LabPicker.hear_prefixes))
+        """Once an interval and after each pick, as often as the picker may."""
+        if picker not in self._alive or picker.pace.wait(self._seconds) > 0:
+            return
+        told = picker.tell_prefixes(self._send(LabPicker.hear_prefixes))
+        if self._scenario.sharing_load:
+            told |= picker.tell_load(self._seconds, self._scenario.heartbeat, self._send(LabPicker.hear_load))
+        if told:
+            picker.pace.sent(self._seconds)
 
     def _send(self, hear: Callable[[LabPicker, bytes, float], None]) -> Send:
         def send(sender: LabPicker, payload: bytes) -> None:

@@ -40,7 +40,7 @@ class Groups(Struct, frozen=True, kw_only=True):
     prefix_tokens: int = 1000
     own_tokens: int = 50
     """Tokens of a prompt after its prefix, on average; uniform from half to one and a half, as is the output."""
-    output_tokens: int = 40
+    output_tokens: int = 16
 
     def arrivals(self, seed: int) -> Iterator[Arrival]:
         """The same requests for the same seed."""

@@ -148,6 +148,7 @@ class PickerService(Service):
             self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
         )
         self.prefixes.register(self.registry, self.readiness)
+        self.view.in_flight.on_charge = self._placed
         self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
@@ -372,6 +373,11 @@ class PickerService(Service):
             self.flow.apply(row, time.monotonic())
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+
+    def _placed(self) -> None:
+        """Peers are to learn of it at once."""
+        self._load.pace.wake()
+        self.prefixes.pace.wake()
 
     async def _maintain(self) -> None:
         while True:

@@ -146,6 +146,8 @@ class InFlight:
         self._ahead_tokens: Floats = np.zeros(0)
         """What peers have probably charged, as far as their tables don't say it yet."""
         self._is_ahead = False
+        self.on_charge: Callable[[], None] | None = None
+        """Called when peers are to learn of a charge."""
         self.on_release: Callable[[], None] | None = None
         """Called when our own part has become less."""
         self.count = self.token_count = 0.0
@@ -179,7 +181,10 @@ class InFlight:
         row = self._layout.index.get(endpoint_id)
         if row is not None:
             peers = len(self._peers)
-            self._is_ahead = True
+            if not self._is_ahead:
+                self._is_ahead = True
+                if self.on_charge is not None:
+                    self.on_charge()
             self._ahead_requests[row] = self._ahead_requests.item(row) + peers
             self._ahead_tokens[row] = self._ahead_tokens.item(row) + peers * tokens
 

@@ -6,9 +6,10 @@ flight spreads them evenly, also those of several pickers: each counts its own a
 
 import numpy as np
 
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
 from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.state.layout import Floats, Rows
+from shared.plugin import Input
 
 FEW = 8
 """Up to so many are found one by one; beyond, sorting all is cheaper."""
@@ -18,6 +19,7 @@ class MaxScorePicker(Picker):
     """Endpoints by total, highest first."""
 
     TYPE = "max-score-picker"
+    CONSUMES = (Input(IN_FLIGHT_LOAD, optional=True),)
     Parameters = PickerParameters
     parameters: PickerParameters
 

@@ -66,7 +66,7 @@ from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
 from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
-from services.picker.scheduling.scorers.prefix_home import PrefixHomeScorer
+from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
 from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
@@ -104,7 +104,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     RunningRequestsScorer,
     LoraAffinityScorer,
     PrefixCacheScorer,
-    PrefixHomeScorer,
+    ColdPrefixScorer,
     TokenLoadScorer,
     ActiveRequestScorer,
     MetricScorer,

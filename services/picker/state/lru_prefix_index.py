@@ -23,6 +23,8 @@ from shared.bus.columns import server_hash
 
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+SWEEP, RECENT = 0.25, 5.0
+"""Seconds between two sweeps, and for which new blocks count as recent."""
 CONVERTED_SWEEP = 10_000
 """Blocks at which one `sweep` looks for marks that are to be replaced; most have others."""
 CONVERSION_STEP = 1000
@@ -99,7 +101,10 @@ class LruPrefixIndex(PrefixIndex):
         self._layout = Layout()
         self._ids: dict[int, str] = {}
         """The layout's endpoints by server."""
+        self.recent: Floats = np.zeros(0)
+        """Blocks that were new to each endpoint of the layout in the last `RECENT` seconds or so."""
         self._row_of_slot: list[int] = []
+        """-1 for those without a row."""
         self._rows: Rows | None = None
         """The same as an array, made when many are looked up at once."""
         self._live = 0
@@ -118,6 +123,8 @@ class LruPrefixIndex(PrefixIndex):
                 del self._servers[self._server_of_slot[slot]]
                 self._retired.append(slot)
                 self._live ^= 1 << slot
+        recent, self.recent = self.recent, np.zeros(len(layout))
+        self.recent[here] = recent[there]
         self._layout = layout
         former, self._part = self._part, max(self._most_blocks // max(len(layout), 1), 1)
         self._rows = None
@@ -250,6 +257,7 @@ class LruPrefixIndex(PrefixIndex):
         """Remove up to `budget` blocks of endpoints that have gone, and go on with conversions; called from time to
         time."""
         self._capacities.clear()
+        self.recent *= 1.0 - SWEEP / RECENT
         for server in list(self._unknown):
             self._unknown[server] -= 1
             if not self._unknown[server]:
@@ -321,6 +329,7 @@ class LruPrefixIndex(PrefixIndex):
             for column in (self._server_of_slot, self._turns, self._replaced, self._row_of_slot):
                 column.append(0)
         self._turns[slot] = self._replaced[slot] = 0
+        self._row_of_slot[slot] = -1
         self._server_of_slot[slot] = server
         self._servers[server] = slot
         return slot
@@ -337,6 +346,8 @@ class LruPrefixIndex(PrefixIndex):
         blocks = self._blocks[slot]
         capacity = min(capacity, self._part)
         self._replaced[slot] += count
+        if (row := self._row_of_slot[slot]) >= 0:
+            self.recent[row] = self.recent.item(row) + count
         if self._replaced[slot] * TURNS > capacity:
             self._replaced[slot] = 0
             self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN

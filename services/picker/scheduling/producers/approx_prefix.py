@@ -25,8 +25,7 @@ SMALLEST_BLOCK = 64
 MOST_BLOCKS = 2**18
 """Of an endpoint, whatever it reports: 16 million tokens in the smallest blocks, more than the caches of eight of
 today's GPUs. The index takes some 30 MB to remember as many."""
-PROMPT_BLOCKS: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
-"""The hashes of the prompt's blocks."""
+_HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
 
 
 def in_tokens(size: int) -> int:
@@ -102,11 +101,11 @@ class ApproxPrefixProducer(Producer):
         seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
         hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
         matched = cycle.view.prefixes.match(hashes)
-        cycle.put(PROMPT_BLOCKS, hashes)
+        cycle.put(_HASHES, hashes)
         cycle.put(PREFIX_MATCH, PrefixMatch(matched, len(hashes), block))
 
     def picked(self, cycle: Cycle, row: int) -> Placement | None:
-        hashes, match = cycle.get(PROMPT_BLOCKS), cycle.get(PREFIX_MATCH)
+        hashes, match = cycle.get(_HASHES), cycle.get(PREFIX_MATCH)
         if not hashes or match is None:
             return None
         matched, block = int(match.matched.item(row)), match.block_tokens

@@ -58,7 +58,9 @@ class Pick:
 class LabPicker:
     """One picker. `now` is seconds from the beginning, everywhere."""
 
-    def __init__(self, number: int, config: LoadedConfig, endpoints: list[Endpoint], seed: int, interval: float) -> None:
+    def __init__(
+        self, number: int, config: LoadedConfig, endpoints: list[Endpoint], seed: int, interval: float
+    ) -> None:
         self.number, self.name = number, f"picker-{number}"
         self.view = View()
         self.view.reset({f"lab.endpoint.{endpoint.id}": endpoint for endpoint in endpoints})
@@ -83,9 +85,7 @@ class LabPicker:
 
     def pick(self, id: str, arrival: Arrival, now: float) -> Pick | Refusal:
         """Decide where a request goes."""
-        content = Content(
-            api="completions", model=arrival.model, takes_model=True, stream=True, prompt=arrival.prompt
-        )
+        content = Content(api="completions", model=arrival.model, takes_model=True, stream=True, prompt=arrival.prompt)
         request = Request(id=id, headers=Headers(), content=content, body_size=len(arrival.prompt))
         decision = self._director.decide(request, self.view, START + now)
         if isinstance(decision.outcome, Refusal):

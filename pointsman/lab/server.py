@@ -15,6 +15,7 @@ from shared.attributes import (
     KV_CACHE_USAGE,
     RUNNING_REQUESTS_SIZE,
     WAITING_QUEUE_SIZE,
+    AttributeKey,
 )
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.messages import Frame
@@ -27,7 +28,10 @@ class LabServer:
     def __init__(self, number: int, settings: SimulatorSettings) -> None:
         self.name = f"server-{number:03}"
         self.endpoint = Endpoint(
-            id=self.name, name=self.name, address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", port=8000
+            id=self.name,
+            name=self.name,
+            address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+            port=8000,
         )
         self.engine = Engine(settings, 0)
         self.open = 0
@@ -60,7 +64,7 @@ def frame_of(servers: Sequence[LabServer], sequence: int, now: float) -> Frame:
     states = [server.engine.state() for server in servers]
     settings = servers[0].engine.settings
     size = len(servers)
-    columns = {
+    columns: dict[AttributeKey[float], Sequence[float]] = {
         WAITING_QUEUE_SIZE: [state.waiting for state in states],
         RUNNING_REQUESTS_SIZE: [state.running for state in states],
         KV_CACHE_USAGE: [state.kv_usage for state in states],

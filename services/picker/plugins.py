@@ -57,6 +57,7 @@ from services.picker.scheduling.producers.burst_prefix import BurstPrefixProduce
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.producers.session_id import SessionIdProducer
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
@@ -66,7 +67,6 @@ from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
 from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
-from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.queue import QueueScorer
 from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
 from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer

@@ -49,6 +49,5 @@ class MaxScorePicker(Picker):
         if len(best) > 1:
             load = cycle.view.in_flight.expected_requests(rows.take(best))
             best = best[load == load[load.argmin()]]
-            if len(best) > 1:
-                return best.item(int(cycle.random.random() * len(best)))
-        return best.item(0)
+        place: int = best.item(int(cycle.random.random() * len(best)) if len(best) > 1 else 0)
+        return place

@@ -22,7 +22,9 @@ def test_every_profile_and_number_of_pickers_is_a_row_and_a_plot(
     assert main(arguments) == 0
     rows = json.loads(capsys.readouterr().out)
     cases = ["1 picker", "2 pickers", "2, one killed", "2, not sharing"]
-    assert [(row["profile"], row["case"]) for row in rows] == [(name, case) for name in ("default", "mine") for case in cases]
+    assert [(row["profile"], row["case"]) for row in rows] == [
+        (name, case) for name in ("default", "mine") for case in cases
+    ]
     assert plot.read_text(encoding="utf-8").startswith("<svg")
 
 

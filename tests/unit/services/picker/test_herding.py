@@ -32,13 +32,15 @@ def picks(configuration: str, pickers: int, requests: int, seed: int, busy: int 
         view = pool(*NAMES)
         report(view, {WAITING_QUEUE_SIZE: [0] * len(NAMES), KV_CACHE_USAGE: [0.25] * len(NAMES)})
         for number in range(pickers - 1):
-            table = {name: (busy, busy * 250) for name in NAMES[1:]} if number == 0 else {}
+            table = dict.fromkeys(NAMES[1:], (busy, busy * 250)) if number == 0 else {}
             view.apply_load(load(f"peer{number}", table), NOW)
         return view
 
     views = [world() for _ in range(pickers)]
     directors = [
-        build(load_configuration(configuration, Registry.installed()), np.random.default_rng([seed, at]), float).director
+        build(
+            load_configuration(configuration, Registry.installed()), np.random.default_rng([seed, at]), float
+        ).director
         for at in range(pickers)
     ]
     found: Counter[str] = Counter()

@@ -53,6 +53,8 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
     max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] = 2048
     """Counts only when `maxPrefixTokensToMatch` is 0; both 0 means no limit."""
     lru_capacity_per_server: Annotated[int, Meta(gt=0)] = DEFAULT_CAPACITY
+    capacity_factor: Annotated[float, Meta(ge=0.1, le=10)] = 1.0
+    """How many times the blocks of a server's cache are remembered."""
 
     def __post_init__(self) -> None:
         if not self.auto_tune and not self.tokens:
@@ -157,5 +159,5 @@ class ApproxPrefixProducer(Producer):
             blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values.item(row)
             size = columns.numbers(CACHE_BLOCK_SIZE.wire).values.item(row)
             if blocks > 0 and size > 0:
-                return min(max(int(blocks * size) // block, 1), MOST_BLOCKS)
-        return self.parameters.lru_capacity_per_server
+                return min(max(int(blocks * size * self.parameters.capacity_factor) // block, 1), MOST_BLOCKS)
+        return max(int(self.parameters.lru_capacity_per_server * self.parameters.capacity_factor), 1)

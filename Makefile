@@ -56,7 +56,7 @@ bench: $(VENV)/.dev ## the benchmarks, one after the other
 
 lab: $(VENV)/.dev ## simulate profiles with several pickers: a table, and plots in .run/lab.svg; ARGS="--trace FILE PROFILE…"
 	@mkdir -p .run
-	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/sticky-until-saturated.yaml)
+	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/sticky-until-saturated.yaml docs/profiles/shared-prefixes.yaml)
 
 fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
 	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \

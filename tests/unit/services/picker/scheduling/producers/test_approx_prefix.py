@@ -191,3 +191,22 @@ def test_older_names_are_pointed_out() -> None:
         "blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out"
     ]
     assert not ApproxPrefixProducer.deprecations(ApproxPrefixParameters())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reported", "expected"),
+    [
+        ({"capacity_factor": 1.5}, 100, 150),
+        ({"capacity_factor": 0.1}, 5, 1),
+        ({"capacity_factor": 1.5, "lru_capacity_per_server": 11}, None, 16),
+        ({"capacity_factor": 2.0, "auto_tune": False, "lru_capacity_per_server": 10}, 100, 20),
+    ],
+)
+def test_more_or_less_than_a_cache_holds_is_remembered(
+    parameters: dict[str, object], reported: int | None, expected: int
+) -> None:
+    view = pool("a1")
+    assert len(view.layout) == 1
+    if reported is not None:
+        report(view, {CACHE_BLOCK_SIZE: [64], CACHE_NUM_BLOCKS: [reported]})
+    assert producer(**parameters).capacity(view, 0) == expected

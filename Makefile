@@ -18,8 +18,8 @@ help: ## list the targets
 
 install: $(VENV)/.dev ## everything into .venv: the services, the local parts, the development tools
 
-demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself
-	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself, PD=1: prefill and decode servers
+	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PD),--pd)
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
@@ -56,7 +56,7 @@ bench: $(VENV)/.dev ## the benchmarks, one after the other
 
 lab: $(VENV)/.dev ## simulate profiles with several pickers: a table, and plots in .run/lab.svg; ARGS="--trace FILE PROFILE…"
 	@mkdir -p .run
-	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/sticky-until-saturated.yaml docs/profiles/shared-prefixes.yaml)
+	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/weighted-sum.yaml docs/profiles/shared-prefixes.yaml)
 
 fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
 	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \

@@ -30,11 +30,13 @@ from shared.attributes import (
 )
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.connection import Bus
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact, ModelRewrite, RewriteRule, Target
+from tests.benchmarks.bench_decide import WEIGHTED_SUM
 from tests.nats import NatsServer
 from tests.waiting import TIMEOUT, eventually
 
@@ -134,6 +136,9 @@ class LivePool:
             await self.nats.start()
         bus = await self._stack.enter_async_context(Bus(self.nats.url, name="owner"))
         await bus.wait_connected(TIMEOUT)
+        bucket = FrameBucket(bus, SUBJECTS)
+        await bucket.start()
+        self._stack.push_async_callback(bucket.close)
         owner = FactPublisher(bus, SUBJECTS, "owner")
         self._tasks.append(asyncio.create_task(owner.run()))
         owner.update(self._facts, [POOL])
@@ -150,7 +155,6 @@ class LivePool:
 
     async def _publish(self, bus: Bus) -> None:
         publisher, random = FramePublisher(bus, SUBJECTS, POOL, "collector"), np.random.default_rng(7)
-        await publisher.start()
         try:
             while True:
                 await publisher.publish(0, frame(self.endpoints, random))
@@ -162,7 +166,7 @@ class LivePool:
         """A picker process that is ready and has seen a frame."""
         address = PickerAddress(self.ports.take("ext_proc"), self.ports.take("health"))
         http, own = self._admin(f"picker-{transport}", flags)
-        given = {**own, "transport": transport, "secure-serving": "false"}
+        given = {"config-file": str(WEIGHTED_SUM), **own, "transport": transport, "secure-serving": "false"}
         picker = Picker(str(own["id"]), self.directory, http, address, given)
         await self.run(picker, MEASURED)
 

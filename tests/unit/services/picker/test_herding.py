@@ -15,7 +15,9 @@ from shared.plugin import Registry
 from tests.unit.services.picker.world import NOW, load, pool, report, request
 
 PROFILES = Path(__file__).parents[4] / "docs" / "profiles"
-STICKY = (PROFILES / "sticky-until-saturated.yaml").read_text(encoding="utf-8")
+STICKY, WEIGHTED = (
+    (PROFILES / f"{name}.yaml").read_text(encoding="utf-8") for name in ("sticky-until-saturated", "weighted-sum")
+)
 ACTIVE = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -55,7 +57,7 @@ def picks(configuration: str, pickers: int, requests: int, seed: int, busy: int 
 
 
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("configuration", ["", STICKY, ACTIVE], ids=["default", "sticky", "active"])
+@pytest.mark.parametrize("configuration", ["", WEIGHTED, ACTIVE], ids=["default", "weighted", "active"])
 def test_a_hundred_requests_at_once_over_two_pickers_are_spread_over_ten_endpoints(
     configuration: str, seed: int
 ) -> None:

@@ -96,14 +96,9 @@ def _bars(bars: Bars, top: float) -> str:
                 f'<rect x="{left + at * narrow:.1f}" y="{y:.1f}" width="{0.9 * narrow:.1f}" height="{bottom - y:.1f}"'
                 f' fill="{COLORS[at % len(COLORS)]}"><title>{escape(f"{group}, {name}: {value:.4g}")}</title></rect>'
             )
-        parts.append(f'<text x="{left}" y="{bottom + 12}">{escape(group)}</text>')
+        parts.append(f'<text x="{left:.1f}" y="{bottom + 12}" font-size="8">{escape(group)}</text>')
     return "".join(parts)
 
 
 def _height(value: float, top: float, bottom: int) -> float:
     return bottom - min(value / top, 1.0) * (bottom - 22)
-
-
-def legend(names: Sequence[str]) -> str:
-    """The colours of bars, as words."""
-    return ", ".join(f"{name} {COLORS[at % len(COLORS)]}" for at, name in enumerate(names))

@@ -95,13 +95,14 @@ def table(rows: Sequence[Figures]) -> list[str]:
 def plot(rows: Sequence[Figures]) -> str:
     """An SVG document: bars of all cases, and for each profile the hit rate over time."""
     profiles = list(dict.fromkeys(row.profile for row in rows))
+    highest = 2.0 * float(np.median([row.ttft[2] for row in rows]))
 
     def column(profile: str) -> list[Chart]:
         own = [row for row in rows if row.profile == profile]
         return [
             Panel(f"{profile}: hit rate", {row.case: row.over_time for row in own}, 1.0, named=len(own)),
             Bars("hit rate", {row.case: {"": row.hit_rate} for row in own}, 1.0),
-            Bars("TTFT p99, ms", {row.case: {"": row.ttft[2]} for row in own}),
+            Bars("TTFT p99, ms; higher bars are cut", {row.case: {"": row.ttft[2]} for row in own}, top=highest),
             Bars("requests of a server, max/mean", {row.case: {"": row.imbalance} for row in own}),
         ]
 

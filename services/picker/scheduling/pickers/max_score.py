@@ -31,8 +31,8 @@ class MaxScorePicker(Picker):
             load = cycle.view.in_flight.expected_requests(rows)
             order = np.lexsort((cycle.random.random(len(rows)), load, -totals))
             return [int(row) for row in rows[order[:wanted]]]
-        order = self._few(cycle, rows, totals, wanted) if len(rows) <= FEW else self._many(cycle, rows, totals, wanted)
-        return [rows.item(at) for at in order]
+        best = self._few if len(rows) <= FEW else self._many
+        return [rows.item(at) for at in best(cycle, rows, totals, wanted)]
 
     def _few(self, cycle: Cycle, rows: Rows, totals: Floats, wanted: int) -> list[int]:
         """The places of the best, one by one: plain Python is faster for a few."""

@@ -11,7 +11,7 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak flaky attack mutants unit check format bench fuzz docs lock clean
+.PHONY: help install demo test soak flaky attack mutants unit check format bench lab fuzz docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,10 @@ format: $(VENV)/.dev ## let ruff put the code in form
 
 bench: $(VENV)/.dev ## the benchmarks, one after the other
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python -m $$(echo $${bench%.py} | tr / .) || exit 1; done
+
+lab: $(VENV)/.dev ## simulate profiles with several pickers: a table, and plots in .run/lab.svg; ARGS="--trace FILE PROFILE…"
+	@mkdir -p .run
+	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/weighted-sum.yaml docs/profiles/shared-prefixes.yaml)
 
 fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
 	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \

@@ -16,6 +16,7 @@ COMMANDS = {
     "simulator": ("services.simulator.app", "simulate a model server"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
+    "lab": ("pointsman.lab.app", "simulate profiles with several pickers"),
     "probe": ("pointsman.probe", "scrape a model server once and show the result"),
     "plugins": ("pointsman.plugins", "list the installed plugin types"),
     "drain": ("pointsman.drain", "let an endpoint finish its requests and get no new ones"),

@@ -165,6 +165,7 @@ class PickerService(Service):
             on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
+        self.view.in_flight.on_charge = self._placed
         self._parts = Parts(
             replica=self.replica,
             frames=self.frames,
@@ -412,6 +413,11 @@ class PickerService(Service):
             self.flow.apply(row, now)
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+
+    def _placed(self) -> None:
+        """Peers are to learn of it at once."""
+        self._load.pace.wake()
+        self.prefixes.pace.wake()
 
     async def _maintain(self) -> None:
         while True:

@@ -61,6 +61,7 @@ from services.picker.scheduling.producers.session_id import SessionIdProducer
 from services.picker.scheduling.producers.token import TokenProducer
 from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
@@ -109,6 +110,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     RunningRequestsScorer,
     LoraAffinityScorer,
     PrefixCacheScorer,
+    ColdPrefixScorer,
     TokenLoadScorer,
     ActiveRequestScorer,
     MetricScorer,

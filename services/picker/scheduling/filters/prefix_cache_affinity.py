@@ -77,7 +77,7 @@ class PrefixCacheAffinityFilter(Filter):
         if among in (0, len(rows)):
             return rows
         if wanted.max_ttft_penalty_ms and others.any():
-            tokens = cycle.view.in_flight.tokens.take(rows)
+            tokens = cycle.view.in_flight.expected_tokens(rows)
             cycle.note("InFlightTokens", rows, tokens)
             gap = float(np.minimum.reduce(tokens[sticky]) - np.minimum.reduce(tokens[others]))
             if gap / wanted.peak_prefill_throughput * 1000.0 > wanted.max_ttft_penalty_ms:

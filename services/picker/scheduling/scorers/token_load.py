@@ -37,7 +37,7 @@ class TokenLoadScorer(Scorer):
         threshold = float(self.parameters.queue_threshold_tokens)
         if threshold <= 0:
             threshold = float(DEFAULT_THRESHOLD)
-        tokens = cycle.view.in_flight.tokens.take(rows) + cycle.uncached_tokens(rows)
+        tokens = cycle.view.in_flight.expected_tokens(rows) + cycle.uncached_tokens(rows)
         cycle.note("InFlightTokens", rows, tokens)
         scores: Floats = 1.0 - np.minimum(np.maximum(tokens, 0.0), threshold) / threshold
         return scores

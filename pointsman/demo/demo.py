@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pointsman.demo.access_log import AccessLog
 from pointsman.demo.client import Client
-from pointsman.demo.format import count, duration
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
 from pointsman.demo.plan import engine_label, stack_plan
@@ -25,6 +24,7 @@ from pointsman.demo.workload import Workload
 from pointsman.local.ports import PortTaken
 from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count, duration
 
 GOOD, BAD, INTERRUPTED = 0, 1, 130
 """Exit codes; the last one is for an interrupt before the first request."""

@@ -6,7 +6,6 @@ import platform
 import re
 from collections.abc import Mapping
 
-from pointsman.demo.format import count, duration, percent
 from pointsman.demo.journal import Journal
 from pointsman.demo.plan import BASE
 from pointsman.demo.snapshot import Snapshot
@@ -14,6 +13,7 @@ from pointsman.demo.stats import Buckets, Samples, histogram_quantile, observati
 from pointsman.demo.tally import Tally
 from pointsman.local.binaries import find
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count, duration, percent
 from shared.version import VERSION
 
 _NUMBER = re.compile(r"\d{1,9}\.\d{1,9}\.\d{1,9}")

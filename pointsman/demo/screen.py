@@ -5,9 +5,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.demo.format import clock
 from pointsman.demo.journal import Entry, Tone
 from pointsman.demo.view import Picture, render, status_line
+from pointsman.top.format import clock
 
 _MARKS: dict[Tone, str] = {"step": "▶", "seen": " ", "bad": "!"}
 _STYLES: dict[Tone, str] = {"step": "bold cyan", "seen": "", "bad": "bold red"}

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from pointsman.demo.format import count
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
 from pointsman.demo.snapshot import assigned
@@ -19,6 +18,7 @@ from pointsman.demo.tally import Kill, Tally
 from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count
 
 ROUND = 30.0
 """Seconds of a round in a demo without end."""

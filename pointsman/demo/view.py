@@ -9,9 +9,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.demo.format import DASH, clock, duration, percent
 from pointsman.demo.snapshot import CollectorRow, EndpointRow, PickerRow, Snapshot
 from pointsman.demo.tally import LoadFigures
+from pointsman.top.format import DASH, clock, duration, percent
 
 STALE = 2.0
 """Seconds after which pickers don't trust a metric (their default)."""

@@ -8,9 +8,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import structlog
 
@@ -21,6 +21,7 @@ from pointsman.local.process import Process, ProcessError
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import duration
 from pointsman.top.screen import Screen
+from shared.tasks import cancel
 
 RUN_DIRECTORY = Path(".run")
 GOOD, BAD, INTERRUPTED = 0, 1, 130
@@ -44,8 +45,6 @@ class Session:
     process is killed.
     """
 
-    COMMAND: ClassVar[str]
-
     def __init__(self, screen: Screen, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.screen = screen
         self.directory = directory
@@ -61,10 +60,8 @@ class Session:
         """While it runs, until `stopping` is set. Returns the exit code."""
         raise NotImplementedError
 
-    def role(self, process: Process) -> tuple[str, str]:
+    def role(self, stack: LocalStack, process: Process) -> tuple[str, str]:
         """Where a process listens, and what it is for."""
-        stack = self._stack
-        assert stack is not None
         if process is stack.envoy:
             return stack.url, "the proxy that clients call"
         if process is stack.nats:
@@ -103,7 +100,7 @@ class Session:
         began = self.clock()
 
         def on_ready(process: Process) -> None:
-            url, role = self.role(process)
+            url, role = self.role(stack, process)
             self.screen.line(f"  {process.name:<11}  {url:<22}  {role:<29}  {duration(self.clock() - began):>6}")
 
         self.screen.line("Starting, and waiting until each is ready:")
@@ -124,21 +121,23 @@ class Session:
                 starting.cancel()
                 await asyncio.wait({starting})
 
-    async def until_stopped(self, *work: Any) -> None:
+    async def until_stopped(self, *work: Coroutine[Any, Any, object]) -> None:
         """Run coroutines until `stopping` is set or one ends, and cancel them. Raises the first error."""
-        stopping = asyncio.create_task(self.stopping.wait())
-        tasks = {asyncio.create_task(each) for each in work}
-        try:
-            done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in (stopping, *tasks):
-                task.cancel()
-            await asyncio.gather(stopping, *tasks, return_exceptions=True)
+        await first_of(self.stopping.wait(), *work)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.directory}>"
+
+
+async def first_of(*work: Coroutine[Any, Any, object]) -> None:
+    """Run coroutines until one ends, and cancel the others. Raises the first error."""
+    tasks = {asyncio.create_task(each) for each in work}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        await cancel(*tasks)
 
 
 async def run_session(
@@ -146,8 +145,7 @@ async def run_session(
 ) -> int:
     """Run it in the directory, by default a new one that is removed unless `keep` of the exit code is true."""
     try:
-        folder = Path(directory).absolute() if directory else make_directory(RUN_DIRECTORY, command)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = make_directory(directory, command)
     except OSError as error:
         return refuse(command, f"cannot create a directory for files and logs: {error}")
     code = BAD
@@ -169,8 +167,12 @@ async def run_session(
     return code
 
 
-def make_directory(base: Path, command: str) -> Path:
-    """A new directory in `base`, or in the system's temporary directory if `base` isn't writable. Raises OSError."""
+def make_directory(given: str, command: str, base: Path = RUN_DIRECTORY) -> Path:
+    """The given directory; without one, a new one in `base`, or in the system's temporary directory if `base` isn't
+    writable. Raises OSError."""
+    if given:
+        Path(given).mkdir(parents=True, exist_ok=True)
+        return Path(given).absolute()
     try:
         base.mkdir(exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{command}-", dir=base)).absolute()

@@ -201,7 +201,7 @@ class LocalStack:
 
     def write_endpoints(self, servers: Sequence[Simulator] | None = None) -> None:
         """Replace the endpoints file by one with these simulators, by default all."""
-        write({self.endpoints_file: self._endpoints(self._listed if servers is None else servers)})
+        write({self.endpoints_file: self._endpoints(self.listed if servers is None else servers)})
 
     def write_configuration(self, text: str) -> None:
         """Replace the EndpointPickerConfig that the watcher publishes. Raises ValueError if the plan has none."""
@@ -213,13 +213,14 @@ class LocalStack:
         """The files that the processes read, without those that exist already. Raises ConfigurationError."""
         files = {}
         if self.plan.endpoints_file is None:
-            files[self.endpoints_file] = self._endpoints(self._listed)
+            files[self.endpoints_file] = self._endpoints(self.listed)
         if self.plan.configuration is not None and self.plan.config_file is None:
             files[self.config_file] = self.plan.configuration
         return files | self.nats.files() | (self.envoy.files() if self.envoy else {})
 
     @property
-    def _listed(self) -> list[Simulator]:
+    def listed(self) -> list[Simulator]:
+        """The simulators of the endpoints file."""
         return [server for plan, server in zip(self.plan.simulators, self.simulators, strict=True) if plan.listed]
 
     def _endpoints(self, simulators: Sequence[Simulator]) -> str:

@@ -23,8 +23,6 @@ PICTURE_INTERVAL = 0.5
 class Up(Session):
     """The plan's processes, watched over and shown. A screen without a terminal shows logs instead."""
 
-    COMMAND = "up"
-
     def __init__(self, plan: StackPlan, screen: Screen, directory: Path) -> None:
         super().__init__(screen, directory)
         self._plan = plan

@@ -91,8 +91,8 @@ def summary(
     if round_robin is not None:
         rows += [
             ("round robin", f"{round_robin.succeeded} succeeded, {round_robin.failed} failed"),
-            ("  first token", f"{_quantiles(round_robin.first_token)}; whole {_quantiles(round_robin.duration)}"),
-            ("  prefix cache", f"hit for {percent(round_robin.cached_share())} of all prompt tokens"),
+            ("", f"first token {_quantiles(round_robin.first_token)}; whole {_quantiles(round_robin.duration)}"),
+            ("", f"prefix cache hit for {percent(round_robin.cached_share())} of all prompt tokens"),
         ]
     rows += [(picker, _decisions(buckets)) for picker, buckets in decisions.items()]
     rows.append(("responses by", ", ".join(shares)))

@@ -32,8 +32,7 @@ def render(picture: Picture, width: int = 80, height: int | None = None) -> Rend
         pool_view.line("p50, p99", _times(load)),
     ]
     if other is not None:
-        head += [pool_view.line("beside it", ["the same requests, round robin", *_requests(other)[1:]])]
-        head += [pool_view.line("p50, p99", _times(other))]
+        head += [pool_view.line("beside it", ["round robin", *_requests(other)]), pool_view.line("", _times(other))]
     return pool_view.render(picture.system, width, height, head=head)
 
 

@@ -57,10 +57,10 @@ def render(
     return Group(*parts, Text(), *members)
 
 
-def title(seen: Snapshot, *more: str | tuple[str, str]) -> Rule:
-    """The line at the top."""
+def title(seen: Snapshot, *what: str | tuple[str, str]) -> Rule:
+    """The line at the top; it says by default which pool it is."""
     age = seen.state.facts_age
-    words: list[str | tuple[str, str]] = [("Pointsman", "bold"), f"  {seen.pool}  ", *more]
+    words: list[str | tuple[str, str]] = [("Pointsman  ", "bold"), *(what or [f"{seen.pool}  "])]
     if age is not None and age > STALE:
         words.append((f"no watcher for {duration(age)}  ", "bold red"))
     return Rule(Text.assemble(*words, ("Ctrl-C ends it", QUIET), overflow="ellipsis"), style=QUIET, align="left")
@@ -90,7 +90,7 @@ def status_line(seen: Snapshot) -> str:
         return seen.state.reason
     servers = ", ".join(_queues(row) for row in seen.endpoints[:MOST_NAMED])
     more = f", {len(seen.endpoints) - MOST_NAMED} more" if len(seen.endpoints) > MOST_NAMED else ""
-    tiers = [f"{sum(row.tier == tier for row in seen.members)} {tier}s" for tier in ("collector", "picker")]
+    tiers = [count(sum(row.tier == tier for row in seen.members), tier) for tier in ("collector", "picker")]
     in_flight = sum(row.in_flight for row in seen.endpoints)
     return f"waiting+running {servers or DASH}{more} · {count(in_flight, 'request')} in flight · {', '.join(tiers)}"
 

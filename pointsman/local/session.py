@@ -18,6 +18,7 @@ from pointsman.local.binaries import BinaryMissing
 from pointsman.local.envoy import ConfigurationError
 from pointsman.local.ports import PortTaken
 from pointsman.local.process import Process, ProcessError
+from pointsman.local.services import Console
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import duration
 from pointsman.top.screen import Screen
@@ -66,6 +67,8 @@ class Session:
             return stack.url, "the proxy that clients call"
         if process is stack.nats:
             return stack.nats.url, "nats-server"
+        if isinstance(process, Console):
+            return process.page, "the pool in a browser"
         return getattr(process, "url", ""), _ROLES.get(getattr(process, "tier", ""), "")
 
     def stop(self) -> None:

@@ -153,6 +153,15 @@ def test_clients_reach_another_address_than_the_processes_each_other(build: Buil
     assert (addresses["gateway"]["address"], addresses["stats"]["address"]) == ("0.0.0.0", LOOPBACK)
 
 
+def test_a_console_has_a_port_for_its_page(build: Build) -> None:
+    built = build(StackPlan(consoles=1))
+    [console] = built.consoles
+    given = flags(console)
+    assert console.page == f"http://{given['--console-host']}:{given['--console-port']}"
+    assert console.url == f"http://{given['--admin-host']}:{given['--admin-port']}" != console.page
+    assert list(built.processes)[-2:] == [console, built.envoy]
+
+
 def test_services_do_not_inherit_settings_from_the_environment(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "POINTSMAN_LOG_LEVEL", "debug")
     picker = build(StackPlan()).pickers[0]

@@ -143,10 +143,8 @@ async def first_of(*work: Coroutine[Any, Any, object]) -> None:
         await cancel(*tasks)
 
 
-async def run_session(
-    make: Callable[[Path], Session], command: str, *, directory: str = "", keep: Callable[[int], bool]
-) -> int:
-    """Run it in the directory, by default a new one that is removed unless `keep` of the exit code is true."""
+async def run_session(make: Callable[[Path], Session], command: str, *, directory: str = "", keep: bool = False) -> int:
+    """Run it in the directory, by default a new one that is removed at the end, unless it ends badly or `keep`."""
     try:
         folder = make_directory(directory, command)
     except OSError as error:
@@ -163,7 +161,7 @@ async def run_session(
         except (PortTaken, BinaryMissing, ConfigurationError, ProcessError, SessionError) as error:
             session.screen.close()
             refuse(command, str(error))
-    if directory or keep(code):
+    if directory or keep or code not in (GOOD, INTERRUPTED):
         print(f"Files and logs are in {folder}", flush=True)
     else:
         remove_directory(folder)

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -63,12 +64,7 @@ async def _main(settings: TopSettings) -> int:
         try:
             while True:
                 seen = snapshot(reader, name)
-                screen.picture(
-                    lambda width, height, seen=seen: render(  # type: ignore[misc]
-                        seen, width, height, sort=settings.sort
-                    ),
-                    lambda seen=seen: status_line(seen),  # type: ignore[misc]
-                )
+                screen.picture(partial(render, seen, sort=settings.sort), partial(status_line, seen))
                 await asyncio.sleep(settings.refresh)
         finally:
             screen.close()

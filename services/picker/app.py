@@ -22,6 +22,7 @@ from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.reports.answers import answers
+from services.picker.reports.convergence import Convergence
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
@@ -43,6 +44,7 @@ from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -142,6 +144,7 @@ class PickerService(Service):
         self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
+        self._peers = Incarnations(self.bus.malformed.conflicting, self.bus.limits.max_senders)
         self._load = LoadPublisher(
             self.bus,
             self._subjects.load(self._pool, self.id),
@@ -152,7 +155,14 @@ class PickerService(Service):
             heartbeat=settings.load_heartbeat,
         )
         self.prefixes = PrefixSharing(
-            self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
+            self.bus,
+            self._subjects,
+            self._pool,
+            self.id,
+            self.view,
+            settings.sharing,
+            lambda: self.replica.synced,
+            on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
         self._parts = Parts(
@@ -165,6 +175,8 @@ class PickerService(Service):
             load=self._load,
             prefixes=self.prefixes,
         )
+        self.convergence = Convergence(self._parts)
+        self.registry.register(self.convergence)
         self.responder = make_responder(
             self, self.bus, self._subjects, [self._pool], self.status, answers(self._parts, self._pool, self.id)
         )
@@ -288,6 +300,7 @@ class PickerService(Service):
             configuration_problem=self.config.problem,
             configuration_warnings=tuple(map(str, self.handler.pipeline.config.warnings)),
             sees={self.tier: tuple(sorted(self.view.in_flight.peers()))},
+            convergence=self.convergence.repairs(time.monotonic()),
             picker=picker_status(self._parts, time.monotonic()),
         )
 
@@ -386,10 +399,16 @@ class PickerService(Service):
         except Malformed as error:
             self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
+        now = time.monotonic()
         if row.sender == self.id:
-            self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
-        elif self.view.apply_load(row, time.monotonic()):
-            self.flow.apply(row, time.monotonic())
+            self.duplicate_id.heard(now, leaving=row.leaving)
+            return
+        if not self._peers.accepts(message.subject, row.sender, row.run, now, leaving=row.leaving):
+            return
+        if row.leaving:
+            self.prefixes.peer_left(row.sender)
+        if self.view.apply_load(row, now):
+            self.flow.apply(row, now)
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
@@ -399,6 +418,7 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
+            self.convergence.look(time.monotonic())
             layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
             stale_after = pipeline.config.stale_metrics.after
             self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)

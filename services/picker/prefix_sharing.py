@@ -29,6 +29,7 @@ from shared.bus.codec import SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
 from shared.service import Readiness
@@ -41,6 +42,8 @@ PIECE = 1.0
 """Seconds that a picker may take for a piece of a dump."""
 LOOK = 0.05
 """Seconds between two looks whether there is a view."""
+NO_BATCH = 2**63 - 1
+"""The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 MOST_SESSIONS = 8
 """Dumps that are being sent at once; beyond it, the oldest ends."""
 MOST_REQUESTS = 64
@@ -60,8 +63,10 @@ class PrefixSharing:
         options: Sharing,
         synced: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_own_id: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synced` says whether the endpoints are known."""
+        """`synced` says whether the endpoints are known. `on_own_id` is called when somebody else has this id."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
@@ -70,6 +75,8 @@ class PrefixSharing:
         self.mine = Announcements(id, secrets.randbits(63))
         self._subject = subjects.prefix_batch(pool, id)
         self.peers = PrefixPeers(view.prefixes)
+        self._on_own_id = on_own_id
+        self._incarnations = Incarnations(bus.malformed.conflicting, bus.limits.max_senders)
         self.incompatible = SenderLog(clock, "incompatible")
         """Batches of pickers that hash prompts in another way."""
         self.problem = ""
@@ -149,6 +156,9 @@ class PrefixSharing:
                     await self._announce(now)
                     for origin in self.peers.missing(now):
                         catching_up.create_task(self._catch_up(origin))
+                    for origin in self.peers.different(now):
+                        log.warning("prefixes.differ", peer=origin.id, batch=origin.applied)
+                        catching_up.create_task(self._restore_own(origin))
 
     async def _announce(self, now: float) -> None:
         changes = self._index.changes
@@ -190,12 +200,16 @@ class PrefixSharing:
         except Malformed as error:
             self._bus.malformed.report(sender, error, subject=message.subject)
             return
-        if batch.sender != sender:
-            problem = f"it says that it is from {batch.sender!r}"
-            self._bus.malformed.implausible.report(sender, problem, subject=message.subject)
-        elif sender != self._id and self._is_compatible(batch):
+        now = self._clock()
+        if batch.sender == self._id:
+            self._on_own_id()
+        elif self._incarnations.accepts(message.subject, batch.sender, batch.run, now) and self._is_compatible(batch):
             _ = self._view.layout  # changed endpoints first
-            self.peers.hear(batch, self._clock())
+            self.peers.hear(batch, now)
+
+    def peer_left(self, id: str) -> None:
+        """Its next batches are of another run."""
+        self._incarnations.forget(id)
 
     def _is_compatible(self, batch: PrefixBatch) -> bool:
         if batch.hashing == self.hashing:
@@ -286,6 +300,12 @@ class PrefixSharing:
                 self.peers.answered(origin, piece.sequence)
                 return
 
+    async def _restore_own(self, origin: Origin) -> None:
+        """Replace what an origin is thought to have placed by what it says."""
+        request = PrefixRequest(sender=self._id, run=origin.run, after=NO_BATCH)
+        if await self._restore(origin.id, request, origin):
+            log.info("prefixes.repaired", peer=origin.id, batch=origin.applied)
+
     async def _restore(
         self, peer: str, request: PrefixRequest, origin: Origin | None, piece: PrefixPiece | None = None
     ) -> bool:
@@ -352,7 +372,7 @@ class PrefixSharing:
                 batches, more = repeated
                 return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
             self._session = session = self._session + 1
-            origins, known = self.peers.table(self._id, mine.run, mine.sequence)
+            origins, known = self.peers.table(self._id, mine.run, mine.sequence, mine.digest)
             if request.run:  # of this picker's own placements alone
                 origins, known = origins[:1], 1
             self._sessions[session] = dump(self._index, mine, origins, known, session)

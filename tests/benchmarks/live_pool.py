@@ -150,7 +150,6 @@ class LivePool:
 
     async def _publish(self, bus: Bus) -> None:
         publisher, random = FramePublisher(bus, SUBJECTS, POOL, "collector"), np.random.default_rng(7)
-        await publisher.start()
         try:
             while True:
                 await publisher.publish(0, frame(self.endpoints, random))

@@ -14,6 +14,8 @@ COMMANDS = {
     "collector": ("services.collector.app", "scrape model servers and publish their attributes"),
     "picker": ("services.picker.app", "serve Envoy's ext_proc"),
     "simulator": ("services.simulator.app", "simulate a model server"),
+    "up": ("pointsman.up.app", "run everything on this machine, in front of your model servers"),
+    "top": ("pointsman.top.app", "show a pool's endpoints, queues and processes"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
     "lab": ("pointsman.lab.app", "simulate profiles with several pickers"),

@@ -6,15 +6,14 @@ The configuration is that of docker-compose.yml. A pool of prefill and decode se
 
 from pathlib import Path
 
-from pointsman.local.envoy import ConfigurationError
-from pointsman.local.services import ROOT, Flags
-from pointsman.local.stack import SimulatorPlan, StackPlan
+from msgspec import structs
 
-CONFIGURATION = ROOT / "deploy" / "compose" / "pointsman.yaml"
-PD_CONFIGURATION = ROOT / "docs" / "profiles" / "prefill-decode.yaml"
+from pointsman.local.services import Flags
+from pointsman.local.stack import CONFIGURATION, SimulatorPlan, StackPlan
+from shared.pool_view.view import ROLE
+
+PD_CONFIGURATION = Path(__file__).with_name("prefill-decode.yaml")
 _PICKER = "- type: max-score-picker"
-ROLE = "llm-d.ai/role"
-"""The label that says what a server does in a pool of prefill and decode servers."""
 PREFILL = "prefill"
 BASE = "llama-3.1-8b"
 ADAPTER = "llama-3.1-8b-sql"
@@ -43,27 +42,17 @@ def engine_label(server: SimulatorPlan) -> str:
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 
 
-def stack_plan(port: int, *, pd: bool = False) -> StackPlan:
-    """The plan with Envoy on that port; 0 is a free one. `pd` is a pool of prefill and decode servers. Raises
-    ConfigurationError."""
+def stack_plan(port: int, *, pd: bool = False, compare: bool = False) -> StackPlan:
+    """The plan with Envoy on that port; 0 is a free one. `pd` is a pool of prefill and decode servers. `compare` adds
+    as many servers without roles that only the demo calls."""
+    configuration = (PD_CONFIGURATION if pd else CONFIGURATION).read_text(encoding="utf-8")
     if pd:
-        configuration = _text(PD_CONFIGURATION).replace(
-            _PICKER, f"{_PICKER}\n  parameters:\n    maxNumOfEndpoints: 3", 1
-        )
-    else:
-        configuration = _text(CONFIGURATION)
+        configuration = configuration.replace(_PICKER, f"{_PICKER}\n  parameters:\n    maxNumOfEndpoints: 3", 1)
+    beside = tuple(structs.replace(server, name=f"beside-{server.name}", listed=False) for server in SERVERS)
     return StackPlan(
-        simulators=PD_SERVERS if pd else SERVERS,
+        simulators=(PD_SERVERS if pd else SERVERS) + (beside if compare else ()),
         collectors=2,
         pickers=2,
         configuration=configuration,
         port=port,
-        log_level="info",
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path} ({error}); the demo needs a checkout") from error

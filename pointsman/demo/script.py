@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from pointsman.demo.format import count
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
-from pointsman.demo.plan import PREFILL, ROLE
-from pointsman.demo.snapshot import assigned
+from pointsman.demo.plan import PREFILL
 from pointsman.demo.tally import Kill, Tally
 from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count
+from shared.pool_view.view import ROLE
 
 ROUND = 30.0
 """Seconds of a round in a demo without end."""
@@ -101,7 +101,8 @@ class Script:
             f"{picker.name} restarted",
             f"SIGTERM to {picker.name}: it fails Envoy's health checks, finishes its requests and exits.",
         )
-        self._monitor.mark(picker, "draining")
+        await self._monitor.read(picker)
+        self._monitor.stopped(picker)
         code = await picker.stop()
         text = f"{picker.name} stopped after {self._clock() - began:.1f} s with exit code {code}; "
         text += f"{' and '.join(others)} decides alone. {self._failures(failed)}"
@@ -124,7 +125,7 @@ class Script:
             )
 
     async def _kill_collector(self) -> None:
-        shares = {collector.name: await self._share(collector) for collector in self._stack.collectors}
+        shares = {collector.name: self._share(collector) for collector in self._stack.collectors}
         busy = [collector for collector in self._stack.collectors if shares[collector.name]] or list(
             self._stack.collectors
         )
@@ -137,15 +138,15 @@ class Script:
             f"{victim.name} killed",
             f"SIGKILL to {victim.name}, which scrapes {servers}: their metrics age until {heir.name} takes over.",
         )
-        self._monitor.mark(victim, "killed")
+        self._monitor.stopped(victim)
         await victim.kill()
         oldest = 0.0
 
         async def taken_over() -> bool:
             nonlocal oldest
-            age = await self._oldest_age(share)
+            age = self._oldest_age(share)
             oldest = max(oldest, age if math.isfinite(age) else 0.0)
-            return share <= await self._share(heir) and age < FRESH
+            return share <= self._share(heir) and age < FRESH
 
         took = await self._until(taken_over)
         if took is None:
@@ -158,7 +159,7 @@ class Script:
         await self._start(victim)
 
         async def has_share() -> bool:
-            return share <= await self._share(victim)
+            return share <= self._share(victim)
 
         if await self._until(has_share) is None:
             self._journal.problem(f"{victim.name} is back, but in {RECOVERY_TIMEOUT:g} s it has no endpoints.")
@@ -171,7 +172,7 @@ class Script:
     async def _kill_prefills(self) -> None:
         """One after the other: each costs the requests from which the pickers learn that it is gone."""
         names, failed = [server.name for server in self._prefills], self._tally.failed
-        before = self._monitor.skipped(PREFILL)
+        before = await self._monitor.skipped(PREFILL)
         kills = []
         for server in self._prefills:
             self._journal.step(
@@ -179,13 +180,12 @@ class Script:
                 f"SIGKILL to {server.name}: decode servers answer with 502 until the pickers know.",
             )
             kills.append(self._tally.add_kill(server.name, self._clock(), prefills=True))
-            self._monitor.mark(server, "killed")
+            self._monitor.stopped(server)
             await server.kill()
             await asyncio.sleep(1.5)
 
         async def does_without() -> bool:
-            await self._monitor.look()
-            return self._monitor.skipped(PREFILL) > before
+            return await self._monitor.skipped(PREFILL) > before
 
         if await self._until(does_without) is None:
             self._journal.problem(f"In {RECOVERY_TIMEOUT:g} s no request was served by a decode server alone.")
@@ -200,7 +200,7 @@ class Script:
             await self._start(server)
 
             async def is_scraped(name: str = server.name) -> bool:
-                return await self._oldest_age(frozenset({name})) < FRESH
+                return self._oldest_age(frozenset({name})) < FRESH
 
             if await self._until(is_scraped) is None:
                 self._journal.problem(
@@ -209,20 +209,20 @@ class Script:
             kill.back = self._clock()
         self._journal.seen(f"{' and '.join(names)} are back and compute prompts again. {self._failures(failed)}")
 
-    async def _share(self, collector: ServiceProcess) -> frozenset[str]:
-        return frozenset(assigned(await self._monitor.state(collector)))
+    def _share(self, collector: ServiceProcess) -> frozenset[str]:
+        return frozenset(name for name, row in self._monitor.rows().items() if row.collector == collector.name)
 
-    async def _oldest_age(self, servers: frozenset[str]) -> float:
-        """The greatest age of their metrics at the pickers; infinite if one is unknown."""
-        rows = await self._monitor.endpoints()
-        ages = [row.age for row in rows if row.name in servers]
+    def _oldest_age(self, servers: frozenset[str]) -> float:
+        """The greatest age of their metrics; infinite if one is unknown."""
+        ages = [row.age for name, row in self._monitor.rows().items() if name in servers]
         return max((math.inf if age is None else age for age in ages), default=0.0)
 
     async def _kill_server(self) -> None:
-        before = await self._monitor.look()
+        before = await self._monitor.retries()
         spared = {self._last_server, *(server.name for server in self._prefills)}
-        busy = {row.name: row.in_flight for row in before.endpoints if row.name not in spared}
-        named = min(FALLBACKS, len(before.endpoints) - len(self._prefills))
+        rows = self._monitor.rows()
+        busy = {name: row.in_flight for name, row in rows.items() if name not in spared}
+        named = min(FALLBACKS, len(rows) - len(self._prefills))
         self._last_server = name = max(busy, key=lambda server: busy[server])
         server = next(server for server in self._stack.simulators if server.name == name)
         failed, began = self._tally.failed, self._clock()
@@ -232,16 +232,15 @@ class Script:
             "request: Envoy sends those without a response to the next one.",
         )
         kill = self._tally.add_kill(name, began)
-        self._monitor.mark(server, "killed")
+        self._monitor.stopped(server)
         await server.kill()
         await asyncio.sleep(1.5)
-        after = await self._monitor.look()
-        retried = count(after.server_retries - before.server_retries, "request")
+        retried = count((await self._monitor.retries())["servers"] - before["servers"], "request")
         self._journal.seen(f"Envoy retried {retried} at another server. {_interrupted(kill)} {self._failures(failed)}")
         await self._start(server)
 
         async def is_scraped() -> bool:
-            return await self._oldest_age(frozenset({name})) < FRESH
+            return self._oldest_age(frozenset({name})) < FRESH
 
         if await self._until(is_scraped) is None:
             self._journal.problem(f"{name} is back, but in {RECOVERY_TIMEOUT:g} s no picker has its metrics.")
@@ -252,9 +251,8 @@ class Script:
             )
 
     async def _start(self, process: Process) -> None:
-        self._monitor.mark(process, "starting")
         await process.start()
-        self._monitor.mark(process)
+        self._monitor.started(process)
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> float | None:
         """Seconds until the condition holds; None after the time-out."""

@@ -13,6 +13,7 @@ COMMANDS = {
     "watcher": ("services.watcher.app", "publish the endpoints and the configuration"),
     "collector": ("services.collector.app", "scrape model servers and publish their attributes"),
     "picker": ("services.picker.app", "serve Envoy's ext_proc"),
+    "console": ("services.console.app", "serve a web page and an API about a pool"),
     "simulator": ("services.simulator.app", "simulate a model server"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),

@@ -16,6 +16,7 @@ from pointsman.local.envoy_closed import closed
 from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
 from services.collector.settings import CollectorSettings
+from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
 from services.simulator.settings import SimulatorSettings
 from services.watcher.settings import WatcherSettings
@@ -31,6 +32,7 @@ TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
     ("collector", CollectorSettings),
     ("picker", PickerSettings),
+    ("console", ConsoleSettings),
     ("simulator", SimulatorSettings),
 )
 

@@ -1,7 +1,7 @@
 // The running configuration, what each member has made of it, and a check of an edited document.
 
 import { get, post } from "./api.js";
-import { definitions, h, note, table } from "./dom.js";
+import { definitions, h, note, replace, table } from "./dom.js";
 
 const REFRESH = 2000;
 
@@ -52,14 +52,14 @@ export class ConfigurationPage {
   #render(content) {
     const { about: _, ...rest } = content;
     const text = JSON.stringify(rest);
-    if (text === this.#shown || this.running.contains(document.activeElement)) return;
+    if (text === this.#shown) return;
     this.#shown = text;
     if (this.#text === null) this.draft.value = content.text;
     this.#text = content.text;
-    this.running.replaceChildren(
+    replace(this.running,
       definitions([["Revision", content.revision], ["Origin", content.origin || "built in"], ["Plugins", String(content.plugins)]]),
-      problems("The tiers refuse this document:", "error", content.errors) ?? "",
-      problems("Warnings:", "warning", content.warnings) ?? "",
+      problems("The tiers refuse this document:", "error", content.errors),
+      problems("Warnings:", "warning", content.warnings),
       content.rejected.length
         ? table("Refused last", ["Member", "Why"], content.rejected.map(({ tier, id, reason }) => [`${tier} ${id}`, reason]))
         : note("No member has refused a later document."),

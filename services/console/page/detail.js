@@ -1,6 +1,7 @@
 // One endpoint in full, in a dialog.
 
-import { definitions, h, setText, table } from "./dom.js";
+import { get } from "./api.js";
+import { definitions, h, replace, setText, table } from "./dom.js";
 import { count, number, percent, seconds } from "./format.js";
 import { draw, sparkline } from "./spark.js";
 
@@ -42,21 +43,33 @@ export class Detail {
         ["Metrics seen", live(now => `${seconds(pool.age(endpoint, now))} ago`)],
         ["Tokens in flight", live(() => count(endpoint.in_flight_tokens))],
         ["Id", endpoint.id], ["Address", endpoint.address], ["Role", endpoint.role || "both"],
-        ["Engine", endpoint.engine || "recognized from its page"], ["Node", endpoint.node || "unknown"],
+        ["Engine", endpoint.engine || "recognized from its page"],
         ["Scraped by", live(() => endpoint.collector || "nobody")],
         ["Adapters loaded", live(() => endpoint.adapters.join(", ") || "none")],
-        ["Adapters waited for", live(() => endpoint.waiting_adapters.join(", ") || "none")],
         ["Models", live(() => endpoint.models.join(", ") || "unknown")],
       ]),
       h("p", {}, h("a", { href: `#/decisions?endpoint=${encodeURIComponent(endpoint.id)}`, click: () => this.element.close() },
         "Decisions for this endpoint")),
       h("div", { class: "charts" }, charts.map(chart => chart.element)),
       table("Labels", ["Label", "Value"], Object.entries(endpoint.labels)),
-      table("Further attributes", ["Attribute", "Value"],
-        Object.entries(endpoint.attributes ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value) : String(value)])),
-    );
+      this.attributes = h("div", {}));
     this.render(performance.now());
     this.element.showModal();
+    this.#read(endpoint);
+  }
+
+  // Reads all attributes of the endpoint, again and again while it is shown.
+  async #read(endpoint) {
+    while (this.#endpoint === endpoint) {
+      try {
+        const { attributes } = await get(`api/pool/endpoint?${new URLSearchParams({ id: endpoint.id })}`);
+        replace(this.attributes, table("Attributes", ["Attribute", "Value", "Age"], Object.entries(attributes).sort().map(
+          ([name, { value, age }]) => [name, Array.isArray(value) ? value.join(", ") : number(value), seconds(age)])));
+      } catch {
+        // the page says that the console doesn't answer
+      }
+      await new Promise(resolve => { setTimeout(resolve, 1000) });
+    }
   }
 
   /** Shows what the open endpoint is now. */

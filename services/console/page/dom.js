@@ -30,14 +30,31 @@ export const setAttribute = (node, name, value) => {
   } else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
 };
 
+// A region that isn't in the document any more doesn't know how far it was scrolled.
+const remember = ({ currentTarget }) => { currentTarget.at = [currentTarget.scrollTop, currentTarget.scrollLeft] };
+
 /** A table from a heading for each column, and rows of cells. The first cell of a row is its heading. */
 export const table = (caption, headings, rows, attributes = {}) =>
-  h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption, scroll: remember },
     h("table", attributes,
       h("caption", {}, caption),
       h("thead", {}, h("tr", {}, headings.map(heading => h("th", { scope: "col" }, heading)))),
       h("tbody", {}, rows.map(cells =>
         h("tr", {}, cells.map((cell, at) => h(at ? "td" : "th", at ? {} : { scope: "row" }, cell)))))));
+
+/** Replaces a container's content. Regions that are scrolled or focused stay so. */
+export const replace = (container, ...children) => {
+  const regions = new Map([...container.querySelectorAll("[role=region]")].map(region => [region.getAttribute("aria-label"), region]));
+  const focused = document.activeElement;
+  container.replaceChildren(...children.flat().filter(child => child !== null && child !== undefined));
+  for (const region of container.querySelectorAll("[role=region]")) {
+    const before = regions.get(region.getAttribute("aria-label"));
+    if (!before) continue;
+    [region.scrollTop, region.scrollLeft] = before.at ?? [0, 0];
+    region.at = before.at;
+    if (before === focused) region.focus({ preventScroll: true });
+  }
+};
 
 /** A list of names and values. */
 export const definitions = pairs =>

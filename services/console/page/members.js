@@ -1,6 +1,6 @@
 // The processes of each tier: who leads, how old their copies are, and whether they agree.
 
-import { h, table } from "./dom.js";
+import { h, replace, table } from "./dom.js";
 import { count, seconds } from "./format.js";
 
 const TIERS = { watcher: "Watchers", collector: "Collectors", picker: "Pickers" };
@@ -27,7 +27,7 @@ export class Members {
   /** Shows these members, if they are others than before. */
   render(members) {
     const text = JSON.stringify(members);
-    if (text === this.#shown || this.element.contains(document.activeElement)) return;
+    if (text === this.#shown) return;
     this.#shown = text;
     const tiers = Object.entries(TIERS).map(([tier, title]) => {
       const found = members.filter(member => member.tier === tier);
@@ -35,6 +35,6 @@ export class Members {
       return found.length ? h("div", {}, table(title, HEADINGS, found.slice(0, MOST).map(row), { class: "members" }), rest)
         : h("p", { class: "note" }, `${title}: none heard`);
     });
-    this.element.replaceChildren(h("h2", { id: "members" }, "Members"), ...tiers);
+    replace(this.element, h("h2", { id: "members" }, "Members"), ...tiers);
   }
 }

@@ -1,0 +1,98 @@
+"""A headless Chromium, Debian's package, driven by Playwright. Without both, these tests are skipped."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.console.app import ConsoleService
+from services.console.settings import ConsoleSettings
+from tests.in_process import serving
+
+REQUIRE = "POINTSMAN_REQUIRE_BROWSER"
+"""Set to 1: tests that can't have a browser fail, instead of being skipped."""
+NARROW, USUAL, WALL = (375, 720), (1366, 900), (2560, 1440)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
+
+
+def missing() -> str:
+    """What these tests lack; empty if nothing."""
+    if shutil.which("chromium") is None:
+        return "chromium isn't installed: apt-get install chromium"
+    try:
+        import playwright  # noqa: F401
+    except ImportError:
+        return "playwright isn't installed: pip install playwright"
+    return ""
+
+
+@asynccontextmanager
+async def console(url: str, **settings: Any) -> AsyncIterator[ConsoleService]:
+    """A console in this process, on free ports."""
+    common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "console_port": 0}
+    async with serving(ConsoleService(ConsoleSettings(**{**common, **settings}))) as service:
+        yield service
+
+
+class Visit:
+    """A page of a browser, with what went wrong there."""
+
+    def __init__(self, page: Any, origin: str) -> None:
+        self.page, self.origin = page, origin
+        self.errors: list[str] = []
+        self.elsewhere: list[str] = []
+        """Requests that left the origin."""
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._requested(request.url))
+
+    def _requested(self, url: str) -> None:
+        if not url.startswith((self.origin, "data:", "about:")):
+            self.elsewhere.append(url)
+
+    async def go(self, path: str = "#/pool") -> None:
+        await self.page.goto(f"{self.origin}/{path}")
+
+    async def texts(self, selector: str) -> list[str]:
+        """What these elements show."""
+        found: list[str] = await self.page.locator(selector).all_inner_texts()
+        return found
+
+
+Visiting = Callable[..., Any]
+
+
+@pytest.fixture
+async def visit() -> AsyncIterator[Visiting]:
+    """Opens a page of a console at its first page: `await visit(service, path, size=NARROW, dark=True)`. At the end no
+    page may have had an error, or asked another origin for anything."""
+    if reason := missing():
+        if os.environ.get(REQUIRE) == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.async_api import async_playwright
+
+    visits: list[Visit] = []
+    async with AsyncExitStack() as stack:
+        playwright = await stack.enter_async_context(async_playwright())
+        browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        stack.push_async_callback(browser.close)
+
+        async def opened(
+            service: ConsoleService, path: str = "#/pool", *, size: tuple[int, int] = USUAL, dark: bool = False
+        ) -> Visit:
+            page = await browser.new_page(
+                viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
+            )
+            visit = Visit(page, f"http://127.0.0.1:{service.console_port}")
+            visits.append(visit)
+            await visit.go(path)
+            return visit
+
+        yield opened
+        for one in visits:
+            assert (one.errors, one.elsewhere) == ([], []), one.page.url

@@ -14,7 +14,7 @@ const COLUMNS = [
   { name: "role", title: "Role", hide: "wide", key: endpoint => endpoint.role, text: endpoint => endpoint.role || "both" },
   { name: "queue", title: "Queue", number: true, key: endpoint => endpoint.queue, text: endpoint => count(endpoint.queue) },
   { name: "running", title: "Running", number: true, key: endpoint => endpoint.running, text: endpoint => count(endpoint.running) },
-  { name: "kv_cache", title: "KV cache", number: true, key: endpoint => endpoint.kv_cache, text: endpoint => percent(endpoint.kv_cache) },
+  { name: "kv_cache", title: "KV", number: true, key: endpoint => endpoint.kv_cache, text: endpoint => percent(endpoint.kv_cache) },
   { name: "in_flight", title: "In flight", number: true, key: endpoint => endpoint.in_flight, text: endpoint => count(endpoint.in_flight) },
   { name: "age", title: "Age", number: true, hide: "medium", key: (endpoint, pool, now) => pool.age(endpoint, now),
     text: (endpoint, pool, now) => seconds(pool.age(endpoint, now)) },
@@ -83,7 +83,7 @@ export class Endpoints {
 
   #makeRow() {
     const button = h("button", { type: "button", class: "link", click: event => this.#open(event.currentTarget.endpoint) });
-    const badge = h("span", { class: "state" });
+    const badge = h("span", { class: "badge" });
     const bar = h("span", { class: "bar", "aria-hidden": "true" }), share = h("span", {});
     const spark = sparkline();
     const row = h("tr", {}, COLUMNS.map(column => {
@@ -114,7 +114,7 @@ export class Endpoints {
   }
 
   #makeTile() {
-    const name = h("strong", {}), state = h("span", { class: "state" }), bar = h("span", { class: "bar", "aria-hidden": "true" });
+    const name = h("strong", {}), state = h("span", { class: "badge" }), bar = h("span", { class: "bar", "aria-hidden": "true" });
     const numbers = h("span", { class: "numbers" }), age = h("span", { class: "age" });
     const tile = h("button", { type: "button", class: "tile", click: event => this.#open(event.currentTarget.endpoint) },
       h("span", { class: "top" }, name, state), bar, numbers, age);

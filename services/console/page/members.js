@@ -6,7 +6,7 @@ import { count, seconds } from "./format.js";
 const TIERS = { watcher: "Watchers", collector: "Collectors", picker: "Pickers" };
 const MOST = 200;
 
-const health = member => h("span", { class: "state", "data-state": member.ready ? "up" : member.ready === null ? "unknown" : "down" },
+const health = member => h("span", { class: "badge", "data-state": member.ready ? "up" : member.ready === null ? "unknown" : "down" },
   member.ready ? "ready" : member.ready === null ? "no answer" : "not ready");
 
 const agreement = member => member.agrees === null ? "unknown" : member.agrees ? "agrees" : `differs for ${seconds(member.differs_for)}`;

@@ -21,13 +21,11 @@ from shared.bus.facts import Event
 from shared.bus.lease import Lease
 from shared.bus.publisher import FactPublisher
 from shared.bus.replica import Replica
-from shared.bus.subjects import Subjects
+from shared.bus.subjects import WATCHER_LEASE, Subjects
 from shared.model import Fact
 
 log = structlog.get_logger(__name__)
 
-LEASE = "watcher"
-"""The lease's name. All watchers of an installation share the bucket of facts, so they share one lease."""
 SILENCE = 3.0
 """Seconds without a message from the leader after which there is none. A take-over takes less."""
 
@@ -64,7 +62,7 @@ class Leadership:
         """Between what the leader publishes and what this process would publish."""
         self._fitness = fitness
         self._while_leading = while_leading
-        self.lease = Lease(bus, subjects, LEASE, owner, replicas=replicas)
+        self.lease = Lease(bus, subjects, WATCHER_LEASE, owner, replicas=replicas)
         self.publisher = FactPublisher(
             bus,
             subjects,
@@ -73,7 +71,7 @@ class Leadership:
             is_leader=lambda: self.lease.held,
             age=age,
         )
-        self.candidacy = Candidacy(bus, subjects, LEASE, owner, fitness)
+        self.candidacy = Candidacy(bus, subjects, WATCHER_LEASE, owner, fitness)
         self.replica = Replica(bus, subjects, pool, on_event)
 
     @property

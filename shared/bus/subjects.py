@@ -12,6 +12,8 @@ from shared.bus.errors import BusOptionError
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
 DEFAULT_PREFIX = "pointsman"
+WATCHER_LEASE = "watcher"
+"""Who leads. All watchers of an installation share the bucket of facts, so they share one lease."""
 EPOCH = "epoch"
 SYNCED = "synced"
 

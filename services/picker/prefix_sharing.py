@@ -65,8 +65,9 @@ class PrefixSharing:
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
-        self._hashing = ""
-        self._mine = Announcements(id, secrets.randbits(63))
+        self.hashing = ""
+        """What the hashes depend on; empty if nothing is shared."""
+        self.mine = Announcements(id, secrets.randbits(63))
         self._subject = subjects.prefix_batch(pool, id)
         self.peers = PrefixPeers(view.prefixes)
         self.incompatible = SenderLog(clock, "incompatible")
@@ -84,7 +85,7 @@ class PrefixSharing:
     def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
         """What hashes of blocks depend on, apart from `HASHING`, empty if there are none; and how many blocks the
         endpoint in a row holds."""
-        self._hashing = f"{HASHING}: {hashing}" if hashing else ""
+        self.hashing = f"{HASHING}: {hashing}" if hashing else ""
         self._index.capacity_of = capacity_of
         if not hashing:
             self._index.changes = None
@@ -123,7 +124,7 @@ class PrefixSharing:
     def readiness(self) -> str | None:
         """None once this picker has the others' placements, or has waited long enough; otherwise the reason."""
         waited = 0.0 if self._began is None else self._clock() - self._began
-        if self._was_ready or not self._hashing or not self.peers.joining or waited >= self._options.wait:
+        if self._was_ready or not self.hashing or not self.peers.joining or waited >= self._options.wait:
             self._was_ready = True
             return None
         return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
@@ -134,7 +135,7 @@ class PrefixSharing:
 
     def state(self) -> dict[str, object]:
         """For `/debug/state`."""
-        return {"hashing": self._hashing, "batch": self._mine.sequence, **self.peers.state()}
+        return {"hashing": self.hashing, "batch": self.mine.sequence, **self.peers.state()}
 
     # Announcing
 
@@ -144,7 +145,7 @@ class PrefixSharing:
             while True:
                 await asyncio.sleep(self._options.interval)
                 now = self._clock()
-                if self._hashing:
+                if self.hashing:
                     await self._announce(now)
                     for origin in self.peers.missing(now):
                         catching_up.create_task(self._catch_up(origin))
@@ -154,18 +155,18 @@ class PrefixSharing:
         if changes:
             self._index.changes = []
             if now - self._asked_at >= LISTENING and not self.peers.listening(now):
-                self._mine.skip()
+                self.mine.skip()
             else:
                 for part in parts(changes):
                     payload = encode(self._batch(part))
-                    self._mine.sent(payload)
+                    self.mine.sent(payload)
                     await self._publish(payload)
         if now - self._published_at >= INTERVAL:
             self.peers.expire(now)
             await self._publish(encode(self._batch()))
 
     def _batch(self, changes: list[Change] | None = None) -> PrefixBatch:
-        return self._mine.batch(self._hashing, complete=not self.peers.joining, changes=changes or ())
+        return self.mine.batch(self.hashing, complete=not self.peers.joining, changes=changes or ())
 
     async def _publish(self, payload: bytes) -> None:
         self._published_at = self._clock()
@@ -181,7 +182,7 @@ class PrefixSharing:
     # Hearing
 
     def _on_batch(self, message: Msg) -> None:
-        if not self._hashing:
+        if not self.hashing:
             return
         sender = self._subjects.sender(message.subject)
         try:
@@ -197,10 +198,10 @@ class PrefixSharing:
             self.peers.hear(batch, self._clock())
 
     def _is_compatible(self, batch: PrefixBatch) -> bool:
-        if batch.hashing == self._hashing:
+        if batch.hashing == self.hashing:
             return True
         self.incompatible.report(
-            batch.sender, f"it hashes prompts as {batch.hashing!r}, this picker as {self._hashing!r}"
+            batch.sender, f"it hashes prompts as {batch.hashing!r}, this picker as {self.hashing!r}"
         )
         return False
 
@@ -208,7 +209,7 @@ class PrefixSharing:
 
     async def join(self) -> None:
         """Get what was placed before this picker started."""
-        while not (self._hashing and self._synced()):  # noqa: ASYNC110 - neither has an event
+        while not (self.hashing and self._synced()):  # noqa: ASYNC110 - neither has an event
             await asyncio.sleep(LOOK)
         self._began = self._clock()
         failed: set[str] = set()
@@ -319,7 +320,7 @@ class PrefixSharing:
     # Answering
 
     def _on_request(self, message: Msg) -> None:
-        if self._hashing and message.reply and not self._requests.full():
+        if self.hashing and message.reply and not self._requests.full():
             self._requests.put_nowait(message)
 
     async def answer(self) -> None:
@@ -342,7 +343,7 @@ class PrefixSharing:
             await asyncio.sleep(0)
 
     def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
-        mine = self._mine
+        mine = self.mine
         session = request.session
         if not session:
             if request.run not in (0, mine.run):
@@ -366,4 +367,4 @@ class PrefixSharing:
         return piece
 
     def __repr__(self) -> str:
-        return f"<PrefixSharing of {self._id!r}: {self._mine!r}, {self.peers!r}>"
+        return f"<PrefixSharing of {self._id!r}: {self.mine!r}, {self.peers!r}>"

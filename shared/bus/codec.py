@@ -27,12 +27,13 @@ from shared.bus.messages import (
     PrefixRequest,
     Synced,
 )
+from shared.bus.query_messages import Query
 from shared.limits import LIMITS
 from shared.model import Endpoint, Fact, unusable_address
 
 M = TypeVar("M", bound=Message)
 
-_Checked = Frame | Load | Synced | PrefixBatch | PrefixRequest | PrefixPiece | Member | Candidate
+_Checked = Frame | Load | Synced | PrefixBatch | PrefixRequest | PrefixPiece | Member | Candidate | Query
 _encoder = msgspec.msgpack.Encoder()
 _fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
@@ -154,6 +155,11 @@ def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.max_fact_entries) -
 def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
     """What one fact adds to its pool's digest; `raw` is the encoded fact without epoch and sequence."""
     return xxh3_64_intdigest(bytes(raw), xxh3_64_intdigest(key.encode()))
+
+
+def load_digest(load: Load) -> int:
+    """What tells a table of load in flight from others."""
+    return xxh3_64_intdigest(load.tokens, xxh3_64_intdigest(load.requests, xxh3_64_intdigest(load.ids)))
 
 
 class SenderLog:

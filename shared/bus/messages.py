@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from shared.attributes import MAX_WIRE_NAME
 from shared.bus.columns import unpack_counts
+from shared.bus.query_messages import AnswerPiece, Query
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
@@ -366,4 +367,6 @@ Message: TypeAlias = (
     | Member
     | Candidate
     | Holder
+    | Query
+    | AnswerPiece
 )

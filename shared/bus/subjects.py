@@ -228,6 +228,11 @@ class Subjects:
     def members(self, pool: str, tier: str) -> str:
         return f"{self.prefix}.{pool}.member.{escape(tier)}.*"
 
+    def query(self, pool: str, tier: str, id: str = "") -> str:
+        """Queries to one member of a tier; without an id, to all of them."""
+        subject = f"{self.prefix}.{pool}.query.{escape(tier)}"
+        return f"{subject}.{escape(id)}" if id else subject
+
     @staticmethod
     def sender(subject: str, position: int = -1) -> str:
         """The id in a subject, by its position among the tokens; the raw token when it isn't escaped rightly."""

@@ -16,10 +16,10 @@ from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
 from shared.service.bus_options import login, named
 from shared.service.flags import flag_of
-from shared.service.settings import CommonSettings, join_sources
+from shared.service.settings import BusSettings, join_sources
 
 
-def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
+def make_bus(settings: BusSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
     """(the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for contradictory settings."""
     try:
         bus = Bus(

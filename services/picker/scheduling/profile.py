@@ -16,6 +16,9 @@ from shared.plugin import Role
 
 ROW = np.dtype(np.intp)
 
+TRIALS = 32
+"""How often a picker is asked again to find out what is chance."""
+
 Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
 """Chooses some of these rows, which have these totals."""
 
@@ -164,14 +167,29 @@ class Profile:
         if totals is None:
             totals = np.zeros(len(rows))
         totals.setflags(write=False)  # some are kept for the next request
-        if cycle.view.health.unhealthy:
-            picked, unhealthy = pick_healthy_first(self._pick, cycle, rows, totals)
-        else:
-            picked, unhealthy = self._pick(cycle, rows, totals), NONE
+        picked, unhealthy = self._pick_first(cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy
         )
+
+    def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
+        """The rows that the picker could have named first, had it drawn other lots: it is asked again some times.
+        Where those found tie, all that tie with them. The run's own pick is among them."""
+        found = set(run.picked[:1])
+        for _ in range(TRIALS):
+            found.update(self._pick_first(cycle, run.rows, run.totals)[0][:1])
+        if len(found) > 1:
+            totals = dict(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
+            if len(drawn := {totals[row] for row in found}) == 1:
+                found.update(row for row, total in totals.items() if total in drawn and row not in run.unhealthy)
+        return tuple(sorted(found))
+
+    def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
+        """As `pick_healthy_first`."""
+        if cycle.view.health.unhealthy:
+            return pick_healthy_first(self._pick, cycle, rows, totals)
+        return self._pick(cycle, rows, totals), NONE
 
     def _pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[int, ...]:
         """What the picker plugin chooses; a random choice where it fails."""

@@ -7,7 +7,7 @@ or a dump. A dump names the batches that it includes at least, and what comes me
 the last word on each block is the same as if all had come in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice, repeat
 
@@ -124,6 +124,10 @@ class PrefixPeers:
         self.joining = False
         for origin in self._origins.values():
             self.go_on(origin)
+
+    def origins(self) -> Iterable[Origin]:
+        """Those that are known."""
+        return self._origins.values()
 
     def listening(self, now: float) -> int:
         """How many peers hear what is announced."""

@@ -78,7 +78,8 @@ def api_routes(console: Console) -> APIRouter:
     @router.get("/pool", summary="Endpoints and members.", response_model=PoolPage)
     async def pool() -> Response:
         endpoints = [facts_of(row) | numbers_of(row) for row in reader.rows()]
-        return as_json({"about": console.about(), "endpoints": endpoints, "members": console.members.described()})
+        members, problems = console.members.described(), console.members.problems()
+        return as_json({"about": console.about(), "endpoints": endpoints, "members": members, "problems": problems})
 
     @router.get("/pool/endpoint", summary="All attributes of one endpoint.", response_model=EndpointPage)
     async def endpoint(id: str) -> Response:

@@ -54,14 +54,18 @@ class ConsoleService(Service):
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.reader = PoolReader(self.bus, subjects, self._pool)
         self.members = Members(self.bus, subjects, self.reader)
-        self.decisions = Decisions(self.bus, subjects, self._pool, self._pickers)
+        self.decisions = Decisions(self.bus, subjects, self._pool, self.members.pickers)
         self.documents = Documents(settings.config_bounds, MAX_TEXT)
         self.history = History(settings.console_history)
         lifetime = LIFETIME * settings.console_timeout
         pool = PoolTopic(
             self.reader.rows,
             lambda: self.reader.version,
-            lambda: {"about": self.about(), "members": self.members.described()},
+            lambda: {
+                "about": self.about(),
+                "members": self.members.described(),
+                "problems": self.members.problems(),
+            },
         )
         decisions = DecisionsTopic(self.decisions, self.about)
         flow = FlowTopic(lambda: flow_page(self.reader), self.about)
@@ -71,6 +75,7 @@ class ConsoleService(Service):
             "flow": Feed(flow, FLOW_INTERVAL, lifetime),
         }
         self._web: AdminServer | None = None
+        self._serving: asyncio.Task[None] | None = None
         self.console_port = 0
         """Where the page is, once the service has started."""
         self.readiness.require("view", self.reader.readiness)
@@ -90,7 +95,7 @@ class ConsoleService(Service):
         self.console_port = web.port
         await self.reader.start()
         await self.bus.start()
-        self.spawn(web.serve(), "page")
+        self._serving = asyncio.create_task(self._guard(web.serve(), "page", essential=True), name="page")
         self.spawn(self.members.run(), "members", essential=False)
         self.spawn(self._sample(), "history")
         for name, feed in self.feeds.items():
@@ -99,12 +104,10 @@ class ConsoleService(Service):
 
     async def drain(self) -> None:
         """Let open streams end: browsers open them again, at another console if there is one."""
-        if self._web is not None:
-            self._web.stop()
+        await self._stop_serving()
 
     async def close(self) -> None:
-        if self._web is not None:
-            self._web.stop()
+        await self._stop_serving()
         await self.reader.close()
         await self.bus.close()
 
@@ -143,8 +146,13 @@ class ConsoleService(Service):
             app, token=settings.console_token, hostnames=settings.console_hostnames, most=settings.console_body
         )
 
-    def _pickers(self) -> list[str]:
-        return [row.id for row in self.reader.members() if row.tier == "picker"]
+    async def _stop_serving(self) -> None:
+        """The server ends by itself: cancelled, it would leave its socket to the event loop."""
+        if self._web is not None and self._serving is not None:
+            for feed in self.feeds.values():
+                feed.close()
+            self._web.stop()
+            await self._serving
 
     async def _sample(self) -> None:
         while True:

@@ -48,7 +48,7 @@ class Documents:
         """As `services.console.schemas.ConfigurationPage`, without `about`."""
         loaded = self.running(configuration)
         configuration = configuration or BUILT_IN
-        statuses = [status for row in members.rows() if (status := members.status(row.tier, row.id)) is not None]
+        statuses = members.statuses()
         return {
             **_checked(configuration.text, loaded),
             "text": configuration.text,

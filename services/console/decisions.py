@@ -29,8 +29,6 @@ T = dict[str, Any]
 class Newest(Struct):
     """A picker's last decisions."""
 
-    run: str | int
-    """Drawn when it started."""
     total: int
     """Of all its decisions."""
     decisions: list[T]
@@ -44,7 +42,8 @@ class InFull(Struct):
 class _Cursor(Struct):
     """How far a picker's decisions are known."""
 
-    run: str | int = ""
+    run: int = 0
+    """Drawn when the picker started."""
     after: int = 0
     """All before are over, or too old to be asked for again."""
     shown: dict[int, T] = {}
@@ -57,9 +56,10 @@ class Decisions:
     def __init__(self, bus: Bus, subjects: Subjects, pool: str, pickers: Callable[[], list[str]]) -> None:
         self._bus, self._subjects, self._pool, self.pickers = bus, subjects, pool, pickers
 
-    async def newest(self, picker: str, after: int) -> Newest:
-        """A picker's decisions behind so many. Raises BusError, Malformed."""
-        return (await self._ask(picker, AskDecisions(limit=LIMIT, after=after))).read(Newest)
+    async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
+        """A picker's run, and its decisions behind so many. Raises BusError, Malformed."""
+        answer = await self._ask(picker, AskDecisions(limit=LIMIT, after=after))
+        return answer.run, answer.read(Newest)
 
     async def of_request(self, request_id: str) -> tuple[list[T], list[str]]:
         """The decisions on a request id of whichever pickers made them, and who has not answered, with the reason."""
@@ -78,9 +78,8 @@ class Decisions:
 
     async def explain(self, picker: str, question: AskExplain) -> T:
         """The decision that a picker would make now. Raises BusError, Malformed."""
-        explained: T = (await self._ask(picker, question)).read(T)
-        decision = explained.get("decision", explained)
-        return {**decision, "picker": picker}
+        explained: T = (await self._ask(picker, question)).read(dict)
+        return {**explained, "picker": picker}
 
     async def _ask(self, picker: str, question: Question) -> Answer:
         return await ask(self._bus, self._subjects, self._pool, PICKER, picker, question, timeout=TIMEOUT)
@@ -120,17 +119,17 @@ class DecisionsTopic:
     async def _of(self, picker: str, missing: list[str]) -> list[T]:
         cursor = self._cursors.setdefault(picker, _Cursor())
         try:
-            newest = await self._decisions.newest(picker, cursor.after)
-            if newest.run != cursor.run and cursor.run:
+            run, newest = await self._decisions.newest(picker, cursor.after)
+            if run != cursor.run and cursor.run:
                 cursor = self._cursors[picker] = _Cursor()
-                newest = await self._decisions.newest(picker, 0)
+                run, newest = await self._decisions.newest(picker, 0)
         except (BusError, Malformed) as error:
             missing.append(str(error))
             return []
-        cursor.run = newest.run
+        cursor.run = run
         numbered = {newest.total - at: decision for at, decision in enumerate(newest.decisions)}
         news = [
-            {**decision, "picker": picker, "key": f"{picker}/{newest.run}/{number}"}
+            {**decision, "picker": picker, "key": f"{picker}/{run}/{number}"}
             for number, decision in sorted(numbered.items())
             if cursor.shown.get(number) != decision
         ]

@@ -52,7 +52,13 @@ class Feed:
         self._news = asyncio.Event()
         """Replaced at each change."""
         self._wanted = asyncio.Event()
+        self._closed = False
         self.listeners = 0
+
+    def close(self) -> None:
+        """Let all streams end."""
+        self._closed = True
+        self._news.set()
 
     async def run(self) -> None:
         """Refresh until cancelled."""
@@ -68,7 +74,7 @@ class Feed:
             await self._refresh()
             whole, seen = self._topic.whole(), self._version
             yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
-            while (rest := end - self._clock()) > 0:
+            while not self._closed and (rest := end - self._clock()) > 0:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
                     yield b":\n\n"
                     continue
@@ -104,4 +110,3 @@ class Feed:
 
     def __repr__(self) -> str:
         return f"<Feed of {self._topic!r}: {self.listeners} listeners, {self._version} changes>"
-

@@ -9,19 +9,16 @@ from typing import Any
 
 import structlog
 
-from shared.bus.asking import ask_all
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
-from shared.bus.query_messages import AskStatus
+from shared.bus.errors import BusError
 from shared.bus.subjects import Subjects
 from shared.pool_view.reader import PoolReader
 from shared.pool_view.rows import MemberRow
 from shared.service.status import MemberStatus
+from shared.service.survey import Survey, survey
 
-TIERS = ("watcher", "collector", "picker")
-INTERVAL = 2.0
-"""Seconds between two questions."""
-TIMEOUT = 1.0
+INTERVAL = 1.0
+"""Seconds from one survey, which takes a second, to the next."""
 WATCHED = 10.0
 """Seconds for which members are asked after somebody has looked."""
 SHOWN = 10
@@ -35,66 +32,47 @@ class Members:
         self._bus, self._subjects, self._reader = bus, subjects, reader
         self._wanted = asyncio.Event()
         self._looked_at = float("-inf")
-        self._statuses: dict[tuple[str, str], MemberStatus] = {}
+        self._survey: Survey | None = None
 
-    def rows(self) -> list[MemberRow]:
-        """Those that are heard."""
-        return self._reader.members()
+    def pickers(self) -> list[str]:
+        """The ids of those that are heard."""
+        return [row.id for row in self._reader.members() if row.tier == "picker"]
 
-    def status(self, tier: str, id: str) -> MemberStatus | None:
-        """What a member last said of itself; None before it has answered."""
+    def statuses(self) -> tuple[MemberStatus, ...]:
+        """What members last said of themselves; none before they were asked."""
         self._looked_at = time.monotonic()
         self._wanted.set()
-        return self._statuses.get((tier, id))
+        return () if self._survey is None else self._survey.members
 
     def described(self) -> list[dict[str, Any]]:
-        """All of them, as `services.console.schemas.Member`."""
-        return [_described(row, self.status(row.tier, row.id)) for row in self.rows()]
+        """All that are heard, as `services.console.schemas.Member`."""
+        statuses = {(status.tier, status.id): status for status in self.statuses()}
+        return [_described(row, statuses.get((row.tier, row.id))) for row in self._reader.members()]
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the members together."""
+        return () if self._survey is None else self._survey.problems
 
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
             if time.monotonic() - self._looked_at > WATCHED:
                 self._wanted.clear()
+                self._survey = None
             await self._wanted.wait()
-            await self.ask()
+            try:
+                self._survey = await survey(self._bus, self._subjects, self._reader.pool_token)
+            except BusError as error:  # the page says that there is no connection
+                structlog.get_logger().info("members.unknown", reason=str(error))
             await asyncio.sleep(INTERVAL)
 
-    async def ask(self) -> None:
-        """Ask all members once."""
-        heard = self.rows()
-        statuses: dict[tuple[str, str], MemberStatus] = {}
-
-        async def ask_tier(tier: str) -> None:
-            expected = [row.id for row in heard if row.tier == tier]
-            try:
-                answers = await ask_all(
-                    self._bus,
-                    self._subjects,
-                    self._reader.pool_token,
-                    tier,
-                    AskStatus(),
-                    timeout=TIMEOUT,
-                    expected=expected,
-                )
-            except BusError:
-                return  # the page says that there is no connection
-            for answer in answers:
-                try:
-                    statuses[tier, answer.id] = answer.read(MemberStatus)
-                except (BusError, Malformed) as error:
-                    structlog.get_logger().warning("member.status.unknown", tier=tier, member=answer.id, reason=str(error))
-
-        await asyncio.gather(*map(ask_tier, TIERS))
-        self._statuses = statuses
-
     def __repr__(self) -> str:
-        return f"<Members, {len(self._statuses)} have answered>"
+        return f"<Members: {0 if self._survey is None else len(self._survey.members)} have answered>"
 
 
 def _described(row: MemberRow, status: MemberStatus | None) -> dict[str, Any]:
     facts = None if status is None else status.facts
-    known = facts is not None and facts.digest and facts.announced_digest
+    comparable = facts is not None and facts.digest and facts.announced_digest
     return {
         "tier": row.tier,
         "id": row.id,
@@ -106,7 +84,7 @@ def _described(row: MemberRow, status: MemberStatus | None) -> dict[str, Any]:
         "uptime": None if status is None else round(status.uptime),
         "facts_age": None if facts is None or facts.age is None else round(facts.age, 1),
         "digest": "" if facts is None else facts.digest[:8],
-        "agrees": facts.digest == facts.announced_digest if facts is not None and known else None,
+        "agrees": facts.digest == facts.announced_digest if facts is not None and comparable else None,
         "differs_for": 0.0 if facts is None else facts.differs_for,
         "longest_pause": None if status is None else status.longest_pause,
         "problems": [] if status is None else _problems(status)[:SHOWN],
@@ -123,12 +101,4 @@ def _work(row: MemberRow) -> str:
 
 def _problems(status: MemberStatus) -> list[str]:
     """What is wrong, the reasons for which it isn't ready first."""
-    told = {**status.reasons, **status.notes}
-    found = [f"{name}: {text}" for name, text in told.items()]
-    if status.configuration_problem and status.configuration_problem not in told.values():
-        found.append(f"configuration: {status.configuration_problem}")
-    return found + [
-        f"{name}: differs from what its owners announce, for {repairs.differs_for:.0f} s"
-        for name, repairs in status.convergence.items()
-        if repairs.differs_for
-    ]
+    return [f"{name}: {text}" for name, text in {**status.reasons, **status.notes}.items()]

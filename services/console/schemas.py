@@ -64,6 +64,8 @@ class PoolPage(BaseModel):
     about: About
     endpoints: list[Endpoint]
     members: list[Member]
+    problems: list[str]
+    """What is wrong with the members together."""
 
 
 class AttributeInFull(BaseModel):
@@ -93,7 +95,8 @@ class HistoryPage(BaseModel):
 
 
 class Flow(BaseModel):
-    """One flow of a band, at all pickers. `flow` is a hash of its id; empty for the sum of those that aren't told apart."""
+    """One flow of a band, at all pickers. `flow` is a hash of its id; empty for the sum of those that aren't told
+    apart."""
 
     flow: str
     priority: int

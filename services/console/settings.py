@@ -12,7 +12,8 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It only reads."""
 
     console_host: Annotated[
-        str, Meta(min_length=1, description="address of the page and the API; 0.0.0.0 makes them reachable from outside")
+        str,
+        Meta(min_length=1, description="address of the page and the API; 0.0.0.0 makes them reachable from outside"),
     ] = "127.0.0.1"
     console_port: Annotated[
         int, Meta(ge=0, le=65535, description="port of the page and the API; 0 uses a free one")
@@ -40,5 +41,6 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 256
     console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 4 * 2**20
     console_history: Annotated[
-        int, Meta(ge=0, description="endpoints whose last ten minutes are kept; the page shows others since it was opened")
+        int,
+        Meta(ge=0, description="endpoints whose last ten minutes are kept; of others, a page knows what it has seen"),
     ] = 5_000

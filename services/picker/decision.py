@@ -160,6 +160,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
             "model": self.request.model,
             "target_model": self.target_model,
+            "objective": self.objective,
             "priority": self.priority,
             "waited_seconds": round(self.waited, 6),
             "microseconds": round(self.seconds * 1e6, 1),
@@ -195,7 +196,6 @@ class Decision(Struct, frozen=True, kw_only=True):
             "stream": request.stream,
             "body_bytes": request.body_bytes,
             "prompt_bytes": request.prompt_bytes,
-            "objective": self.objective,
             "rewrite": self.rewrite,
             "subset": None
             if request.subset is None

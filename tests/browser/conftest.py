@@ -2,12 +2,12 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+import pytest_asyncio
 
 from services.console.app import ConsoleService
 from services.console.settings import ConsoleSettings
@@ -15,6 +15,7 @@ from tests.in_process import serving
 
 REQUIRE = "POINTSMAN_REQUIRE_BROWSER"
 """Set to 1: tests that can't have a browser fail, instead of being skipped."""
+T = TypeVar("T")
 NARROW, USUAL, WALL = (375, 720), (1366, 900), (2560, 1440)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
@@ -66,33 +67,68 @@ class Visit:
 Visiting = Callable[..., Any]
 
 
-@pytest.fixture
-async def visit() -> AsyncIterator[Visiting]:
-    """Opens a page of a console at its first page: `await visit(service, path, size=NARROW, dark=True)`. At the end no
-    page may have had an error, or asked another origin for anything."""
+async def equal(read: Callable[[], Awaitable[T]], expected: T) -> bool:
+    """For `eventually`: whether that is what there is."""
+    found = await read()
+    assert found == expected
+    return True
+
+
+async def contains(read: Callable[[], Awaitable[Container[T]]], expected: T) -> bool:
+    """For `eventually`: whether that is among what there is."""
+    found = await read()
+    assert expected in found, found
+    return True
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Any]:
+    """One for all tests of a module."""
     if reason := missing():
         if os.environ.get(REQUIRE) == "1":
             pytest.fail(reason)
         pytest.skip(reason)
+    async with started_browser() as started:
+        yield started
+
+
+@asynccontextmanager
+async def started_browser() -> AsyncIterator[Any]:
+    """A headless Chromium."""
     from playwright.async_api import async_playwright
 
-    visits: list[Visit] = []
-    async with AsyncExitStack() as stack:
-        playwright = await stack.enter_async_context(async_playwright())
+    async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        stack.push_async_callback(browser.close)
+        try:
+            yield browser
+        finally:
+            await browser.close()
 
-        async def opened(
-            service: ConsoleService, path: str = "#/pool", *, size: tuple[int, int] = USUAL, dark: bool = False
-        ) -> Visit:
-            page = await browser.new_page(
-                viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
-            )
-            visit = Visit(page, f"http://127.0.0.1:{service.console_port}")
-            visits.append(visit)
-            await visit.go(path)
-            return visit
 
-        yield opened
-        for one in visits:
-            assert (one.errors, one.elsewhere) == ([], []), one.page.url
+@pytest_asyncio.fixture(loop_scope="module")
+async def opened() -> AsyncIterator[AsyncExitStack]:
+    """What a test opens here is closed after its pages."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def visit(browser: Any, opened: AsyncExitStack) -> AsyncIterator[Visiting]:
+    """Opens a page of a console: `await visit(service, path, size=NARROW, dark=True)`. At the end no page may have had
+    an error, or asked another origin for anything."""
+    visits: list[Visit] = []
+
+    async def visited(
+        service: ConsoleService, path: str = "#/pool", *, size: tuple[int, int] = USUAL, dark: bool = False
+    ) -> Visit:
+        scheme = "dark" if dark else "light"
+        page = await browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+        visits.append(Visit(page, f"http://127.0.0.1:{service.console_port}"))
+        await visits[-1].go(path)
+        return visits[-1]
+
+    yield visited
+    for one in visits:
+        found = one.page.url, one.errors, one.elsewhere
+        await one.page.close()
+        assert found[1:] == ([], []), found

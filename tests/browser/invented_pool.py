@@ -77,7 +77,7 @@ class InventedPool:
     async def replace(self, endpoints: Sequence[Endpoint]) -> None:
         """From here on these are the endpoints."""
         self.endpoints = list(endpoints)
-        self.reachable |= dict.fromkeys((endpoint.id for endpoint in endpoints if endpoint.id not in self.reachable), 1.0)
+        self.reachable = {endpoint.id: self.reachable.get(endpoint.id, 1.0) for endpoint in endpoints}
         await self.owner.publish(self.endpoints)
 
     async def _run(self, interval: float) -> None:

@@ -24,9 +24,9 @@ export class Members {
   #shown = "";
   element = h("section", { "aria-labelledby": "members" });
 
-  /** Shows these members, if they are others than before. */
-  render(members) {
-    const text = JSON.stringify(members);
+  /** Shows these members and what is wrong with them together, if that is something else than before. */
+  render(members, problems) {
+    const text = JSON.stringify([members, problems]);
     if (text === this.#shown) return;
     this.#shown = text;
     const tiers = Object.entries(TIERS).map(([tier, title]) => {
@@ -35,6 +35,7 @@ export class Members {
       return found.length ? h("div", {}, table(title, HEADINGS, found.slice(0, MOST).map(row), { class: "members" }), rest)
         : h("p", { class: "note" }, `${title}: none heard`);
     });
-    replace(this.element, h("h2", { id: "members" }, "Members"), ...tiers);
+    replace(this.element, h("h2", { id: "members" }, "Members"),
+      problems.length ? h("div", { class: "note warning" }, h("ul", { class: "problems" }, problems.map(problem => h("li", {}, problem)))) : null, ...tiers);
   }
 }

@@ -12,6 +12,8 @@ export class Pool {
   endpoints = new Map();
   about = { name: "", namespace: "", synced: false, age: null, stale_after: 2, problem: "" };
   members = [];
+  /** What is wrong with the members together. */
+  problems = [];
   /** The position of the present sample in every history. */
   at = 0;
   /** Counts changes of which endpoints there are, and of their facts. */
@@ -46,9 +48,10 @@ export class Pool {
     this.endpoints.set(facts.slot, endpoint);
   }
 
-  #rest({ values, about, members }) {
+  #rest({ values, about, members, problems }) {
     if (about) this.about = about;
     if (members) this.members = members;
+    if (problems) this.problems = problems;
     if (!values) return;
     const now = performance.now();
     const { slots, age } = values;

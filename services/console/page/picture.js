@@ -52,19 +52,6 @@ const scores = profile => {
     })]), { class: "exact" }));
 };
 
-/** A sentence on why the choice was made. */
-const why = profile => {
-  const [first, second] = ranked(profile);
-  if (!first || !profile.picked.length) return "No endpoint was chosen.";
-  if (!second) return `${first[0]} was the only endpoint left.`;
-  const lead = (first[1] ?? 0) - (second[1] ?? 0);
-  if (Math.abs(lead) < 1e-9) return `${first[0]} has the same score as ${second[0]}: chosen by ${profile.picker} among equals.`;
-  if (lead < 0) return `${profile.picker} chose ${first[0]}, although ${second[0]} has ${number(-lead)} more.`;
-  const other = Object.fromEntries(second[2]);
-  const [plugin, gain] = first[2].map(([name, weighted]) => [name, weighted - (other[name] ?? 0)]).sort(([, a], [, b]) => b - a)[0] ?? [];
-  return `${first[0]} leads ${second[0]} by ${number(lead)}${plugin ? `, mostly by ${plugin} (+${number(gain)})` : ""}.`;
-};
-
 const inputs = decision => {
   const rows = Object.entries(decision.inputs).flatMap(([name, endpoints]) =>
     Object.entries(endpoints).map(([id, { value, age, fresh }]) => [id, name, number(value), seconds(age), fresh ? "fresh" : "stale or unknown"]));
@@ -79,6 +66,7 @@ export const picture = (decision, title = `Request ${decision.request_id}`) => {
   return h("article", { class: "decision" },
     h("h2", {}, title),
     refused ? note(`Refused with ${refused.status}: ${refused.message} (${refused.reason})`, "error") : null,
+    h("ul", { class: "why" }, (decision.why ?? []).map(reason => h("li", {}, reason))),
     definitions([
       ["Time", time(decision.at)], ["State", decision.state], ["Picker", decision.picker ?? ""],
       ["Model", decision.target_model && decision.target_model !== decision.model ? `${decision.model} → ${decision.target_model}` : decision.model],
@@ -91,7 +79,11 @@ export const picture = (decision, title = `Request ${decision.request_id}`) => {
     ]),
     Object.entries(decision.profiles).map(([name, profile]) => h("section", { "aria-label": `Profile ${name}` },
       h("h3", {}, `Profile ${name}${name === decision.primary_profile ? ", which decides" : ""}`),
-      h("p", { class: "why" }, why(profile)), funnel(decision, profile), bars(profile), scores(profile))),
+      funnel(decision, profile), bars(profile), scores(profile))),
+    decision.changes?.length
+      ? h("details", { open: true }, h("summary", {}, "What would have changed the outcome"), h("ul", {}, decision.changes.map(change => h("li", {}, change.text))))
+      : null,
     inputs(decision),
+    (decision.left_out ?? []).map(text => note(text, "warning")),
     (decision.plugin_failures ?? []).map(failure => note(Object.values(failure).join(": "), "warning")));
 };

@@ -88,7 +88,7 @@ export class PoolPage {
     this.#dirty = false;
     const all = [...this.#model.endpoints.values()], up = all.filter(endpoint => this.#model.state(endpoint, now) === "up");
     for (const { read, value } of this.figures) setText(value, read(all, up));
-    this.members.render(this.#model.members);
+    this.members.render(this.#model.members, this.#model.problems);
   }
 
   #roles() {

@@ -19,6 +19,7 @@ class DecisionSummary(BaseModel):
     state: Literal["refused", "under way", "aborted", "completed"]
     model: str
     target_model: str
+    objective: str
     priority: int
     waited_seconds: float
     microseconds: float
@@ -92,7 +93,6 @@ class DecisionInFull(DecisionSummary):
     stream: bool
     body_bytes: int
     prompt_bytes: int
-    objective: str
     rewrite: str
     subset: Subset | None
     queue: Queue | None

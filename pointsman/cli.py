@@ -15,6 +15,8 @@ COMMANDS = {
     "picker": ("services.picker.app", "serve Envoy's ext_proc"),
     "console": ("services.console.app", "serve a web page and an API about a pool"),
     "simulator": ("services.simulator.app", "simulate a model server"),
+    "up": ("pointsman.up.app", "run everything on this machine, in front of your model servers"),
+    "top": ("pointsman.top.app", "show a pool's endpoints, queues and processes"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
     "probe": ("pointsman.probe", "scrape a model server once and show the result"),

@@ -5,7 +5,8 @@ It uses aiohttp, which leaves more CPU to the system under load than httpx.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
 from typing import Self
 
 import aiohttp
@@ -27,7 +28,8 @@ async def no_server(request_id: str) -> str:
 
 
 class Client:
-    """Sends a workload to a URL. Use as an async context manager; leaving it cancels open requests.
+    """Sends a workload to a URL, or to several in turn. Use as an async context manager; leaving it cancels open
+    requests.
 
     `begun_by` returns the server that had begun to respond to a request although the client has seen no response;
     empty if none had.
@@ -35,7 +37,7 @@ class Client:
 
     def __init__(
         self,
-        url: str,
+        url: str | Sequence[str],
         workload: Workload,
         tally: Tally,
         *,
@@ -50,8 +52,9 @@ class Client:
         self._clock = clock
         self._slots = asyncio.Semaphore(most_open)
         self._open: set[asyncio.Task[None]] = set()
+        self._urls = cycle([url] if isinstance(url, str) else url)
         self._session = aiohttp.ClientSession(
-            url, timeout=aiohttp.ClientTimeout(total=timeout), connector=aiohttp.TCPConnector(limit=0)
+            timeout=aiohttp.ClientTimeout(total=timeout), connector=aiohttp.TCPConnector(limit=0)
         )
 
     async def run(self) -> None:
@@ -86,9 +89,10 @@ class Client:
     async def _attempt(self, request: Request, name: str, began: float) -> bool:
         """Send it once, with this request id. False if a killed server interrupted the response."""
         started, server, first = self._clock(), "", None
+        url = next(self._urls) + request.path
         answer, headers = ResponseCheck(request), {"content-type": "application/json", "x-request-id": name}
         try:
-            async with self._session.post(request.path, data=request.body, headers=headers) as response:
+            async with self._session.post(url, data=request.body, headers=headers) as response:
                 server = response.headers.get(SERVED_BY, "")
                 if response.status != 200:
                     if not server and await self._is_interrupted(server, name, started):

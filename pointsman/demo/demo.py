@@ -1,230 +1,209 @@
-"""The demo from start to end: start the stack, load it, run the script of events, sum up, stop the stack.
-
-However it ends, nothing is left running: the stack stops its processes in order, and the kernel kills them if this
-process is killed.
-"""
+"""The demo: the stack of `pointsman up` with simulated model servers, a load, a script of events, and a summary."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from pointsman.demo.access_log import AccessLog
 from pointsman.demo.client import Client
-from pointsman.demo.format import count, duration
-from pointsman.demo.journal import Journal
+from pointsman.demo.journal import Entry, Journal, Tone
 from pointsman.demo.monitor import Monitor
 from pointsman.demo.plan import engine_label, stack_plan
 from pointsman.demo.report import is_good, summary, try_it, versions
-from pointsman.demo.screen import Screen
 from pointsman.demo.script import Pace, Script
-from pointsman.demo.settings import DEFAULT_PORT, DemoSettings
+from pointsman.demo.settings import DemoSettings
 from pointsman.demo.tally import Tally
-from pointsman.demo.view import Picture
+from pointsman.demo.view import Picture, render, status_line
 from pointsman.demo.workload import Workload
-from pointsman.local.ports import PortTaken
+from pointsman.local.ports import ENVOY_PORT, PortTaken
 from pointsman.local.process import Process
+from pointsman.local.session import BAD, GOOD, INTERRUPTED, Session, SessionError, first_of
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import clock as as_clock
+from pointsman.top.format import count
+from pointsman.top.screen import Screen
+from shared.bus.connection import Bus
+from shared.bus.subjects import Subjects, pool_token
+from shared.pool_view.reader import PoolReader
+from shared.tasks import cancel
 
-GOOD, BAD, INTERRUPTED = 0, 1, 130
-"""Exit codes; the last one is for an interrupt before the first request."""
 PICTURE_INTERVAL = 0.5
 """Seconds between two pictures."""
 WARM_UP_TIMEOUT = 20.0
-"""Seconds for the pickers to know the whole pool."""
+"""Seconds for the whole pool to be known."""
 SETTLE_TIMEOUT = 5.0
 """Seconds for the pickers to agree at the end that nothing is in flight."""
+_MARKS: dict[Tone, str] = {"step": "▶", "seen": " ", "bad": "!"}
+_STYLES: dict[Tone, str] = {"step": "bold cyan", "seen": "", "bad": "bold red"}
 
 
-class DemoError(Exception):
-    """The demo can't continue; the message says why."""
-
-
-class Demo:
+class Demo(Session):
     """One run of the demo, with its files and logs in `directory`."""
 
     def __init__(
         self, settings: DemoSettings, screen: Screen, directory: Path, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(screen, directory, clock)
         self._settings = settings
-        self._screen = screen
-        self.directory = directory
-        self._clock = clock
-        self._stopping = asyncio.Event()
-        self._stack: LocalStack | None = None
         self._tally = Tally()
-
-    def stop(self) -> None:
-        """End early, as soon as the open requests have an outcome."""
-        self._stopping.set()
-
-    def kill(self) -> None:
-        """End every process at once."""
-        if self._stack is not None:
-            self._stack.close()
+        self._round_robin = Tally() if settings.compare else None
 
     async def run(self) -> int:
-        """The exit code. Raises PortTaken, BinaryMissing, ConfigurationError, ProcessError or DemoError."""
-        self._screen.line(await versions())
-        self._screen.line(f"Files and logs of this run: {self.directory}")
-        self._stack = stack = self._build()
-        if not await self._start(stack):
-            self._screen.line("Interrupted during the start. Everything is stopped again.")
-            return INTERRUPTED
-        try:
-            return await self._show(stack)
-        finally:
-            began = self._clock()
-            try:
-                self._screen.close()
-                self._screen.line("Stopping everything …")
-            finally:  # also after a broken pipe
-                await stack.stop()
-            self._screen.line(f"Stopped after {duration(self._clock() - began)}; nothing is left running.")
+        self.screen.line(await versions())
+        return await super().run()
 
-    def _build(self) -> LocalStack:
+    def make(self) -> LocalStack:
         """The stack on the requested port; by default on the usual one, or else on any."""
+        compare = self._settings.compare
         if port := self._settings.port:
             try:
-                return LocalStack(stack_plan(port), self.directory)
+                return LocalStack(stack_plan(port, compare=compare), self.directory)
             except PermissionError as error:
-                raise DemoError(f"--port: {port} needs privileges ({error}); use 1024 or higher") from error
+                raise SessionError(f"--port: {port} needs privileges ({error}); use 1024 or higher") from error
         try:
-            return LocalStack(stack_plan(DEFAULT_PORT), self.directory)
+            return LocalStack(stack_plan(ENVOY_PORT, compare=compare), self.directory)
         except PortTaken as error:
-            if error.port != DEFAULT_PORT:
+            if error.port != ENVOY_PORT:
                 raise
-            stack = LocalStack(stack_plan(0), self.directory)
-            self._screen.line(f"Envoy listens on another port than usual: {error}.")
+            stack = LocalStack(stack_plan(0, compare=compare), self.directory)
+            self.screen.line(f"Envoy listens on another port than usual: {error}.")
             return stack
 
-    async def _start(self, stack: LocalStack) -> bool:
-        """Start everything; False, with nothing left running, after an interrupt."""
-        began = self._clock()
+    def role(self, stack: LocalStack, process: Process) -> tuple[str, str]:
+        for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True):
+            if process is server:
+                return server.url, f"model server, {engine_label(plan)}"
+        return super().role(stack, process)
 
-        def on_ready(process: Process) -> None:
-            url, role = _role(process, stack)
-            self._screen.line(f"  {process.name:<11}  {url:<22}  {role:<29}  {duration(self._clock() - began):>6}")
+    async def meanwhile(self, stack: LocalStack) -> int:
+        plan = stack.plan
+        token, name = pool_token(plan.pool_namespace, plan.pool_name), f"{plan.pool_namespace}/{plan.pool_name}"
+        async with Bus(stack.nats.url, name="pointsman-demo") as bus, PoolReader(bus, Subjects(), token) as reader:
+            return await self._show(stack, Monitor(stack, reader, name))
 
-        self._screen.line("Starting, and waiting until each is ready:")
-        starting = asyncio.create_task(stack.start(on_ready=on_ready))
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                starting.cancel()
-                await asyncio.wait({starting})
-                if starting.cancelled():
-                    return False
-            starting.result()
-            return True
-        finally:
-            stopping.cancel()
-            if not starting.done():  # this task was cancelled
-                starting.cancel()
-                await asyncio.wait({starting})
-
-    async def _warm_up(self, monitor: Monitor) -> None:
-        """Wait until every picker knows every server's metrics and its peers. Raises DemoError."""
-        deadline = self._clock() + WARM_UP_TIMEOUT
-        while (missing := self._missing(monitor)) and not self._stopping.is_set():
-            if self._clock() > deadline:
-                raise DemoError(f"after {WARM_UP_TIMEOUT:g} s {missing}; logs are in {self.directory}")
-            await asyncio.sleep(0.1)
-            await monitor.look()
-
-    def _missing(self, monitor: Monitor) -> str:
-        system = monitor.latest
-        if unknown := [row.name for row in system.endpoints if row.age is None]:
-            return f"the pickers have no metrics of {', '.join(unknown)}"
-        if lonely := [row.name for row in system.pickers if row.peers < len(system.pickers) - 1]:
-            return f"{', '.join(lonely)} has not heard of its peers"
-        return "" if system.endpoints else "no picker responds"
-
-    async def _show(self, stack: LocalStack) -> int:
+    async def _show(self, stack: LocalStack, monitor: Monitor) -> int:
         settings, tally = self._settings, self._tally
-        async with Monitor(stack, self._clock) as monitor:
-            await self._warm_up(monitor)
-            if self._stopping.is_set():
-                self._screen.line("Interrupted before the first request.")
-                return INTERRUPTED
-            for line in ["", *try_it(stack), ""]:
-                self._screen.line(line)
-            journal = Journal(self._clock, self._screen.entry)
-            journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
-            script = Script(stack, monitor, tally, journal, self._clock)
-            workload, begun_by = Workload(settings.rate, settings.seed), _begun_by(stack)
-            async with Client(stack.url, workload, tally, begun_by=begun_by, clock=self._clock) as client:
-                await self._load(stack.url, client, monitor, script, journal)
-            elapsed = journal.elapsed
-            await self._settle(monitor, journal)
-            self._screen.close()
-            decisions = {picker.name: monitor.decision_seconds(picker.name) for picker in stack.pickers}
-            for line in ["", *summary(elapsed, tally, monitor.latest, decisions, journal)]:
-                self._screen.line(line)
+        await self._warm_up(stack, monitor)
+        if self.stopping.is_set():
+            self.screen.line("Interrupted before the first request.")
+            return INTERRUPTED
+        for line in ["", *try_it(stack), ""]:
+            self.screen.line(line)
+        journal = Journal(self.clock, self._entry)
+        journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
+        script = Script(stack, monitor, tally, journal, self.clock)
+        async with AsyncExitStack() as clients:
+            own = Client(stack.url, self._workload(), tally, begun_by=_begun_by(stack), clock=self.clock)
+            running = [await clients.enter_async_context(own)]
+            if self._round_robin is not None:
+                urls = [server.url for server in stack.simulators if server not in stack.listed]
+                other = Client(urls, self._workload(), self._round_robin, clock=self.clock)
+                running.append(await clients.enter_async_context(other))
+                journal.seen("The same requests go round robin to servers of their own, for comparison.")
+            await self._load(stack.url, running, monitor, script, journal)
+        elapsed = journal.elapsed
+        await self._settle(monitor, journal)
+        self.screen.close()
+        decisions = {picker.name: await monitor.read(picker) for picker in stack.pickers}
+        retries = await monitor.retries()
+        for line in ["", *summary(elapsed, tally, retries, decisions, journal, self._round_robin)]:
+            self.screen.line(line)
         return GOOD if is_good(tally, journal) else BAD
 
-    async def _load(self, url: str, client: Client, monitor: Monitor, script: Script, journal: Journal) -> None:
+    def _workload(self) -> Workload:
+        return Workload(self._settings.rate, self._settings.seed)
+
+    def _entry(self, entry: Entry) -> None:
+        style = _STYLES[entry.tone]
+        self.screen.columns((as_clock(entry.at), "dim"), (_MARKS[entry.tone], style), (entry.text, style))
+
+    async def _warm_up(self, stack: LocalStack, monitor: Monitor) -> None:
+        """Wait until the whole pool is known. Raises SessionError."""
+        deadline = self.clock() + WARM_UP_TIMEOUT
+        while (missing := self._missing(stack, monitor)) and not self.stopping.is_set():
+            if self.clock() > deadline:
+                raise SessionError(f"after {WARM_UP_TIMEOUT:g} s {missing}; logs are in {self.directory}")
+            await asyncio.sleep(0.1)
+
+    def _missing(self, stack: LocalStack, monitor: Monitor) -> str:
+        system = monitor.look()
+        known = {row.name for row in system.endpoints if row.age is not None}
+        if unknown := [server.name for server in stack.listed if server.name not in known]:
+            return f"there are no metrics of {', '.join(unknown)}"
+        members = {row.id for row in system.members}
+        if silent := [each.name for each in [*stack.pickers, *stack.collectors] if each.name not in members]:
+            return f"nothing was heard of {', '.join(silent)}"
+        return ""
+
+    async def _load(self, url: str, clients: list[Client], monitor: Monitor, script: Script, journal: Journal) -> None:
         """Send requests until the script and the time are over or a user interrupts; then wait for the last ones.
 
         Raises ProcessError if a process ends by itself.
         """
-        sending = asyncio.create_task(client.run())
         watching = asyncio.create_task(self._watch(monitor, journal, url))
-        playing = asyncio.create_task(self._play(script, journal))
-        stopping = asyncio.create_task(self._stopping.wait())
-        tasks = {sending, watching, playing, stopping}
+        sending = [client.run() for client in clients]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-            sending.cancel()
-            playing.cancel()
+            await self.until_stopped(_the_end_of(watching), self._play(script, journal), *sending)
             journal.seen(f"The load ends; waiting for the last {count(self._tally.open, 'request')}.")
-            finishing = asyncio.create_task(client.finish())
-            tasks.add(finishing)
-            await asyncio.wait({finishing, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                watching.result()
+            await first_of(_finish(clients), _the_end_of(watching))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(watching)
 
     async def _watch(self, monitor: Monitor, journal: Journal, url: str) -> None:
         reported: set[str] = set()
         while True:
-            system = await monitor.look()
+            system = monitor.look()
             for reason in self._tally.reasons.keys() - reported:
                 reported.add(reason)
                 journal.failure(f"A request failed: {reason}")
-            elapsed = journal.elapsed
-            load = self._tally.figures(self._clock(), elapsed)
-            seconds = self._settings.seconds
-            self._screen.picture(Picture(elapsed=elapsed, seconds=seconds, url=url, load=load, system=system))
+            now, elapsed, other = self.clock(), journal.elapsed, self._round_robin
+            picture = Picture(
+                elapsed=elapsed,
+                seconds=self._settings.seconds,
+                url=url,
+                load=self._tally.figures(now, elapsed),
+                round_robin=None if other is None else other.figures(now, elapsed),
+                system=system,
+            )
+            self._draw(picture)
             await asyncio.sleep(PICTURE_INTERVAL)
 
+    def _draw(self, picture: Picture) -> None:
+        self.screen.picture(
+            lambda width, height: render(picture, width, height),
+            lambda: f"{as_clock(picture.elapsed)}   {status_line(picture)}",
+        )
+
     async def _play(self, script: Script, journal: Journal) -> None:
-        """The script, and the rest of the time."""
-        await script.run(Pace.of(self._settings.seconds))
+        """The script, and the rest of the time. A comparison has no events, so that both pools are alike."""
+        if not self._settings.compare:
+            await script.run(Pace.of(self._settings.seconds))
+        elif not self._settings.seconds:
+            await self.stopping.wait()
         await asyncio.sleep(max(self._settings.seconds - journal.elapsed, 0))
 
     async def _settle(self, monitor: Monitor, journal: Journal) -> None:
         """Check that the pickers count nothing in flight any more."""
-        deadline = self._clock() + SETTLE_TIMEOUT
-        while True:
-            system = await monitor.look()
-            left = sum(row.in_flight for row in system.endpoints) + sum(row.in_flight for row in system.pickers)
-            if not left:
-                journal.seen("All responses are complete, and the pickers agree that nothing is in flight.")
-                return
-            if self._clock() > deadline:
+        deadline = self.clock() + SETTLE_TIMEOUT
+        while left := sum(row.in_flight for row in monitor.look().endpoints):
+            if self.clock() > deadline:
                 journal.problem(f"All responses are complete, but pickers count {count(left, 'request')} in flight.")
                 return
             await asyncio.sleep(0.1)
+        journal.seen("All responses are complete, and the pickers agree that nothing is in flight.")
 
-    def __repr__(self) -> str:
-        return f"<Demo {self.directory}, {self._tally!r}>"
+
+async def _finish(clients: list[Client]) -> None:
+    for client in clients:
+        await client.finish()
+
+
+async def _the_end_of(task: asyncio.Task[None]) -> None:
+    """Ends when the task does, without cancelling it."""
+    await asyncio.wait({task})
+    task.result()
 
 
 def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
@@ -237,19 +216,3 @@ def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
         return names.get(await log.begun_by(request_id), "")
 
     return begun_by
-
-
-def _role(process: Process, stack: LocalStack) -> tuple[str, str]:
-    """Where a process listens, and what it is for."""
-    for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True):
-        if process is server:
-            return server.url, f"model server, {engine_label(plan)}"
-    if process is stack.nats:
-        return stack.nats.url, "nats-server"
-    if process is stack.envoy:
-        return stack.url, "the proxy that clients call"
-    tiers = {"watcher": "publishes the endpoints", "collector": "scrapes the servers", "picker": "picks for Envoy"}
-    for service in [*stack.watchers, *stack.collectors, *stack.pickers]:
-        if process is service:
-            return service.url, tiers[service.tier]
-    raise ValueError(f"{process!r} doesn't belong to the stack")

@@ -4,13 +4,11 @@ The servers simulate medium GPUs with a small KV cache, so that queues, cache us
 The configuration is that of docker-compose.yml.
 """
 
-from pathlib import Path
+from msgspec import structs
 
-from pointsman.local.envoy import ConfigurationError
-from pointsman.local.services import ROOT, Flags
-from pointsman.local.stack import SimulatorPlan, StackPlan
+from pointsman.local.services import Flags
+from pointsman.local.stack import CONFIGURATION, SimulatorPlan, StackPlan
 
-CONFIGURATION = ROOT / "deploy" / "compose" / "pointsman.yaml"
 BASE = "llama-3.1-8b"
 ADAPTER = "llama-3.1-8b-sql"
 MODELS = (BASE, ADAPTER)
@@ -30,15 +28,13 @@ def engine_label(server: SimulatorPlan) -> str:
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 
 
-def stack_plan(port: int) -> StackPlan:
-    """The plan with Envoy on that port; 0 is a free one. Raises ConfigurationError."""
+def stack_plan(port: int, *, compare: bool = False) -> StackPlan:
+    """The plan with Envoy on that port; 0 is a free one. `compare` adds as many servers that only the demo calls."""
+    beside = tuple(structs.replace(server, name=f"beside-{server.name}", listed=False) for server in SERVERS)
     return StackPlan(
-        simulators=SERVERS, collectors=2, pickers=2, configuration=_text(CONFIGURATION), port=port, log_level="info"
+        simulators=SERVERS + beside if compare else SERVERS,
+        collectors=2,
+        pickers=2,
+        configuration=CONFIGURATION.read_text(encoding="utf-8"),
+        port=port,
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path} ({error}); the demo needs a checkout") from error

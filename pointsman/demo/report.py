@@ -6,14 +6,13 @@ import platform
 import re
 from collections.abc import Mapping
 
-from pointsman.demo.format import count, duration, percent
 from pointsman.demo.journal import Journal
 from pointsman.demo.plan import BASE
-from pointsman.demo.snapshot import Snapshot
 from pointsman.demo.stats import Buckets, Samples, histogram_quantile, observations
 from pointsman.demo.tally import Tally
 from pointsman.local.binaries import find
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count, duration, percent
 from shared.version import VERSION
 
 _NUMBER = re.compile(r"\d{1,9}\.\d{1,9}\.\d{1,9}")
@@ -59,9 +58,15 @@ def try_it(stack: LocalStack) -> list[str]:
 
 
 def summary(
-    seconds: float, tally: Tally, system: Snapshot, decisions: Mapping[str, Buckets], journal: Journal
+    seconds: float,
+    tally: Tally,
+    retries: Mapping[str, int],
+    decisions: Mapping[str, Buckets],
+    journal: Journal,
+    round_robin: Tally | None = None,
 ) -> list[str]:
-    """The result of `seconds` of load; the last line says whether it was good."""
+    """The result of `seconds` of load, with that of the same load round robin; the last line says whether it was good.
+    `retries` are those of Envoy at other servers and pickers."""
     events = [name if number == 1 else f"{name} {number} times" for name, number in journal.events.items()]
     shares = [f"{name} {percent(number / tally.succeeded)}" for name, number in sorted(tally.served.items())]
     dropped = f", {tally.open} dropped without an outcome" if tally.open else ""
@@ -71,8 +76,8 @@ def summary(
         ("prefix cache", f"hit for {percent(tally.cached_share())} of all prompt tokens"),
         (
             "Envoy",
-            f"retried {count(system.server_retries, 'request')} at another server,"
-            f" {count(system.picker_retries, 'pick')} at another picker",
+            f"retried {count(retries['servers'], 'request')} at another server,"
+            f" {count(retries['pickers'], 'pick')} at another picker",
         ),
         ("events", ", ".join(events)),
     ]
@@ -83,6 +88,12 @@ def summary(
         rows.append(("", f"{tally.unseen} of them before Envoy had passed on the response headers"))
     if tally.throttled:
         rows.append(("load", f"{count(tally.throttled, 'request')} had to wait because too many were open"))
+    if round_robin is not None:
+        rows += [
+            ("round robin", f"{round_robin.succeeded} succeeded, {round_robin.failed} failed"),
+            ("", f"first token {_quantiles(round_robin.first_token)}; whole {_quantiles(round_robin.duration)}"),
+            ("", f"prefix cache hit for {percent(round_robin.cached_share())} of all prompt tokens"),
+        ]
     rows += [(picker, _decisions(buckets)) for picker, buckets in decisions.items()]
     rows.append(("responses by", ", ".join(shares)))
     rows += [("failed", f"{number} × {reason}") for reason, number in tally.reasons.most_common()]

@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 
-from pointsman.demo.format import count
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
-from pointsman.demo.snapshot import assigned
 from pointsman.demo.tally import Kill, Tally
 from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
+from pointsman.top.format import count
 
 ROUND = 30.0
 """Seconds of a round in a demo without end."""
@@ -91,7 +90,8 @@ class Script:
             f"{picker.name} restarted",
             f"SIGTERM to {picker.name}: it fails Envoy's health checks, finishes its requests and exits.",
         )
-        self._monitor.mark(picker, "draining")
+        await self._monitor.read(picker)
+        self._monitor.stopped(picker)
         code = await picker.stop()
         text = f"{picker.name} stopped after {self._clock() - began:.1f} s with exit code {code}; "
         text += f"{' and '.join(others)} decides alone. {self._failures(failed)}"
@@ -114,7 +114,7 @@ class Script:
             )
 
     async def _kill_collector(self) -> None:
-        shares = {collector.name: await self._share(collector) for collector in self._stack.collectors}
+        shares = {collector.name: self._share(collector) for collector in self._stack.collectors}
         busy = [collector for collector in self._stack.collectors if shares[collector.name]] or list(
             self._stack.collectors
         )
@@ -127,15 +127,15 @@ class Script:
             f"{victim.name} killed",
             f"SIGKILL to {victim.name}, which scrapes {servers}: their metrics age until {heir.name} takes over.",
         )
-        self._monitor.mark(victim, "killed")
+        self._monitor.stopped(victim)
         await victim.kill()
         oldest = 0.0
 
         async def taken_over() -> bool:
             nonlocal oldest
-            age = await self._oldest_age(share)
+            age = self._oldest_age(share)
             oldest = max(oldest, age if math.isfinite(age) else 0.0)
-            return share <= await self._share(heir) and age < FRESH
+            return share <= self._share(heir) and age < FRESH
 
         took = await self._until(taken_over)
         if took is None:
@@ -148,7 +148,7 @@ class Script:
         await self._start(victim)
 
         async def has_share() -> bool:
-            return share <= await self._share(victim)
+            return share <= self._share(victim)
 
         if await self._until(has_share) is None:
             self._journal.problem(f"{victim.name} is back, but in {RECOVERY_TIMEOUT:g} s it has no endpoints.")
@@ -158,18 +158,17 @@ class Script:
                 f"{self._failures(failed)}"
             )
 
-    async def _share(self, collector: ServiceProcess) -> frozenset[str]:
-        return frozenset(assigned(await self._monitor.state(collector)))
+    def _share(self, collector: ServiceProcess) -> frozenset[str]:
+        return frozenset(name for name, row in self._monitor.rows().items() if row.collector == collector.name)
 
-    async def _oldest_age(self, servers: frozenset[str]) -> float:
-        """The greatest age of their metrics at the pickers; infinite if one is unknown."""
-        rows = await self._monitor.endpoints()
-        ages = [row.age for row in rows if row.name in servers]
+    def _oldest_age(self, servers: frozenset[str]) -> float:
+        """The greatest age of their metrics; infinite if one is unknown."""
+        ages = [row.age for name, row in self._monitor.rows().items() if name in servers]
         return max((math.inf if age is None else age for age in ages), default=0.0)
 
     async def _kill_server(self) -> None:
-        before = await self._monitor.look()
-        busy = {row.name: row.in_flight for row in before.endpoints if row.name != self._last_server}
+        before = await self._monitor.retries()
+        busy = {name: row.in_flight for name, row in self._monitor.rows().items() if name != self._last_server}
         self._last_server = name = max(busy, key=lambda server: busy[server])
         server = next(server for server in self._stack.simulators if server.name == name)
         failed, began = self._tally.failed, self._clock()
@@ -179,16 +178,15 @@ class Script:
             "request: Envoy sends those without a response to the next one.",
         )
         kill = self._tally.add_kill(name, began)
-        self._monitor.mark(server, "killed")
+        self._monitor.stopped(server)
         await server.kill()
         await asyncio.sleep(1.5)
-        after = await self._monitor.look()
-        retried = count(after.server_retries - before.server_retries, "request")
+        retried = count((await self._monitor.retries())["servers"] - before["servers"], "request")
         self._journal.seen(f"Envoy retried {retried} at another server. {_interrupted(kill)} {self._failures(failed)}")
         await self._start(server)
 
         async def is_scraped() -> bool:
-            return await self._oldest_age(frozenset({name})) < FRESH
+            return self._oldest_age(frozenset({name})) < FRESH
 
         if await self._until(is_scraped) is None:
             self._journal.problem(f"{name} is back, but in {RECOVERY_TIMEOUT:g} s no picker has its metrics.")
@@ -199,9 +197,8 @@ class Script:
             )
 
     async def _start(self, process: Process) -> None:
-        self._monitor.mark(process, "starting")
         await process.start()
-        self._monitor.mark(process)
+        self._monitor.started(process)
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> float | None:
         """Seconds until the condition holds; None after the time-out."""

@@ -4,9 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from pointsman.local.ports import ENVOY_PORT
 from shared.quantities import Duration
-
-DEFAULT_PORT = 8080
 
 
 class DemoSettings(Struct, frozen=True, kw_only=True):
@@ -18,10 +17,14 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
     ] = 0.0
     port: Annotated[
         int,
-        Meta(ge=0, le=65535, description=f"Envoy's port; 0: {DEFAULT_PORT} if it is free, otherwise any free port"),
+        Meta(ge=0, le=65535, description=f"Envoy's port; 0: {ENVOY_PORT} if it is free, otherwise any free port"),
     ] = 0
     rate: Annotated[float, Meta(gt=0, le=1000, description="average number of requests per second")] = 20.0
     seed: Annotated[int, Meta(ge=0, description="seed of the requests and their arrivals")] = 1
+    compare: Annotated[
+        bool,
+        Meta(description="send the same requests to as many other servers round robin, and compare; without events"),
+    ] = False
     plain: Annotated[bool, Meta(description="print lines instead of a live view; the default without a terminal")] = (
         False
     )

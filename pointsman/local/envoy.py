@@ -14,13 +14,19 @@ from msgspec import Struct
 from pointsman.local import probes
 from pointsman.local.binaries import find
 from pointsman.local.ports import LOOPBACK
-from pointsman.local.process import Process
+from pointsman.local.process import Process, write
 from shared.model import join_host_port
 
 CONFIGURATIONS = Path(__file__).resolve().parents[2] / "deploy" / "envoy"
-STANDALONE = CONFIGURATIONS / "standalone.yaml"
+"""Of a checkout."""
+STANDALONE = Path(__file__).with_name("standalone.yaml")
+"""Also in an installed package; in a checkout, a link to deploy/envoy."""
 STANDALONE_CLOSED = CONFIGURATIONS / "standalone-closed.yaml"
 GATEWAY = CONFIGURATIONS / "gateway.yaml"
+
+
+ANY = ("0.0.0.0", "::")
+"""Every address of a machine."""
 
 
 class PickerAddress(Struct, frozen=True):
@@ -44,6 +50,8 @@ class EnvoyPlaces(Struct, frozen=True, kw_only=True):
     picker_tls: bool | None = None
     """Whether to use TLS to the pickers, with any certificate; None: as in the configuration."""
     host: str = LOOPBACK
+    listen: str = ""
+    """Where clients' listener is, if it isn't `host`."""
 
 
 class ConfigurationError(Exception):
@@ -69,7 +77,7 @@ def fit(document: dict[str, Any], places: EnvoyPlaces) -> dict[str, Any]:
     resources = fitted["static_resources"]
     listeners, clusters = _by_name(resources["listeners"]), _by_name(resources["clusters"])
     _set_address(fitted["admin"], places.host, places.admin_port)
-    _set_address(_named(listeners, "gateway", "listener"), places.host, places.port)
+    _set_address(_named(listeners, "gateway", "listener"), places.listen or places.host, places.port)
     _set_address(_named(listeners, "stats", "listener"), places.host, places.stats_port)
     admin = _named(clusters, "admin", "cluster")
     _set_address(
@@ -135,8 +143,9 @@ class Envoy(Process):
 
     @property
     def url(self) -> str:
-        """The URL for clients."""
-        return f"http://{join_host_port(self.places.host, self.places.port)}"
+        """The URL for clients on this machine."""
+        host = self.places.listen or self.places.host
+        return f"http://{join_host_port(LOOPBACK if host in ANY else host, self.places.port)}"
 
     @property
     def admin_url(self) -> str:
@@ -147,11 +156,14 @@ class Envoy(Process):
         """Serves `/stats/prometheus` and `/ready`."""
         return f"http://{join_host_port(self.places.host, self.places.stats_port)}"
 
+    def files(self) -> dict[Path, str]:
+        """The adapted configuration. Raises ConfigurationError."""
+        fitted = fit(load(self.configuration), self.places)
+        return {self._file: yaml.safe_dump(fitted, sort_keys=False)}
+
     async def start(self, *, wait: bool = True) -> "Envoy":
         """Write the adapted configuration and start. Raises ConfigurationError and ProcessError."""
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        fitted = fit(load(self.configuration), self.places)
-        self._file.write_text(yaml.safe_dump(fitted, sort_keys=False), encoding="utf-8")
+        write(self.files())
         await super().start(wait=wait)
         return self
 

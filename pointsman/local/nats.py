@@ -8,7 +8,7 @@ from pathlib import Path
 from pointsman.local import probes
 from pointsman.local.binaries import find
 from pointsman.local.ports import LOOPBACK
-from pointsman.local.process import Process, ProcessError
+from pointsman.local.process import Process, ProcessError, write
 
 
 class NatsServer(Process):
@@ -23,13 +23,15 @@ class NatsServer(Process):
         http_port: int | None = None,
         max_payload: int = 1 << 20,
         name: str = "nats",
+        server_name: str = "",
     ) -> None:
+        """Without a `server_name`, it gets one that no other server has, by which it is told from others."""
         self.host = host
         self.port = port
         self.http_port = http_port
         self.store = directory / f"{name}-store"
         self._config = directory / f"{name}.conf"
-        server_name = f"{name}-{secrets.token_hex(4)}"
+        server_name = server_name or f"{name}-{secrets.token_hex(4)}"
         self._settings = {
             "server_name": server_name,
             "listen": f"{host}:{port}",
@@ -49,10 +51,13 @@ class NatsServer(Process):
     def url(self) -> str:
         return f"nats://{self.host}:{self.port}"
 
+    def files(self) -> dict[Path, str]:
+        """The configuration, whose format is a superset of JSON."""
+        return {self._config: json.dumps(self._settings, indent=2) + "\n"}
+
     async def start(self, *, wait: bool = True) -> "NatsServer":
-        """Write the configuration, whose format is a superset of JSON, and start."""
-        self._config.parent.mkdir(parents=True, exist_ok=True)
-        self._config.write_text(json.dumps(self._settings, indent=2), encoding="utf-8")
+        """Write the configuration and start."""
+        write(self.files())
         await super().start(wait=wait)
         return self
 

@@ -18,6 +18,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
+NATS_PORT, ENVOY_PORT, ENVOY_ADMIN_PORT = 4222, 8080, 9901
+"""The usual ports. Envoy's statistics are on the one behind its admin interface."""
+ADMIN_PORT, GRPC_PORT = 9090, 9002
+"""Of the first process with admin HTTP, and of the first picker; those of others follow."""
 _LISTEN = "0A"
 
 
@@ -45,8 +49,13 @@ class Ports:
         self._held: dict[int, tuple[str, socket.socket]] = {}
         self._names: list[socket.socket] = []
 
-    def take(self, purpose: str, wanted: int = 0) -> int:
-        """Reserve the wanted port, or a free one. Raises PortTaken."""
+    def take(self, purpose: str, wanted: int = 0, *, usual: int = 0) -> int:
+        """Reserve the wanted port; without one, the usual port if it is free, or any free one. Raises PortTaken."""
+        if usual and not wanted:
+            try:
+                return self.take(purpose, usual)
+            except PortTaken:
+                return self.take(purpose)
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -107,6 +116,13 @@ class Ports:
 
     def __repr__(self) -> str:
         return f"<Ports {self.host} {dict(self.held)}>"
+
+
+class UsualPorts(Ports):
+    """Gives the wanted and the usual ports without reserving them, for processes that somebody else starts."""
+
+    def take(self, purpose: str, wanted: int = 0, *, usual: int = 0) -> int:
+        return wanted or usual
 
 
 def holder_of(port: int, proc: Path = Path("/proc")) -> str | None:

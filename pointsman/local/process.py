@@ -148,7 +148,7 @@ class Process:
             async with asyncio.timeout(self.ready_timeout):
                 while True:
                     if self._child.returncode is not None:
-                        raise ProcessError(self, f"ended with {_outcome(self._child.returncode)} before it was ready")
+                        raise ProcessError(self, f"ended with {outcome(self._child.returncode)} before it was ready")
                     try:
                         await self._ready()
                     except NotReady as error:
@@ -227,7 +227,17 @@ class Process:
         await self.stop()
 
 
-def _outcome(code: int) -> str:
+def write(files: Mapping[Path, str]) -> None:
+    """Write each file, and rename it, so that a reader sees the old one or the new one."""
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.new")
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+
+
+def outcome(code: int) -> str:
+    """An exit code in words."""
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
 

@@ -5,25 +5,27 @@ so that no request fails. Each process can be stopped, killed, paused or restart
 """
 
 import asyncio
-import os
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import structlog
 import yaml
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
 from pointsman.local.nats import NatsServer
-from pointsman.local.ports import Ports
-from pointsman.local.process import Process, ProcessError
+from pointsman.local.ports import ADMIN_PORT, ENVOY_ADMIN_PORT, ENVOY_PORT, GRPC_PORT, LOOPBACK, NATS_PORT, Ports
+from pointsman.local.process import Process, ProcessError, write
 from pointsman.local.services import Address, Flags, Picker, ServiceProcess, Simulator
 
 log = structlog.get_logger(__name__)
 
 ENGINE_LABEL = "llm-d.ai/engine-type"
 """The label from which collectors take an endpoint's engine."""
+CONFIGURATION = Path(__file__).with_name("pointsman.yaml")
+"""An EndpointPickerConfig with fallbacks, which Envoy uses when a server fails; that of docker-compose.yml."""
 _EDS_TIMEOUT = 60.0
 
 
@@ -34,6 +36,16 @@ class SimulatorPlan(Struct, frozen=True, kw_only=True):
     engine: str = "vllm"
     labels: Mapping[str, str] = {}
     flags: Flags = {}
+    listed: bool = True
+    """Whether it is in the endpoints file."""
+
+
+class ModelServer(Struct, frozen=True, kw_only=True):
+    """A model server that runs already, in the endpoints file."""
+
+    name: str
+    address: str
+    port: int
 
 
 def simulators(count: int, **flags: str | int | float) -> tuple[SimulatorPlan, ...]:
@@ -46,11 +58,16 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     """What to start."""
 
     simulators: tuple[SimulatorPlan, ...] = simulators(3)
+    servers: tuple[ModelServer, ...] = ()
+    endpoints_file: Path | None = None
+    """Followed instead of one with the simulators and servers."""
     watchers: int = 1
     collectors: int = 2
     pickers: int = 2
     configuration: str | None = None
     """An EndpointPickerConfig (YAML); None: the default of the tiers."""
+    config_file: Path | None = None
+    """A file with one, followed instead."""
     resources: str = ""
     """Further YAML documents for the watcher: InferencePool, InferenceObjective, …"""
     kubeconfig: str = ""
@@ -60,8 +77,12 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     envoy: Path | None = STANDALONE
     """A configuration of deploy/envoy; None: no Envoy."""
     envoy_concurrency: int = 1
+    host: str = LOOPBACK
+    """Address of Envoy's listener."""
     port: int = 0
-    """Port of Envoy's listener; 0: a free one."""
+    """Its port; 0: a free one."""
+    usual_ports: bool = False
+    """Whether processes get the ports of their defaults, where those are free."""
     secure_serving: bool = False
     """TLS between Envoy and pickers."""
     flags: Mapping[str, Flags] = {}
@@ -69,6 +90,8 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     log_level: str = "info"
     nats_http: bool = False
     """Whether nats-server serves its monitoring pages."""
+    nats_name: str = ""
+    """nats-server's name; by default one that no other server has."""
 
 
 class LocalStack:
@@ -77,24 +100,30 @@ class LocalStack:
     Raises PortTaken, BinaryMissing or ProcessError if it can't start, and then leaves nothing running.
     """
 
-    def __init__(self, plan: StackPlan, directory: Path) -> None:
+    def __init__(self, plan: StackPlan, directory: Path, ports: Ports | None = None) -> None:
         self.plan = plan
         self.directory = directory
-        self.endpoints_file = directory / "endpoints.yaml"
+        self.endpoints_file = plan.endpoints_file or directory / "endpoints.yaml"
+        self.config_file = plan.config_file or directory / "config.yaml"
         self.eds_file = directory / "eds.json"
-        self._ports = Ports()
+        self._ports = ports or Ports()
+        self._outside = self._ports if plan.host == LOOPBACK or ports else Ports(plan.host)
+        """Ports of the address for clients."""
+        self._admin_ports = itertools.count(ADMIN_PORT)
         try:
             self._build()
         except BaseException:
-            self._ports.close()
+            self._release()
             raise
 
     def _build(self) -> None:
         """Create every process and reserve all ports."""
-        plan, take = self.plan, self._ports.take
-        envoy_port = take("Envoy's listener", plan.port) if plan.envoy else 0
+        plan, take = self.plan, self._take
+        envoy_port = (
+            self._outside.take("Envoy's listener", plan.port, usual=self._usual(ENVOY_PORT)) if plan.envoy else 0
+        )
         http = take("NATS's monitoring") if plan.nats_http else None
-        self.nats = NatsServer(self.directory, take("NATS"), http_port=http)
+        self.nats = NatsServer(self.directory, take("NATS", NATS_PORT), http_port=http, server_name=plan.nats_name)
         self.simulators = [
             Simulator(
                 server.name,
@@ -110,15 +139,22 @@ class LocalStack:
         self.pickers = [self._picker(number) for number in _count(plan.pickers)]
         self.envoy = self._envoy(plan.envoy, envoy_port) if plan.envoy else None
 
+    def _take(self, purpose: str, usual: int = 0) -> int:
+        return self._ports.take(purpose, usual=self._usual(usual))
+
+    def _usual(self, port: int) -> int:
+        return port if self.plan.usual_ports else 0
+
     def _service(self, tier: str, number: int, flags: Flags) -> ServiceProcess:
         name = f"{tier}-{number}"
-        http = Address(self._ports.take(f"admin of {name}"))
+        http = Address(self._take(f"admin of {name}", next(self._admin_ports)))
         return ServiceProcess(tier, name, self.directory, http, self._tier_flags(tier, name, http) | dict(flags))
 
     def _picker(self, number: int) -> Picker:
         name = f"picker-{number}"
-        http = Address(self._ports.take(f"admin of {name}"))
-        address = PickerAddress(self._ports.take(f"ext_proc of {name}"), self._ports.take(f"health of {name}"))
+        http = Address(self._take(f"admin of {name}", next(self._admin_ports)))
+        grpc = GRPC_PORT + 2 * (number - 1)
+        address = PickerAddress(self._take(f"ext_proc of {name}", grpc), self._take(f"health of {name}", grpc + 1))
         secure = {"secure-serving": str(self.plan.secure_serving).lower()}
         return Picker(name, self.directory, http, address, secure | self._tier_flags("picker", name, http))
 
@@ -129,8 +165,9 @@ class LocalStack:
     def _envoy(self, configuration: Path, port: int, *, title: str = "Envoy", name: str = "envoy") -> Envoy:
         places = EnvoyPlaces(
             port=port,
-            admin_port=self._ports.take(f"{title}'s admin"),
-            stats_port=self._ports.take(f"{title}'s statistics"),
+            listen=self.plan.host,
+            admin_port=self._take(f"{title}'s admin", ENVOY_ADMIN_PORT),
+            stats_port=self._take(f"{title}'s statistics", ENVOY_ADMIN_PORT + 1),
             pickers=tuple(picker.address for picker in self.pickers),
             eds_file=self.eds_file,
             picker_tls=self.plan.secure_serving,
@@ -158,26 +195,42 @@ class LocalStack:
             flags |= {"kubernetes": "true", "kubeconfig": self.plan.kubeconfig}
         else:
             flags["endpoints-file"] = str(self.endpoints_file)
-        if self.plan.configuration is not None:
-            flags["config-file"] = str(self.directory / "config.yaml")
+        if self.plan.configuration is not None or self.plan.config_file is not None:
+            flags["config-file"] = str(self.config_file)
         return flags
 
     def write_endpoints(self, servers: Sequence[Simulator] | None = None) -> None:
-        """Replace the endpoints file by one with these servers, by default all."""
-        entries = [
-            {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
-            for server in (self.simulators if servers is None else servers)
-        ]
-        text = yaml.safe_dump({"endpoints": entries}, sort_keys=False)
-        if self.plan.resources:
-            text += f"---\n{self.plan.resources}"
-        _replace(self.endpoints_file, text)
+        """Replace the endpoints file by one with these simulators, by default all."""
+        write({self.endpoints_file: self._endpoints(self.listed if servers is None else servers)})
 
     def write_configuration(self, text: str) -> None:
         """Replace the EndpointPickerConfig that the watcher publishes. Raises ValueError if the plan has none."""
         if self.plan.configuration is None:
             raise ValueError("the plan has no configuration")
-        _replace(self.directory / "config.yaml", text)
+        write({self.config_file: text})
+
+    def files(self) -> dict[Path, str]:
+        """The files that the processes read, without those that exist already. Raises ConfigurationError."""
+        files = {}
+        if self.plan.endpoints_file is None:
+            files[self.endpoints_file] = self._endpoints(self.listed)
+        if self.plan.configuration is not None and self.plan.config_file is None:
+            files[self.config_file] = self.plan.configuration
+        return files | self.nats.files() | (self.envoy.files() if self.envoy else {})
+
+    @property
+    def listed(self) -> list[Simulator]:
+        """The simulators of the endpoints file."""
+        return [server for plan, server in zip(self.plan.simulators, self.simulators, strict=True) if plan.listed]
+
+    def _endpoints(self, simulators: Sequence[Simulator]) -> str:
+        entries: list[dict[str, object]] = [
+            {"name": server.name, "address": server.http.host, "port": server.http.port, "labels": server.labels}
+            for server in simulators
+        ]
+        entries += [structs.asdict(server) for server in self.plan.servers]
+        text: str = yaml.safe_dump({"endpoints": entries}, sort_keys=False)
+        return f"{text}---\n{self.plan.resources}" if self.plan.resources else text
 
     @property
     def processes(self) -> Iterator[Process]:
@@ -206,10 +259,8 @@ class LocalStack:
     async def start(self, *, on_ready: Callable[[Process], None] | None = None) -> Self:
         """Start everything and wait until it is ready; calls `on_ready` for each process that is."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.write_endpoints()
-        if self.plan.configuration is not None:
-            self.write_configuration(self.plan.configuration)
         try:
+            write(self.files())
             for tier in self._tiers():
                 if self.envoy in tier and self.watchers:
                     await self._wait_for_eds()
@@ -241,7 +292,11 @@ class LocalStack:
         """Kill all processes and release the ports: the end of `stop`, and of a stack that was never started."""
         for process in self.processes:
             process.kill_now()
-        self._ports.close()
+        self._release()
+
+    def _release(self) -> None:
+        for ports in (self._ports, self._outside):
+            ports.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -277,10 +332,3 @@ def _count(number: int) -> range:
 
 def _labels(plan: SimulatorPlan) -> dict[str, str]:
     return {ENGINE_LABEL: plan.engine, **plan.labels}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write and rename, so that a reader sees the old file or the new one."""
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)

@@ -1,4 +1,4 @@
-"""How the demo writes numbers. None, an unknown value, is a dash."""
+"""How numbers are written for people. None, an unknown value, is a dash."""
 
 DASH = "–"
 

@@ -8,12 +8,11 @@ from pointsman.demo.journal import Entry, Journal
 from pointsman.demo.plan import stack_plan
 from pointsman.demo.report import is_good, summary, try_it
 from pointsman.demo.responses import PromptDetails, Usage
-from pointsman.demo.snapshot import Snapshot
 from pointsman.demo.tally import Tally
 from pointsman.local.stack import LocalStack
 
 DECISIONS = {"picker-1": {"0.001": 9.0, "0.002": 10.0, "+Inf": 10.0}, "picker-2": {}}
-SYSTEM = Snapshot(server_retries=1, picker_retries=2)
+RETRIES = {"servers": 1, "pickers": 2}
 
 
 def journal() -> Journal:
@@ -30,7 +29,7 @@ def good() -> Tally:
 
 
 def lines(tally: Tally, said: Journal) -> list[str]:
-    return summary(20.4, tally, SYSTEM, DECISIONS, said)
+    return summary(20.4, tally, RETRIES, DECISIONS, said)
 
 
 def test_the_summary_of_a_good_run() -> None:
@@ -55,6 +54,18 @@ def test_the_summary_of_a_good_run() -> None:
     ]
     assert is_good(tally, said)
     assert max(len(line) for line in lines(tally, said)) <= 80
+
+
+def test_the_summary_of_a_comparison_has_both_loads() -> None:
+    other = good()
+    other.add_failure("status 500")
+    told = summary(20.4, good(), RETRIES, DECISIONS, journal(), other)
+    at = told.index("  round robin   4 succeeded, 1 failed")
+    assert told[at + 1 : at + 3] == [
+        "                first token p50 100 ms, p99 100 ms; whole p50 500 ms, p99 500 ms",
+        "                prefix cache hit for 75% of all prompt tokens",
+    ]
+    assert told[-1] == "No request failed."
 
 
 def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:

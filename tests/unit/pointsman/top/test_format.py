@@ -2,7 +2,7 @@
 
 import pytest
 
-from pointsman.demo.format import clock, count, duration, percent
+from pointsman.top.format import clock, count, duration, percent
 
 
 @pytest.mark.parametrize(

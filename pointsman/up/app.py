@@ -1,0 +1,58 @@
+"""`pointsman up`: settings, and what it says if it can't start."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+
+from pointsman.up.settings import UpSettings
+from shared.config import Invalid
+from shared.service import parse, report
+
+EXTRA = "httpx"
+"""What is imported here and only `pointsman[local]` installs."""
+DRY_RUN_DIRECTORY = "/var/lib/pointsman"
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 after an interrupt, 130 after one during the start, 1 if it can't start."""
+    try:
+        return _main(parse(UpSettings, argv, None, "pointsman up"))
+    except Invalid as error:
+        return report(error)
+    except ModuleNotFoundError as error:
+        if error.name != EXTRA:
+            raise
+        print(f"pointsman up: {EXTRA} is missing; `pip install 'pointsman[local]'` installs it", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # nobody reads the output; Python would print to it once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _main(settings: UpSettings) -> int:
+    from pointsman.local.binaries import BinaryMissing
+    from pointsman.local.envoy import ConfigurationError
+    from pointsman.local.session import refuse, run_session
+    from pointsman.top.screen import Screen
+    from pointsman.up.plan import stack_plan
+    from pointsman.up.up import Up, dry_run
+
+    plan = stack_plan(settings)
+    if settings.dry_run:
+        plan = structs.replace(plan, nats_name="pointsman")
+        try:
+            print(dry_run(plan, Path(settings.directory or DRY_RUN_DIRECTORY).absolute()), end="")
+        except (BinaryMissing, ConfigurationError) as error:
+            return refuse("up", str(error))
+        return 0
+    screen = Screen(plain=settings.plain)
+    if not screen.live:
+        plan = structs.replace(
+            plan, flags={tier: {"log-format": "console"} for tier in ("watcher", "collector", "picker")}
+        )
+    make = lambda directory: Up(plan, screen, directory)  # noqa: E731
+    return asyncio.run(run_session(make, "up", directory=settings.directory, keep=lambda code: code not in (0, 130)))

@@ -1,0 +1,47 @@
+"""The logs of all processes as they grow, each line with the name of its process."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pointsman.local.process import Process
+
+INTERVAL = 0.1
+"""Seconds between two looks at the files."""
+MOST = 1 << 20
+"""Bytes of one log that are read at a time."""
+
+
+class Logs:
+    """Passes each complete line to `tell`."""
+
+    def __init__(self, processes: Iterable[Process], tell: Callable[[str], None]) -> None:
+        self._logs = [(process.name, process.log) for process in processes]
+        self._width = max((len(name) for name, _ in self._logs), default=0)
+        self._tell = tell
+        self._read: dict[Path, int] = {}
+
+    async def run(self) -> None:
+        """Follow them until cancelled."""
+        while True:
+            self.read()
+            await asyncio.sleep(INTERVAL)
+
+    def read(self) -> None:
+        """Tell the lines that are new."""
+        for name, path in self._logs:
+            try:
+                with path.open("rb") as file:
+                    file.seek(self._read.get(path, 0))
+                    data = file.read(MOST)
+            except FileNotFoundError:
+                continue
+            end = data.rfind(b"\n") + 1
+            if not end and len(data) == MOST:
+                end = MOST
+            self._read[path] = self._read.get(path, 0) + end
+            for line in data[:end].decode(errors="replace").splitlines():
+                self._tell(f"{name:<{self._width}} | {line}")
+
+    def __repr__(self) -> str:
+        return f"<Logs of {len(self._logs)} processes>"

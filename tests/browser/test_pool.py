@@ -121,7 +121,7 @@ async def test_no_page_has_a_serious_defect_or_scrolls_sideways(
 async def test_a_token_is_asked_for_once(given: Given, visit: Visiting) -> None:
     _, service = await given(invented("model-1"), console_token="open sesame")
     shown = await visit(service)
-    await shown.page.get_by_label("Token").fill("open sesame")
+    await shown.page.get_by_role("textbox", name="Token").fill("open sesame")
     await shown.page.get_by_role("button", name="Continue").click()
     await eventually(lambda: equal(lambda: shown.texts("table.pool tbody th"), ["model-1"]))
     shown.errors.clear()  # Chromium reports the answer 401

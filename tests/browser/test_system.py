@@ -109,7 +109,7 @@ async def test_the_running_configuration_is_shown_and_others_are_checked(
     stack: LocalStack, service: ConsoleService, visit: Visiting
 ) -> None:
     shown = await visit(service, "#/configuration")
-    await eventually(lambda: contains(lambda: shown.texts("pre"), (stack.plan.configuration or "").rstrip("\n")))
+    await eventually(lambda: contains(lambda: shown.texts("pre"), stack.plan.configuration))
     draft = shown.page.get_by_label("Document", exact=True)
     await draft.fill((stack.plan.configuration or "").replace("queue-scorer", "queue-scorre"))
     await shown.page.get_by_role("button", name="Check").click()

@@ -24,6 +24,10 @@ const COLUMNS = [
   { name: "collector", title: "Collector", hide: "wide", key: endpoint => endpoint.collector, text: endpoint => endpoint.collector },
 ];
 
+/** Sizes in rem, as the style sheet has them: a wall display has larger letters. */
+const ROW = 2.4;
+const TILE = { width: 11, height: 6.2 };
+
 const STATES = { up: "up", down: "down", stale: "stale", draining: "draining", unknown: "no metrics" };
 
 const compare = (a, b) => {
@@ -44,7 +48,10 @@ export class Endpoints {
     this.#wanted = wanted;
     this.tiles = false;
     this.element = h("div", { class: "endpoints" }, this.#makeTable(), this.#makeTiles());
-    new ResizeObserver(() => this.render(performance.now())).observe(this.element);
+    new ResizeObserver(() => {
+      this.rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+      this.render(performance.now());
+    }).observe(this.element);
     this.element.addEventListener("keydown", event => this.#key(event));
   }
 
@@ -62,7 +69,7 @@ export class Endpoints {
     this.scroller = h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Endpoints as a table",
       scroll: () => this.render(performance.now()) }, this.grid);
     this.table = new Virtual({
-      scroller: this.scroller, body: this.rows, spacers: [above, below], perRow: () => 1, rowHeight: () => 36,
+      scroller: this.scroller, body: this.rows, spacers: [above, below], perRow: () => 1, rowHeight: () => ROW * this.rem,
       make: () => this.#makeRow(), bind: (row, endpoint, index) => this.#bindRow(row, endpoint, index),
     });
     return this.scroller;
@@ -75,7 +82,7 @@ export class Endpoints {
       scroll: () => this.render(performance.now()) }, this.board);
     this.mosaic = new Virtual({
       scroller: this.wall, body: this.board, spacers: [above, below],
-      perRow: () => Math.max(1, Math.floor(this.board.clientWidth / 148)), rowHeight: () => 92,
+      perRow: () => Math.max(1, Math.floor(this.board.clientWidth / (TILE.width * this.rem))), rowHeight: () => TILE.height * this.rem,
       make: () => this.#makeTile(), bind: (tile, endpoint) => this.#bindTile(tile, endpoint),
     });
     return this.wall;
@@ -169,6 +176,7 @@ export class Endpoints {
   }
 
   list = [];
+  rem = 15;
 
   /** Shows what the visible endpoints are now. */
   render(now) {
@@ -178,6 +186,12 @@ export class Endpoints {
     setAttribute(this.wall, "hidden", !this.tiles);
     setAttribute(this.scroller, "hidden", this.tiles);
     shown.items = this.list;
+    const columns = shown.perRow(), height = Math.ceil(this.list.length / columns) * shown.rowHeight() + 4 * this.rem;
+    if (height !== this.height) {
+      this.height = height;
+      this.element.style.setProperty("--content", `${height}px`);
+      this.element.style.setProperty("--columns", columns);
+    }
     const visible = shown.render();
     if (this.#sparks !== this.#pool.at) this.#sparks = this.#pool.at;
     if (!this.tiles) this.#wanted(visible);

@@ -10,7 +10,7 @@ export const count = value => !known(value) ? NONE
 
 export const percent = value => known(value) ? `${Math.round(value * 100)} %` : NONE;
 
-export const seconds = value => !known(value) ? NONE
+export const seconds = value => !known(value) ? NONE : value === 0 ? "0 s"
   : value < 0.0995 ? `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms` : value < 0.9995 ? `${Math.round(value * 1000)} ms`
   : value < 99.5 ? `${value.toFixed(1)} s` : value < 5400 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
 

@@ -18,7 +18,7 @@ const line = (series, most) => {
 };
 
 export const sparkline = () => s("svg",
-  { class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
+  { class: "line", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" },
   s("path", { "vector-effect": "non-scaling-stroke" }));
 
 const largest = series => series.reduce((most, value) => value > most ? value : most, 0);

@@ -43,8 +43,9 @@ async def measure(seconds: float) -> None:
         directory, ports = Path(scratch), Ports()
         admin, port = Address(ports.take("admin")), ports.take("page")
         async with invented_pool(directory, endpoints) as pool, started_browser() as browser:
-            flags = {"nats-url": pool.nats.url, "admin-host": admin.host, "admin-port": admin.port}
-            console = ServiceProcess("console", "console", directory, admin, {**flags, "console-port": port})
+            flags: dict[str, str | int | float] = {"nats-url": pool.nats.url, "console-port": port}
+            flags |= {"admin-host": admin.host, "admin-port": admin.port}
+            console = ServiceProcess("console", "console", directory, admin, flags)
             try:
                 await console.start()
                 page = await browser.new_page(viewport={"width": USUAL[0], "height": USUAL[1]})

@@ -2,9 +2,9 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Container
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeAlias
 
 import pytest
 import pytest_asyncio
@@ -15,7 +15,6 @@ from tests.in_process import serving
 
 REQUIRE = "POINTSMAN_REQUIRE_BROWSER"
 """Set to 1: tests that can't have a browser fail, instead of being skipped."""
-T = TypeVar("T")
 NARROW, USUAL, WALL = (375, 720), (1366, 900), (2560, 1440)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"]
 
@@ -37,6 +36,9 @@ async def console(url: str, **settings: Any) -> AsyncIterator[ConsoleService]:
     common = {"nats_url": (url,), "admin_host": "127.0.0.1", "admin_port": 0, "console_port": 0}
     async with serving(ConsoleService(ConsoleSettings(**{**common, **settings}))) as service:
         yield service
+
+
+Condition: TypeAlias = Callable[[], Awaitable[bool]]
 
 
 class Visit:
@@ -63,22 +65,28 @@ class Visit:
         found: list[str] = await self.page.locator(selector).all_inner_texts()
         return found
 
+    def shows(self, selector: str, expected: Sequence[str]) -> Condition:
+        """For `eventually`: whether these elements show just that."""
+
+        async def shown() -> bool:
+            found = await self.texts(selector)
+            assert found == list(expected)
+            return True
+
+        return shown
+
+    def includes(self, selector: str, expected: str) -> Condition:
+        """For `eventually`: whether one of these elements shows that."""
+
+        async def shown() -> bool:
+            found = await self.texts(selector)
+            assert expected in found
+            return True
+
+        return shown
+
 
 Visiting = Callable[..., Any]
-
-
-async def equal(read: Callable[[], Awaitable[T]], expected: T) -> bool:
-    """For `eventually`: whether that is what there is."""
-    found = await read()
-    assert found == expected
-    return True
-
-
-async def contains(read: Callable[[], Awaitable[Container[T]]], expected: T) -> bool:
-    """For `eventually`: whether that is among what there is."""
-    found = await read()
-    assert expected in found, found
-    return True
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

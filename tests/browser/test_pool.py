@@ -9,13 +9,14 @@ import pytest
 
 from services.console.app import ConsoleService
 from shared.model import Endpoint
-from tests.browser.conftest import NARROW, USUAL, WALL, Visiting, console, contains, equal
+from tests.browser.conftest import NARROW, USUAL, WALL, Visiting, console
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Given: TypeAlias = Callable[..., Awaitable[tuple[InventedPool, ConsoleService]]]
+NAMES = "table.pool tbody th"
 STATES = "table.pool td.state"
 PAGES = {
     "#/pool": "Pool",
@@ -41,26 +42,21 @@ async def test_endpoints_appear_with_their_numbers_and_go_when_they_leave(given:
     endpoints = [invented(f"model-{number}", number) for number in (1, 2, 10)]
     pool, service = await given(*endpoints)
     shown = await visit(service)
-
-    async def names() -> list[str]:
-        found: list[str] = await shown.texts("table.pool tbody th")
-        return found
-
-    await eventually(lambda: equal(names, ["model-1", "model-2", "model-10"]))
-    await eventually(lambda: equal(lambda: shown.texts(STATES), ["up"] * 3))
+    await eventually(shown.shows(NAMES, ["model-1", "model-2", "model-10"]))
+    await eventually(shown.shows(STATES, ["up"] * 3))
     pool.reachable["default/model-2"] = 0.0
-    await eventually(lambda: equal(lambda: shown.texts(STATES), ["up", "down", "up"]))
+    await eventually(shown.shows(STATES, ["up", "down", "up"]))
     await pool.replace(endpoints[1:2])
-    await eventually(lambda: equal(names, ["model-2"]))
-    await eventually(lambda: equal(lambda: shown.texts("table.pool td.in_flight"), ["0"]))
+    await eventually(shown.shows(NAMES, ["model-2"]))
+    await eventually(shown.shows("table.pool td.in_flight", ["0"]))
 
 
 async def test_names_and_labels_are_text(given: Given, visit: Visiting) -> None:
     _, service = await given(invented(EVIL, team=EVIL))
     shown = await visit(service)
-    await eventually(lambda: equal(lambda: shown.texts("table.pool tbody th"), [EVIL]))
+    await eventually(shown.shows(NAMES, [EVIL]))
     await shown.page.get_by_role("button", name=EVIL).click()
-    await eventually(lambda: contains(lambda: shown.texts("dialog td"), EVIL))
+    await eventually(shown.includes("dialog td", EVIL))
     assert await shown.page.locator("img").count() == 0
     assert await shown.page.title() == "Pool – Pointsman"
 
@@ -70,29 +66,29 @@ async def test_a_thousand_endpoints_are_a_few_elements_and_every_one_can_be_reac
 ) -> None:
     _, service = await given(*(invented(f"gpu-{number}", number) for number in range(1, 1001)))
     shown = await visit(service)
-    names = "table.pool tbody th"
-    await eventually(lambda: contains(lambda: shown.texts(names), "gpu-1"))
-    assert await shown.page.locator(names).count() < 60
+    await eventually(shown.includes(NAMES, "gpu-1"))
+    assert await shown.page.locator(NAMES).count() < 60
     await shown.page.get_by_role("button", name="gpu-1", exact=True).focus()
     for key, focused in (("ArrowDown", "gpu-2"), ("End", "gpu-1000"), ("ArrowUp", "gpu-999"), ("Home", "gpu-1")):
         await shown.page.keyboard.press(key)
         assert await shown.page.evaluate("document.activeElement.textContent") == focused
     await shown.page.keyboard.press("Enter")
-    await eventually(lambda: equal(lambda: shown.texts("dialog h2"), ["gpu-1"]))
+    await eventually(shown.shows("dialog h2", ["gpu-1"]))
     await shown.page.keyboard.press("Escape")
     await shown.page.get_by_label("Filter").fill("gpu-77 default")
-    await eventually(lambda: equal(lambda: shown.texts(names), ["gpu-77", *(f"gpu-77{digit}" for digit in range(10))]))
+    found = ["gpu-77", *(f"gpu-77{digit}" for digit in range(10))]
+    await eventually(shown.shows(NAMES, found))
     await shown.page.get_by_role("button", name="Tiles").click()
-    await eventually(lambda: equal(lambda: shown.page.locator(".tile").count(), 11))
+    await eventually(shown.shows(".tile strong", found))
 
 
 async def test_rows_are_sorted_by_any_column(given: Given, visit: Visiting) -> None:
     _, service = await given(*(invented(f"gpu-{number}", number) for number in range(1, 8)))
     shown = await visit(service)
-    await eventually(lambda: contains(lambda: shown.texts("table.pool tbody th"), "gpu-1"))
+    await eventually(shown.includes(NAMES, "gpu-1"))
     await shown.page.get_by_role("button", name="In flight").click()
     for order in (["6", "5", "4", "3", "2", "1", "0"], ["0", "1", "2", "3", "4", "5", "6"]):
-        await eventually(lambda order=order: equal(lambda: shown.texts("table.pool td.in_flight"), order))
+        await eventually(shown.shows("table.pool td.in_flight", order))
         await shown.page.get_by_role("button", name="In flight").click()
 
 
@@ -106,8 +102,8 @@ async def test_no_page_has_a_serious_defect_or_scrolls_sideways(
     _, service = await given(*(invented(f"gpu-{number}", number) for number in range(1, 100)))
     for path, heading in PAGES.items():
         shown = await visit(service, path, size=size, dark=dark)
-        await eventually(lambda shown=shown, heading=heading: equal(lambda: shown.texts("h1"), [heading]))
-        await eventually(lambda shown=shown: equal(lambda: shown.texts("#connection"), ["live"]))
+        await eventually(shown.shows("h1", [heading]))
+        await eventually(shown.shows("#connection", ["live"]))
         result = await Axe().run(shown.page)
         found = [
             (violation["id"], [node["html"] for node in violation["nodes"]][:3])
@@ -123,7 +119,7 @@ async def test_a_token_is_asked_for_once(given: Given, visit: Visiting) -> None:
     shown = await visit(service)
     await shown.page.get_by_role("textbox", name="Token").fill("open sesame")
     await shown.page.get_by_role("button", name="Continue").click()
-    await eventually(lambda: equal(lambda: shown.texts("table.pool tbody th"), ["model-1"]))
+    await eventually(shown.shows(NAMES, ["model-1"]))
     shown.errors.clear()  # Chromium reports the answer 401
 
 
@@ -131,9 +127,9 @@ async def test_a_page_goes_on_with_a_restarted_console(given: Given, visit: Visi
     pool, _ = await given(invented("model-1"))
     async with console(pool.nats.url) as first:
         shown = await visit(first)
-        await eventually(lambda: equal(lambda: shown.texts("table.pool tbody th"), ["model-1"]))
-    await eventually(lambda: equal(lambda: shown.texts("#connection"), ["the console doesn't answer"]))
+        await eventually(shown.shows(NAMES, ["model-1"]))
+    await eventually(shown.shows("#connection", ["the console doesn't answer"]))
     await opened.enter_async_context(console(pool.nats.url, console_port=first.console_port))
     await pool.replace([invented("model-1"), invented("model-2", 2)])
-    await eventually(lambda: equal(lambda: shown.texts("table.pool tbody th"), ["model-1", "model-2"]))
+    await eventually(shown.shows(NAMES, ["model-1", "model-2"]))
     shown.errors.clear()  # Chromium reports the refused connections

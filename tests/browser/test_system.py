@@ -8,13 +8,14 @@ import pytest_asyncio
 
 from pointsman.local.stack import LocalStack
 from services.console.app import ConsoleService
-from tests.browser.conftest import Visiting, console, contains, equal
+from tests.browser.conftest import Visiting, console
 from tests.protocol.system.conftest import decision, plan
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ASKED = {"model": "base", "messages": [{"role": "user", "content": "A secret prompt."}], "max_tokens": 4}
+LISTED = "table.decisions tbody a"
 CHAT = "/v1/chat/completions"
 
 
@@ -36,7 +37,7 @@ async def ask(stack: LocalStack, **headers: str) -> str:
     async with httpx.AsyncClient(base_url=stack.url, timeout=30, trust_env=False) as client:
         response = await client.post(CHAT, json=ASKED, headers=headers)
         assert response.status_code == 200
-        return response.headers["x-request-id"]
+        return str(response.headers["x-request-id"])
 
 
 async def test_a_decision_found_by_id_shows_the_scores_of_its_picker(
@@ -46,7 +47,7 @@ async def test_a_decision_found_by_id_shows_the_scores_of_its_picker(
     shown = await visit(service, f"#/decisions/{request_id}")
     made = await decision(stack.pickers, request_id)
     profile = made["profiles"][made["primary_profile"]]
-    await eventually(lambda: equal(lambda: shown.texts(".bars .chosen .tag"), ["chosen"]))
+    await eventually(shown.shows(".bars .chosen .tag", ["chosen"]))
     rows = await shown.page.locator("table.exact tbody tr").all_text_contents()
     for id, scores in profile["endpoints"].items():
         row = next(row for row in rows if row.startswith(id))
@@ -62,18 +63,14 @@ async def test_decisions_appear_and_can_be_filtered(
     shown = await visit(service, "#/decisions")
     request_ids = [await ask(stack) for _ in range(3)]
 
-    async def listed() -> list[str]:
-        found: list[str] = await shown.texts("table.decisions tbody a")
-        return found
-
     for request_id in request_ids:
-        await eventually(lambda request_id=request_id: contains(listed, request_id))
+        await eventually(shown.includes(LISTED, request_id))
     await shown.page.get_by_label("Model", exact=True).fill("no such model")
-    await eventually(lambda: equal(listed, []))
+    await eventually(shown.shows(LISTED, []))
     await shown.page.get_by_label("Model", exact=True).fill("base")
-    await eventually(lambda: contains(listed, request_ids[0]))
+    await eventually(shown.includes(LISTED, request_ids[0]))
     states = "table.decisions tbody td:nth-child(5)"
-    await eventually(lambda: contains(lambda: shown.texts(states), "completed"))
+    await eventually(shown.includes(states, "completed"))
 
 
 async def test_a_picker_is_asked_again_without_a_request(
@@ -82,7 +79,7 @@ async def test_a_picker_is_asked_again_without_a_request(
     shown = await visit(service, f"#/decisions/{await ask(stack)}")
     await shown.page.get_by_text("Ask again").click()
     await shown.page.get_by_role("button", name="Ask picker-").click()
-    await eventually(lambda: contains(lambda: shown.texts("h2"), "What would be decided now"))
+    await eventually(shown.includes("h2", "What would be decided now"))
 
 
 async def test_members_of_all_tiers_are_shown_with_their_leader(
@@ -109,15 +106,15 @@ async def test_the_running_configuration_is_shown_and_others_are_checked(
     stack: LocalStack, service: ConsoleService, visit: Visiting
 ) -> None:
     shown = await visit(service, "#/configuration")
-    await eventually(lambda: contains(lambda: shown.texts("pre"), stack.plan.configuration))
+    await eventually(shown.includes("pre", stack.plan.configuration))
     draft = shown.page.get_by_label("Document", exact=True)
     await draft.fill((stack.plan.configuration or "").replace("queue-scorer", "queue-scorre"))
     await shown.page.get_by_role("button", name="Check").click()
-    await eventually(lambda: equal(lambda: shown.texts(".note.error p"), ["The tiers would refuse it:"]))
+    await eventually(shown.shows(".note.error p", ["The tiers would refuse it:"]))
     assert "did you mean 'queue-scorer'?" in (await shown.texts(".note.error"))[0]
     await draft.fill(stack.plan.configuration or "")
     await shown.page.get_by_role("button", name="Check").click()
-    await eventually(lambda: equal(lambda: shown.page.locator(".note.good").count(), 1))
+    await eventually(lambda: shown.page.locator(".note.good").count())
 
 
 async def test_a_killed_model_server_is_shown_as_down(
@@ -125,8 +122,8 @@ async def test_a_killed_model_server_is_shown_as_down(
 ) -> None:
     shown = await visit(service)
     states = "table.pool td.state"
-    await eventually(lambda: equal(lambda: shown.texts(states), ["up", "up", "up"]))
+    await eventually(shown.shows(states, ["up", "up", "up"]))
     await stack.simulators[1].kill()
-    await eventually(lambda: equal(lambda: shown.texts(states), ["up", "down", "up"]))
+    await eventually(shown.shows(states, ["up", "down", "up"]))
     await stack.simulators[1].start()
-    await eventually(lambda: equal(lambda: shown.texts(states), ["up", "up", "up"]))
+    await eventually(shown.shows(states, ["up", "up", "up"]))

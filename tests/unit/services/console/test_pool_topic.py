@@ -33,12 +33,16 @@ def rows_of(described: dict[str, dict[str, Any]]) -> list[EndpointRow]:
 
 
 class Page:
-    """What a page makes of the events, without ages."""
+    """What a page makes of the events."""
 
     def __init__(self) -> None:
         self.endpoints: dict[int, dict[str, Any]] = {}
 
-    def apply(self, piece: bytes | None) -> None:
+    def apply(self, piece: bytes | None, now: int) -> None:
+        for endpoint in self.endpoints.values():
+            if endpoint["age"] is not None:
+                endpoint["age"] += now - endpoint["seen"]
+            endpoint["seen"] = now
         if piece is None:
             return
         name, data = piece.decode().strip().split("\n")
@@ -52,9 +56,11 @@ class Page:
         values = content.get("values", {"slots": []})
         for at, slot in enumerate(values.pop("slots")):
             self.endpoints[slot].update({column: found[at] for column, found in values.items()})
+            self.endpoints[slot]["seen"] = now
 
     def shown(self) -> list[dict[str, Any]]:
-        return sorted(self.endpoints.values(), key=lambda endpoint: str(endpoint["id"]))
+        shown = [{name: value for name, value in one.items() if name != "seen"} for one in self.endpoints.values()]
+        return sorted(shown, key=lambda endpoint: str(endpoint["id"]))
 
 
 @given(st.lists(ROWS, min_size=1, max_size=5), st.integers(0, 5))
@@ -67,11 +73,11 @@ async def test_a_page_knows_what_there_is_whenever_it_came(states: list[dict[str
         present = rows_of(state)
         version += 1
         change = await topic.refresh()
-        early.apply(change)
+        early.apply(change, version)
         if at > joins:
-            late.apply(change)
+            late.apply(change, version)
         elif at == joins:
-            late.apply(topic.whole())
+            late.apply(topic.whole(), version)
     expected = []
     for row in sorted(present, key=lambda row: row.id):
         endpoint = msgspec.to_builtins(facts_of(row) | numbers_of(row))

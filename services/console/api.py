@@ -26,7 +26,7 @@ from services.console.schemas import (
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import MAX_HEADERS, AskExplain
 from shared.pool_view.reader import PoolReader
-from shared.service.admin import REFUSED, as_json
+from shared.service.admin import REFUSED, as_json, as_json_list
 
 MOST_ENDPOINTS = 100
 """Whose histories one request gets."""
@@ -77,9 +77,9 @@ def api_routes(console: Console) -> APIRouter:
 
     @router.get("/pool", summary="Endpoints and members.", response_model=PoolPage)
     async def pool() -> Response:
-        endpoints = [facts_of(row) | numbers_of(row) for row in reader.rows()]
+        endpoints = (facts_of(row) | numbers_of(row) for row in reader.rows())
         members, problems = console.members.described(), console.members.problems()
-        return as_json({"about": console.about(), "endpoints": endpoints, "members": members, "problems": problems})
+        return as_json_list("endpoints", endpoints, about=console.about(), members=members, problems=problems)
 
     @router.get("/pool/endpoint", summary="All attributes of one endpoint.", response_model=EndpointPage)
     async def endpoint(id: str) -> Response:

@@ -6,6 +6,7 @@ as in every tier, so that probes and Prometheus need neither the page's address 
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -24,6 +25,7 @@ from services.console.pool_topic import PoolTopic
 from services.console.settings import ConsoleSettings
 from shared.config import LoadedConfig
 from shared.config.schema import StaleMetrics
+from shared.model import is_ip
 from shared.pool_view.reader import PoolReader
 from shared.service import Service, run
 from shared.service.admin import AdminServer, add_refusals
@@ -100,6 +102,8 @@ class ConsoleService(Service):
         self.spawn(self._sample(), "history")
         for name, feed in self.feeds.items():
             self.spawn(feed.run(), f"{name} feed")
+        if not settings.console_token and not is_loopback(settings.console_host):
+            log.warning("console.open", host=settings.console_host, reason="anybody who reaches it sees the pool")
         log.info("console.serving", url=f"http://{web.address}/", token=bool(settings.console_token))
 
     async def drain(self) -> None:
@@ -158,6 +162,11 @@ class ConsoleService(Service):
         while True:
             self.history.sample(self.reader.rows())
             await asyncio.sleep(INTERVAL)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ A test compares them with what the code generates."""
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,6 +16,7 @@ from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
 from pointsman.local.envoy_closed import closed
 from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
+from pointsman.up.systemd import units
 from services.collector.settings import CollectorSettings
 from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
@@ -69,6 +71,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/chart-values.md": chart_page,
     "docs/compatibility.md": _compatibility,
     str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
+    **{f"deploy/systemd/{name}": partial(units().__getitem__, name) for name in units()},
 }
 """The content of each file."""
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from pointsman.demo.settings import DemoSettings
 from shared.config import Invalid
@@ -33,12 +34,8 @@ def main(argv: Sequence[str]) -> int:
 
 async def _main(settings: DemoSettings) -> int:
     from pointsman.demo.demo import Demo
-    from pointsman.local.session import GOOD, INTERRUPTED, run_session
+    from pointsman.local.session import run_session
     from pointsman.top.screen import Screen
 
     screen = Screen(plain=settings.plain)
-    return await run_session(
-        lambda directory: Demo(settings, screen, directory),
-        "demo",
-        keep=lambda code: settings.keep or code not in (GOOD, INTERRUPTED),
-    )
+    return await run_session(partial(Demo, settings, screen), "demo", keep=settings.keep)

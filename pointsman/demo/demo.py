@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 from pointsman.demo.access_log import AccessLog
@@ -167,14 +168,8 @@ class Demo(Session):
                 round_robin=None if other is None else other.figures(now, elapsed),
                 system=system,
             )
-            self._draw(picture)
+            self.screen.picture(partial(render, picture), partial(status_line, picture))
             await asyncio.sleep(PICTURE_INTERVAL)
-
-    def _draw(self, picture: Picture) -> None:
-        self.screen.picture(
-            lambda width, height: render(picture, width, height),
-            lambda: f"{as_clock(picture.elapsed)}   {status_line(picture)}",
-        )
 
     async def _play(self, script: Script, journal: Journal) -> None:
         """The script, and the rest of the time. A comparison has no events, so that both pools are alike."""

@@ -59,7 +59,7 @@ def status_line(picture: Picture) -> str:
     parts = [f"{load.succeeded} ok, {load.open} open, {load.failed} failed", _brief(load)]
     if other is not None:
         parts.append(f"round robin: {_brief(other)}")
-    return " · ".join([*parts, pool_view.status_line(picture.system)])
+    return f"{clock(picture.elapsed)}   " + " · ".join([*parts, pool_view.status_line(picture.system)])
 
 
 def _brief(load: LoadFigures) -> str:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-NATS_PORT, ENVOY_PORT, ENVOY_ADMIN_PORT = 4222, 8080, 9901
+NATS_PORT, ENVOY_PORT, ENVOY_ADMIN_PORT, CONSOLE_PORT = 4222, 8080, 9901, 8090
 """The usual ports. Envoy's statistics are on the one behind its admin interface."""
 ADMIN_PORT, GRPC_PORT = 9090, 9002
 """Of the first process with admin HTTP, and of the first picker; those of others follow."""

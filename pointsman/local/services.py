@@ -100,6 +100,15 @@ class Picker(ServiceProcess):
         super().__init__("picker", name, directory, http, own | dict(flags))
 
 
+class Console(ServiceProcess):
+    """A console, with the port of its page beside that of its admin HTTP."""
+
+    def __init__(self, name: str, directory: Path, http: Address, page: Address, flags: Flags) -> None:
+        self.page = f"http://{page}"
+        own: dict[str, str | int | float] = {"console-host": page.host, "console-port": page.port}
+        super().__init__("console", name, directory, http, own | dict(flags))
+
+
 class Simulator(ServiceProcess):
     """A simulated model server, with one port for everything; its state is at `/control/state`."""
 

@@ -18,6 +18,7 @@ from pointsman.local.binaries import BinaryMissing
 from pointsman.local.envoy import ConfigurationError
 from pointsman.local.ports import PortTaken
 from pointsman.local.process import Process, ProcessError
+from pointsman.local.services import Console
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import duration
 from pointsman.top.screen import Screen
@@ -66,6 +67,8 @@ class Session:
             return stack.url, "the proxy that clients call"
         if process is stack.nats:
             return stack.nats.url, "nats-server"
+        if isinstance(process, Console):
+            return process.page, "the pool in a browser"
         return getattr(process, "url", ""), _ROLES.get(getattr(process, "tier", ""), "")
 
     def stop(self) -> None:
@@ -140,10 +143,8 @@ async def first_of(*work: Coroutine[Any, Any, object]) -> None:
         await cancel(*tasks)
 
 
-async def run_session(
-    make: Callable[[Path], Session], command: str, *, directory: str = "", keep: Callable[[int], bool]
-) -> int:
-    """Run it in the directory, by default a new one that is removed unless `keep` of the exit code is true."""
+async def run_session(make: Callable[[Path], Session], command: str, *, directory: str = "", keep: bool = False) -> int:
+    """Run it in the directory, by default a new one that is removed at the end, unless it ends badly or `keep`."""
     try:
         folder = make_directory(directory, command)
     except OSError as error:
@@ -160,7 +161,7 @@ async def run_session(
         except (PortTaken, BinaryMissing, ConfigurationError, ProcessError, SessionError) as error:
             session.screen.close()
             refuse(command, str(error))
-    if directory or keep(code):
+    if directory or keep or code not in (GOOD, INTERRUPTED):
         print(f"Files and logs are in {folder}", flush=True)
     else:
         remove_directory(folder)

@@ -16,9 +16,18 @@ from msgspec import Struct, structs
 
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress
 from pointsman.local.nats import NatsServer
-from pointsman.local.ports import ADMIN_PORT, ENVOY_ADMIN_PORT, ENVOY_PORT, GRPC_PORT, LOOPBACK, NATS_PORT, Ports
+from pointsman.local.ports import (
+    ADMIN_PORT,
+    CONSOLE_PORT,
+    ENVOY_ADMIN_PORT,
+    ENVOY_PORT,
+    GRPC_PORT,
+    LOOPBACK,
+    NATS_PORT,
+    Ports,
+)
 from pointsman.local.process import Process, ProcessError, write
-from pointsman.local.services import Address, Flags, Picker, ServiceProcess, Simulator
+from pointsman.local.services import Address, Console, Flags, Picker, ServiceProcess, Simulator
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +73,7 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     watchers: int = 1
     collectors: int = 2
     pickers: int = 2
+    consoles: int = 0
     configuration: str | None = None
     """An EndpointPickerConfig (YAML); None: the default of the tiers."""
     config_file: Path | None = None
@@ -137,6 +147,7 @@ class LocalStack:
         self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _count(plan.watchers)]
         self.collectors = [self._service("collector", number, {}) for number in _count(plan.collectors)]
         self.pickers = [self._picker(number) for number in _count(plan.pickers)]
+        self.consoles = [self._console(number) for number in _count(plan.consoles)]
         self.envoy = self._envoy(plan.envoy, envoy_port) if plan.envoy else None
 
     def _take(self, purpose: str, usual: int = 0) -> int:
@@ -157,6 +168,12 @@ class LocalStack:
         address = PickerAddress(self._take(f"ext_proc of {name}", grpc), self._take(f"health of {name}", grpc + 1))
         secure = {"secure-serving": str(self.plan.secure_serving).lower()}
         return Picker(name, self.directory, http, address, secure | self._tier_flags("picker", name, http))
+
+    def _console(self, number: int) -> Console:
+        name = f"console-{number}"
+        http = Address(self._take(f"admin of {name}", next(self._admin_ports)))
+        page = Address(self._take(f"page of {name}", CONSOLE_PORT + number - 1))
+        return Console(name, self.directory, http, page, self._tier_flags("console", name, http))
 
     def further_envoy(self, name: str, configuration: Path) -> Envoy:
         """Another Envoy for the pickers. The caller starts it, and stops it before the stack."""
@@ -240,7 +257,7 @@ class LocalStack:
 
     def _tiers(self) -> list[Sequence[Process]]:
         envoys = [self.envoy] if self.envoy else []
-        return [[self.nats, *self.simulators], self.watchers, [*self.collectors, *self.pickers], envoys]
+        return [[self.nats, *self.simulators], self.watchers, [*self.collectors, *self.pickers, *self.consoles], envoys]
 
     def __getitem__(self, name: str) -> Process:
         """A process by its name: `nats`, `model-1`, `watcher-1`, `collector-1`, `picker-1`, `envoy`."""

@@ -5,6 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated
 
 import structlog
@@ -19,15 +20,16 @@ from shared.bus.heartbeat import INTERVAL
 from shared.config import Invalid
 from shared.pool_view.reader import PoolReader
 from shared.quantities import PositiveDuration
-from shared.service import CommonSettings, parse, report
+from shared.service import parse, report
 from shared.service.bus import make_bus
+from shared.service.settings import BusSettings
 
 HEARD = 1.5 * INTERVAL
 """Seconds after which every member has been heard."""
 _STEP = 0.02
 
 
-class TopSettings(CommonSettings, frozen=True, kw_only=True):
+class TopSettings(BusSettings, frozen=True, kw_only=True):
     """Shows a pool: its endpoints, what waits, and the members of each tier, from what is on the bus.
 
     With --once, exits with 0 if there is a complete view, otherwise with 1."""
@@ -35,7 +37,7 @@ class TopSettings(CommonSettings, frozen=True, kw_only=True):
     once: Annotated[bool, Meta(description="show the pool once and exit")] = False
     format: Format = "text"
     sort: Annotated[Sorting, Meta(description="order of the endpoints; by numbers, the greatest first")] = "name"
-    interval: Annotated[PositiveDuration, Meta(description="time between two pictures")] = 0.5
+    refresh: Annotated[PositiveDuration, Meta(description="time between two pictures")] = 0.5
     wait: Annotated[PositiveDuration, Meta(description="with --once: time limit for a complete view")] = 5.0
 
 
@@ -58,17 +60,12 @@ async def _main(settings: TopSettings) -> int:
     async with bus, PoolReader(bus, subjects, pool) as reader:
         if settings.once:
             return await _once(settings, reader, name)
-        screen = Screen(interval=max(settings.interval, 1.0))
+        screen = Screen(interval=max(settings.refresh, 1.0))
         try:
             while True:
                 seen = snapshot(reader, name)
-                screen.picture(
-                    lambda width, height, seen=seen: render(  # type: ignore[misc]
-                        seen, width, height, sort=settings.sort
-                    ),
-                    lambda seen=seen: status_line(seen),  # type: ignore[misc]
-                )
-                await asyncio.sleep(settings.interval)
+                screen.picture(partial(render, seen, sort=settings.sort), partial(status_line, seen))
+                await asyncio.sleep(settings.refresh)
         finally:
             screen.close()
 

@@ -108,9 +108,8 @@ def _sorted(rows: Sequence[EndpointRow], sort: Sorting) -> Sequence[EndpointRow]
 def _endpoints(rows: Sequence[EndpointRow], most: int, wide: bool) -> Table:
     shown = rows[: most - 1] if len(rows) > most else rows
     roles = any(row.role for row in rows)
-    adapters = any(row.adapters for row in rows)
     headings = ["endpoint 8", "role 6" if roles else "", " 8", "queue >5", "running >7", "KV 4", "cache >5"]
-    headings += ["in flight >9", "age >6", "adapters >8" if adapters else "", "collector" if wide else ""]
+    headings += ["in flight >9", "age >6", "collector" if wide else ""]
     table = _table([heading for heading in headings if heading], wide)
     for row in shown:
         kv = row.kv or 0.0
@@ -125,7 +124,6 @@ def _endpoints(rows: Sequence[EndpointRow], most: int, wide: bool) -> Table:
             Text(percent(row.kv), style),
             _number(row.in_flight),
             _age(row.age),
-            *([_number(len(row.adapters))] if adapters else []),
             *([Text(row.collector, QUIET)] if wide else []),
         ]
         table.add_row(*cells)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import structs
@@ -54,5 +55,4 @@ def _main(settings: UpSettings) -> int:
         plan = structs.replace(
             plan, flags={tier: {"log-format": "console"} for tier in ("watcher", "collector", "picker")}
         )
-    make = lambda directory: Up(plan, screen, directory)  # noqa: E731
-    return asyncio.run(run_session(make, "up", directory=settings.directory, keep=lambda code: code not in (0, 130)))
+    return asyncio.run(run_session(partial(Up, plan, screen), "up", directory=settings.directory))

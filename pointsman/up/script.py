@@ -9,6 +9,7 @@ from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack
 
 END = "END_OF_FILE"
+_START = ("processes=", 'start() { "$@" & processes="$processes $!"; }', "trap 'kill $processes; wait; exit' INT TERM")
 
 
 def script(stack: LocalStack) -> str:
@@ -21,11 +22,11 @@ def script(stack: LocalStack) -> str:
     ]
     for path, text in stack.files().items():
         parts += ["", f"cat > {shlex.quote(str(path))} <<'{END}'", text.rstrip("\n"), END]
-    parts += ["", 'if [ "${1:-}" = --files ]; then exit; fi', "trap 'kill 0' INT TERM EXIT", ""]
+    parts += ["", 'if [ "${1:-}" = --files ]; then exit; fi', *_START, ""]
     for process in stack.processes:
         if process is stack.envoy:
             parts += ["# Envoy doesn't start without it", f"until [ -e {stack.eds_file} ]; do sleep 0.1; done"]
-        parts.append(f"{command(process)} &")
+        parts.append(f"start {command(process)}")
     return "\n".join([*parts, "wait", ""])
 
 

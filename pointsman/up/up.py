@@ -1,6 +1,7 @@
 """`pointsman up` from start to end."""
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from pointsman.local.ports import NATS_PORT, UsualPorts
@@ -8,8 +9,8 @@ from pointsman.local.session import GOOD, Session
 from pointsman.local.stack import LocalStack, StackPlan
 from pointsman.local.supervisor import Supervisor
 from pointsman.top.screen import Screen
-from pointsman.top.snapshot import Snapshot, snapshot
-from pointsman.top.view import render, title
+from pointsman.top.snapshot import snapshot
+from pointsman.top.view import render, status_line, title
 from pointsman.up.logs import Logs
 from pointsman.up.script import script
 from shared.bus.connection import Bus
@@ -43,6 +44,7 @@ class Up(Session):
             "",
             f"Send requests to {stack.url}, from here or another terminal:",
             f"  curl {stack.url}/v1/models",
+            *(f"See the pool in a browser: {console.page}" for console in stack.consoles),
             "See the pool from another terminal, and why requests went where they went:",
             f"  pointsman top{flag}",
             f"  curl '{stack.pickers[0].url}/debug/decisions?limit=3'",
@@ -54,12 +56,10 @@ class Up(Session):
         name, token = f"{plan.pool_namespace}/{plan.pool_name}", pool_token(plan.pool_namespace, plan.pool_name)
         async with Bus(stack.nats.url, name="pointsman-up") as bus, PoolReader(bus, Subjects(), token) as reader:
             while True:
-                self._picture(snapshot(reader, name), stack.url)
+                seen = snapshot(reader, name)
+                head = [title(seen, (f"{stack.url}  ", "cyan"))]
+                self.screen.picture(partial(render, seen, head=head), partial(status_line, seen))
                 await asyncio.sleep(PICTURE_INTERVAL)
-
-    def _picture(self, seen: Snapshot, url: str) -> None:
-        head = [title(seen, (f"{url}  ", "cyan"))]
-        self.screen.picture(lambda width, height: render(seen, width, height, head=head), str)
 
 
 def dry_run(plan: StackPlan, directory: Path) -> str:

@@ -4,6 +4,7 @@ Frames update: the newer sample of a value holds, and a value that is missing or
 to age, as at the pickers. Of attributes that aren't numbers, only lists of names that are shown are kept.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -73,8 +74,9 @@ class AttributeTable:
         for name in LISTS & frame.objects.keys():
             ages, lists = unpack_ages(frame.ages[name]), self._lists[name]
             for position in positions.tolist():
-                if (names := _names(frame.objects[name][position])) is not None:
-                    lists[frame.ids[position]] = names, sent - ages.item(position)
+                names, age = _names(frame.objects[name][position]), ages.item(position)
+                if names is not None and math.isfinite(age):
+                    lists[frame.ids[position]] = names, sent - max(age, 0.0)
         for name, absent in frame.absent.items():
             ids = [id for position in absent if (id := frame.ids[position]) in self._index]
             if name in self._values:

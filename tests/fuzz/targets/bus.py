@@ -47,6 +47,7 @@ from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.bus.subscription import Handler, Subscription
 from shared.model import Configuration, Fact
+from shared.pool_view.view import COLLECTOR, WATCHER, PoolView
 from tests.fuzz import sequences
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
 from tests.unit.services.picker.handler import PickerUnderTest
@@ -96,6 +97,8 @@ class Listener:
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
         self.prefixes = PrefixPeers(self.view.prefixes)
+        self.observed = PoolView(EXPIRY)
+        self.observed.connected(self.picker.now)
         self._bus = Listened(lambda: self.picker.now)
         self.malformed = self._bus.malformed
         self._frames = FrameReader(self._bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now)
@@ -137,7 +140,8 @@ class Listener:
         now = self.picker.now
         match kind:
             case "load":
-                self.view.apply_load(decode(Load, data), now)
+                load = decode(Load, data)
+                assert self.view.apply_load(load, now) is self.observed.load(load, now)
             case "prefix":
                 self.prefixes.hear(decode(PrefixBatch, data), now)
                 self.prefixes.missing(now)
@@ -151,6 +155,7 @@ class Listener:
             case "member":
                 member = decode(Member, data)
                 self.members.heard(member, now)
+                self.observed.heard(COLLECTOR, member.id, now, leaving=member.leaving)
                 assert (member.id in self.members) is not member.leaving
             case "synced" | "fact" | "delete":
                 key = f"{POOL}.synced" if kind == "synced" else key
@@ -158,8 +163,13 @@ class Listener:
                 entry = parse_entry(key, data, operation if kind == "delete" else {})
                 self._stored.append(entry)
                 self.replica.receive(entry, now)
+            case "candidate":
+                candidate = decode(Candidate, data)
+                self.observed.heard(WATCHER, candidate.owner, now, leaving=candidate.leaving)
+            case "holder":
+                self.observed.leader(decode(Holder, data).owner)
             case _:
-                decode(Candidate if kind == "candidate" else Holder if kind == "holder" else Epoch, data)
+                decode(Epoch, data)
 
     def _snapshot(self) -> None:
         self.replica.snapshot_started(self.picker.now)
@@ -171,9 +181,11 @@ class Listener:
         assert extra >= 0, extra
         self._taken += 1
         self.view.apply_frame(frame, self.picker.now, extra)
+        self.observed.frame(frame, self.picker.now, extra)
 
     def _on_event(self, event: Event) -> None:
         """As `services.picker.app` does; a configuration is another target's."""
+        self.observed.event(event)
         match event:
             case Reset(facts=facts):
                 self.view.reset(facts)
@@ -186,6 +198,19 @@ class Listener:
             case Delete(key=key):
                 self.view.delete(key)
 
+    def _check_observed(self) -> None:
+        """An observer sees the same endpoints with the same load, and finite numbers."""
+        now, observed = self.picker.now, self.observed
+        rows = observed.rows(now)
+        assert {row.id for row in rows} == self.view.endpoints.keys()
+        for row in rows:
+            assert row.in_flight >= 0
+            assert row.age is None or math.isfinite(row.age)
+            assert all(math.isfinite(known.age) for known in observed.attributes(row.id, now).values())
+        assert len(
+            json.dumps(msgspec.to_builtins([rows, observed.members(now), observed.queues(now)]), allow_nan=False)
+        )
+
     def check(self) -> None:
         """What must be possible, whatever was heard."""
         stream, answers = self.picker.begin(headers(CHAT, modes=LEAN), body(ASKED, end=True))
@@ -194,6 +219,7 @@ class Listener:
         json.dumps([decision.explain(), decision.summary()], allow_nan=False)
         stream.end()
         assert self.picker.load == {}
+        self._check_observed()
         generate_latest(self.picker.registry)
         for family in self.picker.registry.collect():
             for sample in family.samples:

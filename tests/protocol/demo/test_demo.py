@@ -7,100 +7,21 @@ import re
 import signal
 import socket
 import sys
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TypeAlias
 
 import httpx
-import pytest
 import pytest_asyncio
-import yaml
 
+from tests.protocol.commands import ROOT, Start, commands, pointsman
 from tests.waiting import eventually
-
-MARK = "DEMO_TEST_MARK"
-ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 200.0
-"""Seconds for anything that a demo does, which starts eleven processes."""
-
-
-class Run:
-    """A demo that runs below `directory`. Everything that it starts carries its mark in the environment."""
-
-    def __init__(self, process: asyncio.subprocess.Process, directory: Path, mark: str) -> None:
-        self.process = process
-        self.directory = directory
-        self._mark = f"{MARK}={mark}".encode()
-        self.lines: list[str] = []
-
-    async def until(self, pattern: str) -> str:
-        """Read on until a line matches; fails at the end of the output."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            while line := (await self.process.stdout.readline()).decode():
-                self.lines.append(line.rstrip("\n"))
-                if re.search(pattern, line):
-                    return line
-        pytest.fail(f"it ended without a line like {pattern!r}:\n{self.output}")
-
-    async def end(self) -> int:
-        """Its exit code, once it has ended."""
-        assert self.process.stdout is not None
-        async with asyncio.timeout(PATIENCE):
-            self.lines += (await self.process.stdout.read()).decode().splitlines()
-            return await self.process.wait()
-
-    @property
-    def output(self) -> str:
-        return "\n".join(self.lines)
-
-    @property
-    def alive(self) -> dict[int, str]:
-        """The commands of all processes that it has started and that still run, by process id, itself included."""
-        found = {}
-        for path in Path("/proc").iterdir():
-            if path.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if self._mark in (path / "environ").read_bytes().split(b"\0"):
-                        command = (path / "cmdline").read_bytes()
-                        found[int(path.name)] = command.replace(b"\0", b" ").decode()
-        return found
-
-    async def servers(self) -> list[str]:
-        """URLs of the model servers, from the endpoints file."""
-        [file] = self.directory.glob(".run/demo-*/endpoints.yaml")
-        entries = yaml.safe_load(file.read_text(encoding="utf-8"))["endpoints"]
-        return [f"http://{entry['address']}:{entry['port']}" for entry in entries]
-
-
-Start: TypeAlias = Callable[..., Awaitable[Run]]
 
 
 @pytest_asyncio.fixture
 async def demo(tmp_path: Path) -> AsyncIterator[Start]:
-    """Starts demos, and ends those that a test left. None leaves a process behind, whatever the test was about."""
-    runs: list[Run] = []
-
-    async def start(*flags: str) -> Run:
-        mark = uuid.uuid4().hex
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pointsman", "demo", "--plain", *flags),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            cwd=tmp_path,
-            env=os.environ | {MARK: mark, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-        )
-        runs.append(Run(process, tmp_path, mark))
-        return runs[-1]
-
-    yield start
-    for run in runs:
-        if run.process.returncode is None:
-            run.process.kill()
-            await run.end()
-    await eventually(lambda: not any(run.alive for run in runs), lambda: [run.alive for run in runs], step=0.05)
+    """Starts demos."""
+    async with commands(tmp_path) as start:
+        yield lambda *flags: start(*pointsman("demo", "--plain", *flags))
 
 
 async def test_everything_happens_and_no_request_fails(demo: Start, tmp_path: Path) -> None:

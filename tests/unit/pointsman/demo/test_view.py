@@ -58,4 +58,4 @@ def test_a_comparison_has_the_other_load_below() -> None:
 
 def test_it_can_be_drawn_before_anything_is_known() -> None:
     assert text(NOTHING)[2] == "p50, p99  first token –, – · total –, – · prompts cached –"
-    assert status_line(NOTHING).startswith("0 ok, 0 open, 0 failed · first token p50 – p99 –, cached – · ")
+    assert status_line(NOTHING).startswith("00:00   0 ok, 0 open, 0 failed · first token p50 – p99 –, cached – · ")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.local.ports import LOOPBACK, Ports, PortTaken, holder_of
+from pointsman.local.ports import LOOPBACK, Ports, PortTaken, UsualPorts, holder_of
 
 
 def listen(port: int = 0) -> socket.socket:
@@ -105,3 +105,20 @@ def test_the_holder_may_be_another_process() -> None:
 def test_without_proc_the_holder_is_unknown(tmp_path: Path) -> None:
     assert holder_of(80, tmp_path) is None
     assert str(PortTaken("x", LOOPBACK, 80, None)).endswith("is taken by an unknown process")
+
+
+def test_a_usual_port_is_taken_where_it_is_free_and_otherwise_another() -> None:
+    with Ports() as ports:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            usual = server.getsockname()[1]
+            assert ports.take("NATS", usual=usual) not in (usual, 0)
+        assert ports.take("NATS", usual=usual) == usual
+        with pytest.raises(PortTaken, match="this process, for NATS"):
+            ports.take("Envoy", usual)
+
+
+def test_ports_for_processes_of_others_are_not_reserved() -> None:
+    with Ports() as ports:
+        taken = ports.take("Envoy")
+        assert UsualPorts().take("Envoy", usual=taken) == taken
+        assert UsualPorts().take("Envoy", 8080, usual=taken) == 8080

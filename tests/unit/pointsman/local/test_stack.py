@@ -12,7 +12,7 @@ import yaml
 
 from pointsman.local.ports import LOOPBACK, PortTaken
 from pointsman.local.process import Process
-from pointsman.local.stack import ENGINE_LABEL, LocalStack, SimulatorPlan, StackPlan, simulators
+from pointsman.local.stack import ENGINE_LABEL, LocalStack, ModelServer, SimulatorPlan, StackPlan, simulators
 
 
 def flags(process: Process) -> dict[str, str]:
@@ -125,6 +125,41 @@ def test_a_wanted_port_that_is_taken_is_reported_before_anything_starts(build: B
         port = server.getsockname()[1]
         with pytest.raises(PortTaken, match=f"port {port} of 127.0.0.1, wanted for Envoy's listener"):
             build(StackPlan(port=port))
+
+
+def test_servers_that_run_already_are_listed_and_others_need_not_be(build: Build) -> None:
+    server = ModelServer(name="gpu", address="10.0.0.1", port=8000)
+    hidden = SimulatorPlan(name="hidden", listed=False)
+    built = build(StackPlan(simulators=(SimulatorPlan(name="shown"), hidden), servers=(server,)))
+    [document] = yaml.safe_load_all(built.files()[built.endpoints_file])
+    assert [entry["name"] for entry in document["endpoints"]] == ["shown", "gpu"]
+    assert document["endpoints"][1] == {"name": "gpu", "address": "10.0.0.1", "port": 8000}
+
+
+def test_files_of_the_user_are_followed_where_they_are(build: Build, tmp_path: Path) -> None:
+    endpoints, configuration = tmp_path / "own" / "pool.yaml", tmp_path / "own" / "picker.yaml"
+    built = build(StackPlan(simulators=(), endpoints_file=endpoints, config_file=configuration))
+    given = flags(built.watchers[0])
+    assert (given["--endpoints-file"], given["--config-file"]) == (str(endpoints), str(configuration))
+    assert {file.name for file in built.files()} == {"nats.conf", "envoy.yaml"}
+
+
+def test_clients_reach_another_address_than_the_processes_each_other(build: Build) -> None:
+    envoy = build(StackPlan(host="0.0.0.0")).envoy
+    assert envoy is not None
+    assert envoy.url == f"http://127.0.0.1:{envoy.places.port}"
+    [document] = (yaml.safe_load(text) for text in envoy.files().values())
+    addresses = {each["name"]: each["address"]["socket_address"] for each in document["static_resources"]["listeners"]}
+    assert (addresses["gateway"]["address"], addresses["stats"]["address"]) == ("0.0.0.0", LOOPBACK)
+
+
+def test_a_console_has_a_port_for_its_page(build: Build) -> None:
+    built = build(StackPlan(consoles=1))
+    [console] = built.consoles
+    given = flags(console)
+    assert console.page == f"http://{given['--console-host']}:{given['--console-port']}"
+    assert console.url == f"http://{given['--admin-host']}:{given['--admin-port']}" != console.page
+    assert list(built.processes)[-2:] == [console, built.envoy]
 
 
 def test_services_do_not_inherit_settings_from_the_environment(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,76 @@
+"""What `pointsman up` runs as systemd units, for deployments that outlive a terminal. Generates deploy/systemd."""
+
+import shlex
+from pathlib import Path
+
+from pointsman.local.ports import UsualPorts
+from pointsman.local.process import Process
+from pointsman.local.stack import CONFIGURATION, LocalStack, StackPlan
+from pointsman.up.script import words
+
+DIRECTORY = Path("/var/lib/pointsman")
+PROGRAMS = Path("/opt/pointsman/bin")
+"""Of the virtual environment with `pointsman[local]`."""
+TARGET = "pointsman.target"
+
+
+def units() -> dict[str, str]:
+    """The text of each unit, by its name."""
+    plan = StackPlan(
+        simulators=(),
+        configuration=CONFIGURATION.read_text(encoding="utf-8"),
+        collectors=1,
+        usual_ports=True,
+        nats_name="pointsman",
+    )
+    stack = LocalStack(plan, DIRECTORY, UsualPorts())
+    names = {process.name: f"pointsman-{process.name}.service" for process in stack.processes}
+    found = {TARGET: _target(list(names.values()))}
+    for process in stack.processes:
+        after = [] if process is stack.nats else [names["nats"]]
+        lines = [f"ExecStart={_command(process)}"]
+        if process is stack.envoy:
+            after = [name for name in names.values() if name != names["envoy"]]
+            # Envoy doesn't start without it
+            lines.insert(0, f"ExecStartPre=/bin/sh -c 'until [ -e {stack.eds_file} ]; do sleep 0.1; done'")
+        found[names[process.name]] = _unit(process, after, lines)
+    return found
+
+
+def _command(process: Process) -> str:
+    program, *rest = words(process.command)
+    return shlex.join([str(PROGRAMS / program), *rest])
+
+
+def _target(names: list[str]) -> str:
+    return f"""\
+# Made by `make docs` from what `pointsman up --dry-run` prints; docs/deploy-systemd.md says how to use it.
+[Unit]
+Description=Pointsman on this machine
+Wants={" ".join(names)}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _unit(process: Process, after: list[str], lines: list[str]) -> str:
+    order = f"After={' '.join(after)}\n" if after else ""
+    commands = "\n".join(lines)
+    return f"""\
+[Unit]
+Description=Pointsman: {process.name}
+PartOf={TARGET}
+{order}
+[Service]
+{commands}
+User=pointsman
+Restart=always
+RestartSec=1
+TimeoutStopSec={process.stop_timeout:.0f}
+NoNewPrivileges=true
+ProtectSystem=strict
+ProtectHome=true
+PrivateTmp=true
+ReadWritePaths={DIRECTORY}
+"""

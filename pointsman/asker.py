@@ -13,7 +13,7 @@ from shared.bus.errors import BusError
 from shared.bus.subjects import Subjects
 from shared.config.problems import Invalid
 from shared.quantities import PositiveDuration
-from shared.service import report
+from shared.service import logs, report
 from shared.service.bus import make_bus
 from shared.service.settings import BusSettings
 
@@ -50,6 +50,7 @@ async def connected(settings: AskerSettings, command: str) -> AsyncIterator[Aske
 
 def run_command(work: Coroutine[Any, Any, int]) -> int:
     """Run a command to its exit code; one that can't reach the members fails with the reason."""
+    logs.configure("error", "console")
     try:
         return asyncio.run(work)
     except Invalid as error:

@@ -18,6 +18,9 @@ from shared.config.problems import Invalid, Problem
 from shared.service import parse, report
 from shared.service.survey import TIERS
 
+QUIET = 0.3
+"""Seconds without a further answer after which those that have come may do."""
+
 
 class WhySettings(AskerSettings, frozen=True, kw_only=True):
     """Says why a request went where it did, or what is the matter with an endpoint."""
@@ -45,9 +48,7 @@ async def _requests(settings: WhySettings) -> int:
     found: dict[str, list[dict[str, Any]]] = {}
     async with connected(settings, "why") as asker:
         for id in settings.request:
-            answers = await ask_all(
-                asker.bus, asker.subjects, asker.pool, "picker", AskDecision(request_id=id), timeout=asker.timeout
-            )
+            answers = await _remembering(asker, id)
             found[id] = decisions(answers)
             _complain(answers)
     if settings.format == "json":
@@ -58,6 +59,20 @@ async def _requests(settings: WhySettings) -> int:
         elif settings.format == "text":
             print("\n".join(line for decision in made for line in because(id, decision)))
     return 0 if all(found.values()) else FAILED
+
+
+async def _remembering(asker: Asker, id: str) -> list[Answer]:
+    """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
+    there is one."""
+    answers: list[Answer] = []
+    for quiet in (QUIET, None):
+        question = AskDecision(request_id=id)
+        answers = await ask_all(
+            asker.bus, asker.subjects, asker.pool, "picker", question, timeout=asker.timeout, quiet=quiet
+        )
+        if decisions(answers):
+            break
+    return answers
 
 
 def decisions(answers: Sequence[Answer]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.reports.answers import answers
+from services.picker.reports.convergence import Convergence
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
@@ -165,6 +166,8 @@ class PickerService(Service):
             load=self._load,
             prefixes=self.prefixes,
         )
+        self.convergence = Convergence(self._parts)
+        self.registry.register(self.convergence)
         self.responder = make_responder(
             self, self.bus, self._subjects, [self._pool], self.status, answers(self._parts, self._pool, self.id)
         )
@@ -288,6 +291,7 @@ class PickerService(Service):
             configuration_problem=self.config.problem,
             configuration_warnings=tuple(map(str, self.handler.pipeline.config.warnings)),
             sees={self.tier: tuple(sorted(self.view.in_flight.peers()))},
+            convergence=self.convergence.repairs(time.monotonic()),
             picker=picker_status(self._parts, time.monotonic()),
         )
 
@@ -399,6 +403,7 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
+            self.convergence.look(time.monotonic())
             layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
             stale_after = pipeline.config.stale_metrics.after
             self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)

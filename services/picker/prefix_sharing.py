@@ -41,6 +41,8 @@ PIECE = 1.0
 """Seconds that a picker may take for a piece of a dump."""
 LOOK = 0.05
 """Seconds between two looks whether there is a view."""
+NO_BATCH = 2**63 - 1
+"""The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 MOST_SESSIONS = 8
 """Dumps that are being sent at once; beyond it, the oldest ends."""
 MOST_REQUESTS = 64
@@ -149,6 +151,9 @@ class PrefixSharing:
                     await self._announce(now)
                     for origin in self.peers.missing(now):
                         catching_up.create_task(self._catch_up(origin))
+                    for origin in self.peers.different(now):
+                        log.warning("prefixes.differ", peer=origin.id, batch=origin.applied)
+                        catching_up.create_task(self._restore_own(origin))
 
     async def _announce(self, now: float) -> None:
         changes = self._index.changes
@@ -286,6 +291,12 @@ class PrefixSharing:
                 self.peers.answered(origin, piece.sequence)
                 return
 
+    async def _restore_own(self, origin: Origin) -> None:
+        """Replace what an origin is thought to have placed by what it says."""
+        request = PrefixRequest(sender=self._id, run=origin.run, after=NO_BATCH)
+        if await self._restore(origin.id, request, origin):
+            log.info("prefixes.repaired", peer=origin.id, batch=origin.applied)
+
     async def _restore(
         self, peer: str, request: PrefixRequest, origin: Origin | None, piece: PrefixPiece | None = None
     ) -> bool:
@@ -352,7 +363,7 @@ class PrefixSharing:
                 batches, more = repeated
                 return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
             self._session = session = self._session + 1
-            origins, known = self.peers.table(self._id, mine.run, mine.sequence)
+            origins, known = self.peers.table(self._id, mine.run, mine.sequence, mine.digest)
             if request.run:  # of this picker's own placements alone
                 origins, known = origins[:1], 1
             self._sessions[session] = dump(self._index, mine, origins, known, session)

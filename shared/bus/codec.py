@@ -46,6 +46,8 @@ INTERVAL = 60.0
 """Seconds between two lines in the log about one sender."""
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
+BATCHES_MASK = MASK >> 1
+"""Those of batches are sums modulo 2^63."""
 
 
 def encode(message: Message) -> bytes:
@@ -160,6 +162,14 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
 def load_digest(load: Load) -> int:
     """What tells a table of load in flight from others."""
     return xxh3_64_intdigest(load.tokens, xxh3_64_intdigest(load.requests, xxh3_64_intdigest(load.ids)))
+
+
+def batch_digest(batch: PrefixBatch) -> int:
+    """What a batch of prefix placements adds to the digest of its run."""
+    digest = batch.sequence
+    for column in (batch.servers, batch.withdrawn, batch.counts, batch.blocks):
+        digest = xxh3_64_intdigest(column, digest)
+    return digest
 
 
 class SenderLog:

@@ -108,6 +108,8 @@ class Counters(Struct):
     deletes: int = 0
     gaps: int = 0
     """Times that `synced` disagreed with the view long enough for another snapshot."""
+    repairs: int = 0
+    """Times that a snapshot ended such a disagreement."""
     snapshots: int = 0
     snapshots_failed: int = 0
     late: int = 0
@@ -348,6 +350,7 @@ class ReplicaState:
     def _accept(self, now: float) -> None:
         assert self._latest is not None
         assert self._candidate is not None
+        self.counters.repairs += self.differs_since is not None
         view, self._view = self._view, self._candidate
         self._view.mark_complete(self._latest)
         for key, entry in list(self._view.entries.items()):

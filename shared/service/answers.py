@@ -13,7 +13,7 @@ from shared.bus.responder import Answering, Document, Responder
 from shared.bus.subjects import Subjects, split_pool
 from shared.service.admin import encoded
 from shared.service.process import Service
-from shared.service.status import BusStatus, FactsStatus, MemberStatus
+from shared.service.status import BusStatus, FactsStatus, MemberStatus, Repairs
 from shared.version import VERSION
 
 SHOWN = 20
@@ -38,10 +38,22 @@ def make_responder(
 
 
 def status_of(
-    service: Service, bus: Bus, pools: Sequence[str], replica: Replica | None, **details: Any
+    service: Service,
+    bus: Bus,
+    pools: Sequence[str],
+    replica: Replica | None,
+    *,
+    convergence: Mapping[str, Repairs] | None = None,
+    **details: Any,
 ) -> MemberStatus:
     """The status of a process, with the `details` that its tier gives."""
     reasons = service.readiness.reasons()
+    parts = dict(convergence or {})
+    if replica is not None:
+        counters = replica.counters
+        parts["facts"] = Repairs(
+            differs_for=round(replica.differs_for(), 3), found=counters.gaps, repaired=counters.repairs
+        )
     return MemberStatus(
         id=service.id,
         tier=service.tier,
@@ -59,5 +71,6 @@ def status_of(
         longest_pause=round(service.longest_pause(), 3),
         bus=BusStatus.of(bus, time.monotonic()),
         facts=None if replica is None else FactsStatus.of(replica),
+        convergence=parts,
         **details,
     )

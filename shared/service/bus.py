@@ -76,6 +76,10 @@ class BusMetrics(Collector):
         yield _gauge("view_age_seconds", text, replica.age())
         text = "Time since the watcher's source, such as Kubernetes, last confirmed the set; infinite if it never did"
         yield _gauge("view_source_age_seconds", text, replica.source_age())
+        text = "Time for which the view has differed from what the watcher reports; 0 while it agrees"
+        yield _gauge("view_differs_seconds", text, replica.differs_for())
+        text = "How often another copy of the facts ended a difference"
+        yield _counter("view_repairs", text, replica.counters.repairs)
         yield _counter("view_resets", "Complete sets that replaced the view", replica.counters.resets)
         text = "How often the view differed from what the watcher reported"
         yield _counter("view_gaps", text, replica.counters.gaps)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
@@ -109,8 +109,7 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
         yield f"{one.tier} {one.id}: {one.error}"
     yield from _leadership(tiers["watcher"], leader)
     yield from _identities(members, failed)
-    for member in members:
-        yield from _of(member)
+    yield from _grouped(members, _of)
     yield from _configurations(members)
     yield from _copies(members)
     yield from _pickers(tiers["picker"])
@@ -123,16 +122,29 @@ def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
         versions[member.version].append(f"{member.tier} {member.id}")
     if len(versions) > 1:
         yield "versions differ: " + "; ".join(f"{version}: {few(who)}" for version, who in sorted(versions.items()))
+    yield from dict.fromkeys(f"configuration: {text}" for member in members for text in member.configuration_warnings)
+    yield from _grouped(members, _notes_of)
+
+
+def _grouped(members: Sequence[MemberStatus], say: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
+    """What is said of each member; what is said of several of a tier alike, once."""
+    said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
-        who = f"{member.tier} {member.id}"
-        for name, text in member.notes.items():
-            yield f"{who}: {name}: {text}"
-        for warning in member.configuration_warnings:
-            yield f"configuration: {warning}"
-        if member.longest_pause > PAUSE:
-            yield f"{who}: its event loop once stood still for {member.longest_pause:.1f} s"
-        if member.picker is not None and not member.picker.prefixes.complete:
-            yield f"{who}: it doesn't have the prefix placements of the others yet"
+        for text in say(member):
+            said[member.tier, text].append(member.id)
+    for (tier, text), ids in said.items():
+        yield f"{tier} {few(ids)}: {text}"
+
+
+def _notes_of(member: MemberStatus) -> Iterator[str]:
+    picker = member.picker
+    for name, text in member.notes.items():
+        if not (name == "endpoints" and picker is not None and picker.unhealthy_count):  # a problem says the same
+            yield f"{name}: {text}"
+    if member.longest_pause > PAUSE:
+        yield f"its event loop once stood still for {member.longest_pause:.1f} s"
+    if picker is not None and picker.prefixes.hashing and not picker.prefixes.complete:
+        yield "it doesn't have the prefix placements of the others yet"
 
 
 def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterator[str]:
@@ -165,30 +177,29 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
 
 def _of(member: MemberStatus) -> Iterator[str]:
     """What a member itself says is wrong."""
-    who = f"{member.tier} {member.id}"
     for name, reason in member.reasons.items():
-        yield f"{who} isn't ready: {name}: {reason}"
+        yield f"not ready: {name}: {reason}"
     if member.configuration_problem:
-        yield f"{who}: the last configuration was refused: {member.configuration_problem}"
+        yield f"the last configuration was refused: {member.configuration_problem}"
     facts = member.facts
     if facts is not None and facts.synced and (facts.age is None or facts.age > SILENT):
         heard = "nothing" if facts.age is None else f"nothing for {facts.age:.0f} s"
-        yield f"{who} has heard {heard} of the leading watcher"
+        yield f"it has heard {heard} of the leading watcher"
     if facts is not None and facts.differs_for > LASTING:
-        yield f"{who}: its facts have differed from the leading watcher's for {facts.differs_for:.0f} s"
+        yield f"its facts have differed from the leading watcher's for {facts.differs_for:.0f} s"
     for part, repairs in member.convergence.items():
         if repairs.differs_for > LASTING:
-            yield f"{who}: {part} has differed from what its owners announce for {repairs.differs_for:.0f} s"
+            yield f"{part}: different from what its owners announce for {repairs.differs_for:.0f} s"
     if member.watcher is not None and member.watcher.disagreement:
-        yield f"{who}: {member.watcher.disagreement}"
+        yield member.watcher.disagreement
     if member.collector is not None and member.collector.down_count:
-        yield f"{who} can't scrape {_counted(member.collector.down_count, member.collector.down)}"
+        yield f"no pages of {_counted(member.collector.down_count, member.collector.down)}"
     if (picker := member.picker) is not None:
         if picker.stale_count:
-            yield f"{who} has no fresh metrics of {_counted(picker.stale_count, picker.stale)}"
+            yield f"no fresh metrics of {_counted(picker.stale_count, picker.stale)}"
         if picker.unhealthy_count:
             named = [f"{id} ({why})" for id, why in picker.unhealthy.items()]
-            yield f"{who} ranks last: {_counted(picker.unhealthy_count, named)}"
+            yield f"ranked last: {_counted(picker.unhealthy_count, named)}"
 
 
 def _configurations(members: Sequence[MemberStatus]) -> Iterator[str]:

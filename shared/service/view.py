@@ -1,21 +1,28 @@
 """What a process knows, as a document: sorted, and without ages, so that processes that know the same give the same
 text. It is `/debug/view`, and the answer to `AskView`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict
 
 from shared.bus.query_messages import AskView
 from shared.bus.replica import Replica
 from shared.bus.responder import Document
 from shared.model import Endpoint
-from shared.service.admin import encoded
+from shared.service.admin import REFUSED, encoded
 from shared.service.pages import in_turns, json_sections
 from shared.service.status import hexadecimal
 
 SCHEMA = 1
+
+
+class View(BaseModel):
+    """The members differ by tier, and for a single endpoint."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def view_document(tier: str, pool: str, replica: Replica, lists: Mapping[str, Iterable[object]]) -> Document:
@@ -62,15 +69,24 @@ def one_endpoint(replica: Replica, name: str, about: Callable[[Endpoint], Mappin
         yield encoded({"known": True, "fact": endpoint, **about(endpoint)})
 
 
-def view_routes(document: Callable[[AskView], Document]) -> APIRouter:
-    """`/debug/view`."""
-    router = APIRouter()
+def add_view(router: APIRouter, respond: Callable[[str], Awaitable[Response]]) -> None:
+    """Add `/debug/view`; `respond` gets the endpoint that is asked for, or nothing."""
 
     @router.get(
         "/debug/view",
         summary="What the process knows, sorted and without ages: equal knowledge gives equal text.",
+        response_model=View,
     )
-    async def view(endpoint: str = "") -> Response:
+    async def view(endpoint: Annotated[str, Query(max_length=4096)] = "") -> Response:
+        return await respond(endpoint)
+
+
+def view_routes(document: Callable[[AskView], Document]) -> APIRouter:
+    """`/debug/view` of a process."""
+
+    async def respond(endpoint: str) -> Response:
         return StreamingResponse(in_turns(document(AskView(endpoint=endpoint))), media_type="application/json")
 
+    router = APIRouter(responses=REFUSED)
+    add_view(router, respond)
     return router

@@ -19,7 +19,7 @@ DIGITS = 3
 
 def reasons(decision: Decision, possible: Sequence[int] | None = None) -> list[str]:
     """The reasons, most important first. `possible` are the rows that could have been the first choice by chance; None
-    if that isn't known: then it is told from the totals."""
+    if that isn't known."""
     found = list(_outcome(decision, possible))
     found += _waited(decision)
     found += _stale(decision)
@@ -31,7 +31,7 @@ def reasons(decision: Decision, possible: Sequence[int] | None = None) -> list[s
 
 def changes(decision: Decision) -> list[dict[str, Any]]:
     """What would have led to another first choice, each with the endpoint and a sentence: scorers whose absence changes
-    it, scores that the runner-up lacks, endpoints that filters removed, and those that rank last."""
+    it, scores that the runner-up lacks or how far it is behind, endpoints that filters removed or that rank last."""
     run = _primary(decision)
     if run is None or not run.picked:
         return []
@@ -83,9 +83,13 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
     healthy = {row: total for row, total in totals.items() if row not in run.unhealthy} or totals
     ties = sorted(row for row, total in healthy.items() if abs(total - mine) < CLOSE)
     best = max(healthy.values())
-    drawn = ties if possible is None else sorted(possible)
+    drawn = sorted(possible or ())
     if len(drawn) > 1 and set(drawn) <= set(ties):
-        yield f"{name}: a tie at {_number(mine)}, drawn at random among {_names(decision, drawn)}"
+        yield f"{name} was drawn at random among {_names(decision, drawn)}, which tie at {_number(mine)}"
+    elif len(ties) > 1 and mine >= best - CLOSE:
+        others = [row for row in ties if row != winner]
+        chance = ", at random where nothing tells them apart" if possible is None else ""
+        yield f"{name} ties with {_names(decision, others)} at {_number(mine)}: {run.picker} chose among them{chance}"
     elif len(drawn) > 1 or mine < best - CLOSE:
         highest = max(healthy, key=lambda row: healthy[row])
         among = f" among {_names(decision, drawn)}" if len(drawn) > 1 else ""
@@ -170,10 +174,11 @@ def _served(decision: Decision) -> Iterator[str]:
 def _without_scorers(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
     winner = run.picked[0]
     place = _position(run, winner)
+    down = np.isin(run.rows, list(run.unhealthy)) & (run.rows != winner)
     for step in run.scores:
         if not step.weight:
             continue
-        totals = run.totals - step.weight * step.scores
+        totals = np.where(down, -np.inf, run.totals - step.weight * step.scores)
         best = int(np.argmax(totals))
         if totals[best] > totals[place] + CLOSE:
             endpoint = _name(decision, int(run.rows[best]))
@@ -197,10 +202,12 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
     if margin <= CLOSE:
         return
     endpoint = _name(decision, int(run.rows[second]))
+    closes = False
     for step in run.scores:
         score = float(step.scores[second])
         needed = score + margin / step.weight if step.weight > 0 else np.inf
         if needed <= 1.0:
+            closes = True
             yield {
                 "kind": "score",
                 "plugin": step.plugin,
@@ -210,6 +217,12 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
                 "text": f"if {step.plugin} gave {endpoint} more than {_number(needed)} instead of {_number(score)}: "
                 f"{endpoint}",
             }
+    if not closes:
+        yield {
+            "kind": "margin",
+            "endpoint": endpoint,
+            "text": f"{endpoint}, the next, is {_number(margin)} behind; no scorer alone can make up for that",
+        }
 
 
 def _filtered(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:

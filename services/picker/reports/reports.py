@@ -142,6 +142,7 @@ def _prefixes(parts: Parts, now: float) -> PrefixStatus:
         complete=not prefixes.peers.joining,
         run=hexadecimal(prefixes.mine.run),
         sequence=prefixes.mine.sequence,
+        digest=hexadecimal(prefixes.mine.digest),
         blocks=parts.view.prefixes.held,
         origins=tuple(
             PrefixOriginStatus(
@@ -150,6 +151,8 @@ def _prefixes(parts: Parts, now: float) -> PrefixStatus:
                 age=seconds(max(0.0, now - origin.heard)),
                 applied=origin.applied,
                 latest=origin.latest,
+                digest="" if origin.digest is None else hexadecimal(origin.digest),
+                differs_for=0.0 if origin.differs_since is None else round(now - origin.differs_since, 3),
             )
             for origin in sorted(prefixes.peers.origins(), key=lambda origin: (origin.id, origin.run))
         ),

@@ -16,8 +16,10 @@ from shared.plugin import Role
 
 ROW = np.dtype(np.intp)
 
-TRIALS = 32
-"""How often a picker is asked again to find out what is chance."""
+SILENT_TRIALS = 16
+"""How often a picker is asked again, for each row that it has named and once more, before it is taken to name no other
+by chance."""
+MOST_TRIALS = 256
 
 Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
 """Chooses some of these rows, which have these totals."""
@@ -174,15 +176,18 @@ class Profile:
         )
 
     def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
-        """The rows that the picker could have named first, had it drawn other lots: it is asked again some times.
-        Where those found tie, all that tie with them. The run's own pick is among them."""
+        """The rows that the picker could have named first, had it drawn other lots: it is asked again until nothing new
+        comes, so of very many there may be more. The run's own pick is among them."""
         found = set(run.picked[:1])
-        for _ in range(TRIALS):
-            found.update(self._pick_first(cycle, run.rows, run.totals)[0][:1])
-        if len(found) > 1:
-            totals = dict(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
-            if len(drawn := {totals[row] for row in found}) == 1:
-                found.update(row for row, total in totals.items() if total in drawn and row not in run.unhealthy)
+        trials = silent = 0
+        while trials < MOST_TRIALS and silent < SILENT_TRIALS * (1 + len(found)):
+            before = cycle.random.bit_generator.state
+            first = self._pick_first(cycle, run.rows, run.totals)[0][:1]
+            if cycle.random.bit_generator.state == before:
+                break  # it draws no lots
+            silent = silent + 1 if found.issuperset(first) else 0
+            found.update(first)
+            trials += 1
         return tuple(sorted(found))
 
     def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:

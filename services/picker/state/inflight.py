@@ -276,6 +276,25 @@ class InFlight:
         """Our own part: `{endpoint id: (requests, tokens)}`, without zeros."""
         return {name: (own[0], own[1]) for name, own in self._own.items()}
 
+    def check(self) -> bool:
+        """Whether the sums are those of our own part and of all peers'. If not, they are made anew."""
+        requests, tokens = np.zeros(len(self._layout)), np.zeros(len(self._layout))
+        for name, own in self._own.items():
+            row = self._layout.index.get(name)
+            if row is not None:
+                requests[row] += own[0]
+                tokens[row] += own[1]
+        for peer in self._peers.values():
+            rows = peer.rows if peer.placement is self._placement else peer.placement.now[peer.rows]
+            counted = rows >= 0
+            requests[rows[counted]] += peer.requests[counted]
+            tokens[rows[counted]] += peer.tokens[counted]
+        if np.array_equal(requests, self.requests) and np.array_equal(tokens, self.tokens):
+            return True
+        self.requests, self.tokens = requests, tokens
+        self._sum()
+        return False
+
     def peers(self) -> Iterable[str]:
         """The other pickers whose load is counted."""
         return self._peers.keys()

@@ -2,9 +2,9 @@
 picker that hears them decides, can be scraped, and forgets a peer that falls silent.
 
 An input is a sequence of messages, with lines of two dashes between them. One is a line that says what it is (`frame`,
-`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`; `fact` and its key; `delete`,
-its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is meant, in which an
-object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
+`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`, `query`, `answer`; `fact` and
+its key; `delete`, its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is
+meant, in which an object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
 """
 
 import json
@@ -24,6 +24,7 @@ from services.picker.state.prefix import DEFAULT_CAPACITY
 from services.picker.state.prefix_peers import FORGOTTEN, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
+from shared.bus.asking import Collected
 from shared.bus.codec import decode, encode, encode_fact, fact_digest
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
@@ -43,6 +44,7 @@ from shared.bus.messages import (
     PrefixRequest,
     Synced,
 )
+from shared.bus.query_messages import Query
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.bus.subscription import Handler, Subscription
@@ -96,6 +98,7 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
+        self.answers = Collected()
         self.prefixes = PrefixPeers(self.view.prefixes)
         self.observed = PoolView(EXPIRY)
         self.observed.connected(self.picker.now)
@@ -145,6 +148,7 @@ class Listener:
             case "prefix":
                 self.prefixes.hear(decode(PrefixBatch, data), now)
                 self.prefixes.missing(now)
+                self.prefixes.different(now)
             case "piece":
                 piece = decode(PrefixPiece, data)
                 restore = Restore(self.prefixes, self.view.prefixes, "p1", now, None)
@@ -152,6 +156,10 @@ class Listener:
                 restore.finish(piece.sequence)
             case "request":
                 decode(PrefixRequest, data)
+            case "query":
+                decode(Query, data)
+            case "answer":
+                self.answers.take(data)
             case "member":
                 member = decode(Member, data)
                 self.members.heard(member, now)

@@ -1,16 +1,24 @@
 """Members of all tiers answer queries over a real nats-server."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.picker.request_stream import RequestStream
 from shared.bus.asking import ask, ask_all
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.errors import NoResponders
-from shared.bus.query_messages import AskStatus, Question
+from shared.bus.messages import Load
+from shared.bus.query_messages import AskStatus, AskView, Question
+from shared.bus.responder import Responder
 from shared.bus.subjects import Subjects
 from shared.service.status import MemberStatus
 from shared.service.survey import survey
@@ -19,6 +27,7 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import POOL, OddServer, collector, vllm
 from tests.protocol.watcher.harness import watcher
+from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
 from tests.waiting import TIMEOUT, eventually
 
 SUBJECTS = Subjects()
@@ -110,3 +119,99 @@ async def test_a_question_that_isnt_understood_gets_an_error_that_names_it(
 ) -> None:
     answer = await ask(members.bus, SUBJECTS, POOL, "collector", "c", question)
     assert error in answer.error
+
+
+async def test_members_that_know_the_same_show_the_same(members: Members) -> None:
+    async def so() -> bool:
+        texts = [(await ask(members.bus, SUBJECTS, POOL, "picker", id, AskView())).document() for id in ("p1", "p2")]
+        assert texts[0]["facts"] == texts[1]["facts"] != []
+        assert [one["picker"] for one in texts[0]["load"]] == ["p1", "p2"]
+        assert texts[0] == texts[1]
+        return True
+
+    await eventually(so, "equal views")
+
+
+async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: NatsServer) -> None:
+    def long(question: AskView) -> Iterator[bytes]:
+        yield b'["'
+        for _ in range(1000):
+            yield b"x" * 700
+        if question.endpoint:
+            raise ValueError("it broke")
+        yield b'"]'
+
+    async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
+        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {AskView: long})
+        await responder.start()
+        await bus.wait_connected(TIMEOUT)
+        await asker.wait_connected(TIMEOUT)
+        whole, *others = await asyncio.gather(
+            *(ask(asker, SUBJECTS, POOL, "picker", "p", AskView(), timeout=TIMEOUT) for _ in range(3)),
+            ask(asker, SUBJECTS, POOL, "picker", "p", AskView(endpoint="x"), timeout=TIMEOUT),
+        )
+        assert whole.document() == ["x" * 700_000]
+        assert [one.error for one in others] == ["", "", "ValueError: it broke"]
+        await responder.close()
+
+
+async def run(nats: NatsServer, *words: str) -> tuple[int, str, str]:
+    """A command; its exit code, and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pointsman", *words, f"--nats-url={nats.url}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_status_says_what_is_wrong_and_exits_with_1(nats: NatsServer, members: Members) -> None:
+    async def well() -> bool:
+        found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
+        return not found.problems
+
+    await eventually(well, "a pool without problems")
+    code, out, err = await run(nats, "status")
+    assert (code, err) == (0, "")
+    assert out.endswith("all is well\n")
+    row = Load(sender="ghost", sent=time.monotonic(), sequence=1, ids=b"", requests=b"", tokens=b"")
+
+    async def haunt() -> None:
+        while True:
+            await members.bus.publish(SUBJECTS.load(POOL, "ghost"), encode(row))
+            await asyncio.sleep(0.2)
+
+    haunting = asyncio.create_task(haunt())
+    await eventually(lambda: "ghost" in members.first.view.in_flight.peers(), "the ghost")
+    code, out, _ = await run(nats, "status", "--format=json")
+    assert code == 1
+    assert "picker ghost doesn't answer, and is seen by p1, p2" in json.loads(out)["problems"]
+    haunting.cancel()
+
+
+async def test_commands_decode_entries_and_explain_decisions(nats: NatsServer, members: Members) -> None:
+    await eventually(lambda: members.first.readiness.ready and members.first.view.layout.endpoints, "an endpoint")
+    code, out, err = await run(nats, "bus", "get", "endpoint.default/a", "--format=json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["fact"]["name"] == "a"
+    code, _, err = await run(nats, "bus", "get", "endpoint.default/b")
+    assert (code, err) == (1, "no entry 'endpoint.default/b'; `pointsman bus ls` lists them\n")
+    code, out, err = await run(nats, "explain", "--model=m", "--prompt=hello", "--picker=p1", "--header=x-request-id=1")
+    assert (code, err) == (0, "")
+    assert "because: default/a was the only candidate" in out
+    assert not members.first.ring.total
+    stream = RequestStream(members.first.handler)
+    for message in (
+        headers([(":method", "POST"), (":path", "/v1/completions"), ("x-request-id", "mine")], modes=LEAN),
+        body(b'{"model":"m","prompt":"hello"}', end=True),
+    ):
+        list(stream.receive(message.SerializeToString()))
+    code, out, err = await run(nats, "why", "mine")
+    assert (code, err) == (0, "")
+    assert "by picker p1: default/a was the only candidate" in out
+    stream.end()
+    code, out, _ = await run(nats, "why", "--endpoint=a")
+    never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"
+    assert (code, out.splitlines()[1]) == (0, f"  {never}")

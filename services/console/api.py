@@ -41,6 +41,7 @@ class Console(Protocol):
     decisions: Decisions
     documents: Documents
     history: History
+    flow_names: Mapping[str, str]
     feeds: Mapping[str, Feed]
 
     def about(self) -> dict[str, Any]:
@@ -91,7 +92,8 @@ def api_routes(console: Console) -> APIRouter:
 
     @router.get("/flow", summary="What waits and runs under flow control.", response_model=FlowPage)
     async def flow() -> Response:
-        return as_json(flow_page(reader))
+        await console.feeds["decisions"].refresh()
+        return as_json(flow_page(reader, console.flow_names))
 
     @router.get(
         "/decisions/{request_id:path}",

@@ -69,11 +69,13 @@ class ConsoleService(Service):
                 "problems": self.members.problems(),
             },
         )
-        decisions = DecisionsTopic(self.decisions, self.about)
-        flow = FlowTopic(lambda: flow_page(self.reader), self.about)
+        newest = DecisionsTopic(self.decisions, self.about)
+        decisions = Feed(newest, DECISIONS_INTERVAL, lifetime)
+        self.flow_names: Mapping[str, str] = newest.flows
+        flow = FlowTopic(lambda: flow_page(self.reader, self.flow_names), self.about, decisions.refresh)
         self.feeds: Mapping[str, Feed] = {
             "pool": Feed(pool, POOL_INTERVAL, lifetime),
-            "decisions": Feed(decisions, DECISIONS_INTERVAL, lifetime),
+            "decisions": decisions,
             "flow": Feed(flow, FLOW_INTERVAL, lifetime),
         }
         self._web: AdminServer | None = None

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from services.console.feed import event
 from shared.bus.asking import Answer, ask, ask_all
+from shared.bus.columns import flow_hash
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain, Question
@@ -19,6 +20,8 @@ PICKER = "picker"
 TIMEOUT = 2.0
 LIMIT = 200
 """Decisions that one answer has at most."""
+MOST_FLOWS = 1000
+"""Flows whose names are known."""
 KEPT = 1000
 """Decisions of all pickers that the stream begins with."""
 UNDER_WAY = "under way"
@@ -96,6 +99,8 @@ class DecisionsTopic:
         self._cursors: dict[str, _Cursor] = {}
         self._kept: deque[T] = deque(maxlen=KEPT)
         self._missing: list[str] = []
+        self.flows: dict[str, str] = {}
+        """Names of flows of late, by their hashes."""
 
     async def refresh(self) -> bytes | None:
         """What is new since the last call."""
@@ -107,6 +112,12 @@ class DecisionsTopic:
         if not news and missing == self._missing:
             return None
         self._missing = sorted(missing)
+        for decision in news:
+            if flow := decision.get("flow"):
+                self.flows.pop(hash := f"{flow_hash(flow):016x}", None)
+                self.flows[hash] = flow
+        while len(self.flows) > MOST_FLOWS:
+            del self.flows[next(iter(self.flows))]
         replaced = {decision["key"] for decision in news}
         self._kept = deque((one for one in self._kept if one["key"] not in replaced), maxlen=KEPT)
         self._kept.extend(news)

@@ -64,14 +64,14 @@ class Feed:
         """Refresh until cancelled."""
         while True:
             await self._wanted.wait()
-            await self._refresh()
+            await self.refresh()
             await asyncio.sleep(self._interval)
 
     async def listen(self) -> AsyncIterator[bytes]:
         """The events of one stream."""
         end = self._clock() + self._lifetime
         with self._listening():
-            await self._refresh()
+            await self.refresh()
             whole, seen = self._topic.whole(), self._version
             yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
             while not self._closed and (rest := end - self._clock()) > 0:
@@ -85,7 +85,8 @@ class Feed:
                 seen = self._version
                 yield b"".join(pieces)
 
-    async def _refresh(self) -> None:
+    async def refresh(self) -> None:
+        """Look at what is new now, unless somebody has just done so."""
         async with self._refreshing:
             if self._clock() - self._refreshed_at < self._interval / 2:
                 return  # somebody else has just done so

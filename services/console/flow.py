@@ -1,6 +1,6 @@
 """What waits and runs under flow control, as a topic of a feed."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -12,15 +12,15 @@ from shared.pool_view.rows import BandRow, FlowRow
 MOST_FLOWS = 100
 
 
-def flow_page(reader: PoolReader) -> dict[str, Any]:
-    """As `services.console.schemas.FlowPage`."""
+def flow_page(reader: PoolReader, names: Mapping[str, str]) -> dict[str, Any]:
+    """As `services.console.schemas.FlowPage`. `names` are those of flows, by their hashes."""
     bands = reader.queues()
     flows = [(band.priority, flow) for band in bands for flow in band.flows]
     flows.sort(key=lambda entry: (-entry[1].requests, -entry[1].running))
     return {
         "pickers": {row.id: row.waiting for row in reader.members() if row.waiting is not None},
         "bands": [_band(band) for band in bands],
-        "flows": [_flow(priority, flow) for priority, flow in flows[:MOST_FLOWS]],
+        "flows": [_flow(priority, flow, names) for priority, flow in flows[:MOST_FLOWS]],
         "more_flows": max(0, len(flows) - MOST_FLOWS),
     }
 
@@ -37,9 +37,10 @@ def _band(band: BandRow) -> dict[str, Any]:
     }
 
 
-def _flow(priority: int, flow: FlowRow) -> dict[str, Any]:
+def _flow(priority: int, flow: FlowRow, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "flow": flow.flow,
+        "name": names.get(flow.flow, ""),
         "priority": priority,
         "requests": flow.requests,
         "tokens": flow.tokens,
@@ -49,13 +50,19 @@ def _flow(priority: int, flow: FlowRow) -> dict[str, Any]:
 
 
 class FlowTopic:
-    """Each change is the whole: it is small."""
+    """Each change is the whole: it is small. `learn` looks for names of flows."""
 
-    def __init__(self, page: Callable[[], dict[str, Any]], about: Callable[[], dict[str, Any]]) -> None:
-        self._page, self._about = page, about
+    def __init__(
+        self,
+        page: Callable[[], dict[str, Any]],
+        about: Callable[[], dict[str, Any]],
+        learn: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._page, self._about, self._learn = page, about, learn
         self._content: dict[str, Any] = {}
 
     async def refresh(self) -> bytes | None:
+        await self._learn()
         before, self._content = self._content, {"about": self._about(), **self._page()}
         return event("changes", msgspec.json.encode(self._content)) if self._content != before else None
 

@@ -99,6 +99,8 @@ class Flow(BaseModel):
     apart."""
 
     flow: str
+    name: str
+    """Its id, if a decision of late has it."""
     priority: int
     requests: int
     tokens: int

@@ -177,6 +177,8 @@ class Decision(Struct, frozen=True, kw_only=True):
                 "message": self.outcome.kept or self.outcome.message,
                 "reason": self.outcome.reason,
             }
+        if self.queued is not None:
+            fields["flow"] = self.queued.flow
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
         if failures := self.failures + progress.failures:
             fields["plugin_failures"] = [asdict(failure) for failure in failures]

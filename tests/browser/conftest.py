@@ -65,6 +65,17 @@ class Visit:
         found: list[str] = await self.page.locator(selector).all_inner_texts()
         return found
 
+    async def defects(self) -> list[tuple[str, list[str]]]:
+        """What axe finds serious: rules, and elements that break them."""
+        from axe_playwright_python.async_playwright import Axe
+
+        result = await Axe().run(self.page)
+        return [
+            (violation["id"], [node["html"] for node in violation["nodes"]][:3])
+            for violation in result.response["violations"]
+            if violation["impact"] in ("serious", "critical")
+        ]
+
     def shows(self, selector: str, expected: Sequence[str]) -> Condition:
         """For `eventually`: whether these elements show just that."""
 

@@ -5,9 +5,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
 from services.console.app import ConsoleService
+from shared.bus.columns import flow_hash, pack_counts, pack_hashes
+from shared.bus.messages import QueueTable
 from shared.model import Endpoint
 from tests.browser.conftest import NARROW, USUAL, WALL, Visiting, console
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
@@ -97,21 +100,29 @@ async def test_rows_are_sorted_by_any_column(given: Given, visit: Visiting) -> N
 async def test_no_page_has_a_serious_defect_or_scrolls_sideways(
     given: Given, visit: Visiting, size: tuple[int, int], dark: bool
 ) -> None:
-    from axe_playwright_python.async_playwright import Axe
-
     _, service = await given(*(invented(f"gpu-{number}", number) for number in range(1, 100)))
     for path, heading in PAGES.items():
         shown = await visit(service, path, size=size, dark=dark)
         await eventually(shown.shows("h1", [heading]))
         await eventually(shown.shows("#connection", ["live"]))
-        result = await Axe().run(shown.page)
-        found = [
-            (violation["id"], [node["html"] for node in violation["nodes"]][:3])
-            for violation in result.response["violations"]
-            if violation["impact"] in ("serious", "critical")
-        ]
-        assert found == [], path
+        assert await shown.defects() == [], path
         assert await shown.page.evaluate("document.documentElement.scrollWidth") <= size[0]
+
+
+async def test_bands_and_flows_are_shown_the_fullest_first(given: Given, visit: Visiting) -> None:
+    pool, service = await given(invented("model-1"))
+    counts = {"requests": [2, 5], "tokens": [20, 50], "ages": [1500, 200], "running": [1, 0], "dispatched": [9, 9]}
+    pool.queue = QueueTable(
+        priorities=np.array([0, 10], "<i4").tobytes(),
+        flows=pack_hashes([flow_hash("tenant-a"), flow_hash("tenant-b")]),
+        served=pack_counts([0, 0]),
+        **{name: pack_counts(column) for name, column in counts.items()},
+    )
+    shown = await visit(service, "#/flow", size=NARROW)
+    hashes = [f"{flow_hash(name):016x}" for name in ("tenant-b", "tenant-a")]
+    await eventually(shown.shows("#main tbody th", ["10", "0", *hashes]))
+    assert await shown.defects() == []
+    assert await shown.page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
 
 
 async def test_a_token_is_asked_for_once(given: Given, visit: Visiting) -> None:

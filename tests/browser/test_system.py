@@ -1,5 +1,6 @@
 """The console of a whole system: what it shows is what the processes do."""
 
+import time
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ from pointsman.local.stack import LocalStack
 from services.console.app import ConsoleService
 from tests.browser.conftest import Visiting, console
 from tests.protocol.system.conftest import decision, plan
+from tests.soak.promises import SHOWN_AS_DOWN, measured
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,6 +57,7 @@ async def test_a_decision_found_by_id_shows_the_scores_of_its_picker(
             assert f"{score['score']:g} × {score['weight']:g} = {score['weighted']:g}" in row
     assert made["endpoint"] in (await shown.texts(".bars .chosen"))[0]
     assert "A secret prompt." not in await shown.page.content()
+    assert await shown.defects() == []
 
 
 async def test_decisions_appear_and_can_be_filtered(
@@ -100,6 +103,7 @@ async def test_members_of_all_tiers_are_shown_with_their_leader(
         return all_there(found) and "leader" in found[0] and "agrees" in found[0]
 
     await eventually(complete)
+    assert await shown.defects() == []
 
 
 async def test_the_running_configuration_is_shown_and_others_are_checked(
@@ -117,13 +121,16 @@ async def test_the_running_configuration_is_shown_and_others_are_checked(
     await eventually(lambda: shown.page.locator(".note.good").count())
 
 
+@pytest.mark.soak
 async def test_a_killed_model_server_is_shown_as_down(
     stack: LocalStack, service: ConsoleService, visit: Visiting
 ) -> None:
     shown = await visit(service)
     states = "table.pool td.state"
     await eventually(shown.shows(states, ["up", "up", "up"]))
+    killed = time.monotonic()
     await stack.simulators[1].kill()
     await eventually(shown.shows(states, ["up", "down", "up"]))
+    measured(SHOWN_AS_DOWN, time.monotonic() - killed)
     await stack.simulators[1].start()
     await eventually(shown.shows(states, ["up", "up", "up"]))

@@ -10,7 +10,7 @@ const FLOWS = ["Flow", "Priority", "Queued", "Tokens queued", "Longest wait", "R
 const band = entry => [String(entry.priority), count(entry.requests), count(entry.tokens), seconds(entry.longest_wait), count(entry.running),
   `${number(entry.rate, 1)}/s`, count(entry.flows)];
 
-const flow = entry => [entry.flow || "all others", String(entry.priority), count(entry.requests), count(entry.tokens), seconds(entry.longest_wait),
+const flow = entry => [entry.name || entry.flow || "all others", String(entry.priority), count(entry.requests), count(entry.tokens), seconds(entry.longest_wait),
   count(entry.running)];
 
 export class FlowPage {
@@ -40,7 +40,7 @@ export class FlowPage {
     replace(this.content,
       h("p", {}, `Waiting at each picker with flow control: ${ids.map(id => `${id} ${pickers[id]}`).join(", ")}.`),
       bands.length ? table("Priority bands, the most important first", BANDS, bands.map(band)) : note("Nothing waits and nothing runs."),
-      flows.length ? table("Flows with the most requests; each goes by a hash of its id", FLOWS, flows.map(flow)) : null,
+      flows.length ? table("Flows with the most requests; one without a decision of late goes by a hash of its id", FLOWS, flows.map(flow)) : null,
       more ? note(`… and ${more} more flows`) : null);
   }
 }

@@ -29,6 +29,8 @@ class DecisionSummary(BaseModel):
     served_endpoint: str | None = None
     status: int | None = None
     refused: Refused | None = None
+    flow: str = ""
+    """Of a request that flow control has seen."""
     duration_seconds: float | None
     plugin_failures: list[dict[str, str]] = []
 

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from services.console.decisions import Decisions, DecisionsTopic, Newest
+from shared.bus.columns import flow_hash
 from shared.bus.errors import RequestTimeout
 
 
@@ -60,3 +61,10 @@ async def test_a_restarted_picker_begins_anew_and_a_silent_one_is_named() -> Non
     assert b'"missing":["no answer"]' in piece
     pickers.made["p"] = (2, [decision(5)])
     assert await news(topic) == [("r5", "completed")]
+
+
+async def test_the_names_of_flows_are_learnt_from_decisions() -> None:
+    made = [{**decision(number), "flow": f"tenant-{number % 2}"} for number in range(4)]
+    topic = DecisionsTopic(Pickers({"p": (1, made)}), dict)
+    await topic.refresh()
+    assert topic.flows == {f"{flow_hash(name):016x}": name for name in ("tenant-0", "tenant-1")}

@@ -57,18 +57,18 @@ class Demo(Session):
 
     def make(self) -> LocalStack:
         """The stack on the requested port; by default on the usual one, or else on any."""
-        compare = self._settings.compare
+        plan = partial(stack_plan, compare=self._settings.compare, pd=self._settings.pd)
         if port := self._settings.port:
             try:
-                return LocalStack(stack_plan(port, compare=compare), self.directory)
+                return LocalStack(plan(port), self.directory)
             except PermissionError as error:
                 raise SessionError(f"--port: {port} needs privileges ({error}); use 1024 or higher") from error
         try:
-            return LocalStack(stack_plan(ENVOY_PORT, compare=compare), self.directory)
+            return LocalStack(plan(ENVOY_PORT), self.directory)
         except PortTaken as error:
             if error.port != ENVOY_PORT:
                 raise
-            stack = LocalStack(stack_plan(0, compare=compare), self.directory)
+            stack = LocalStack(plan(0), self.directory)
             self.screen.line(f"Envoy listens on another port than usual: {error}.")
             return stack
 

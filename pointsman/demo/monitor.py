@@ -15,6 +15,7 @@ from shared.pool_view.reader import PoolReader
 from shared.pool_view.rows import EndpointRow
 
 SECONDS = "pointsman_picker_decision_seconds_bucket"
+SKIPPED = "pointsman_picker_skipped_stages_total"
 RETRIES: Mapping[str, str] = {
     "servers": "cluster.model-servers.upstream_rq_retry",
     "pickers": "cluster.pickers.upstream_rq_retry",
@@ -31,7 +32,7 @@ class Monitor:
         self._pool = pool
         self._stopped: set[str] = set()
         """Names of the processes that the demo has stopped."""
-        self._counters = {picker.name: Counters({SECONDS: "le"}) for picker in stack.pickers}
+        self._counters = {picker.name: Counters({SECONDS: "le", SKIPPED: "stage"}) for picker in stack.pickers}
 
     def stopped(self, process: Process) -> None:
         """The demo is about to stop this process."""
@@ -59,6 +60,12 @@ class Monitor:
         except httpx.HTTPError:  # it is down, so the last reading holds
             pass
         return self._counters[picker.name].by_label(SECONDS)
+
+    async def skipped(self, stage: str) -> int:
+        """Requests that had to do without this stage, at all pickers."""
+        for picker in self._stack.pickers:
+            await self.read(picker)
+        return int(sum(counters.by_label(SKIPPED).get(stage, 0.0) for counters in self._counters.values()))
 
     async def state(self, service: ServiceProcess) -> Any:
         """Its `/debug/state`; None if it doesn't respond."""

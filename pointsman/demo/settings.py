@@ -21,6 +21,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
     ] = 0
     rate: Annotated[float, Meta(gt=0, le=1000, description="average number of requests per second")] = 20.0
     seed: Annotated[int, Meta(ge=0, description="seed of the requests and their arrivals")] = 1
+    pd: Annotated[bool, Meta(description="a pool of prefill and decode servers (disaggregated serving)")] = False
     compare: Annotated[
         bool,
         Meta(description="send the same requests to as many other servers round robin, and compare; without events"),

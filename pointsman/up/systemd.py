@@ -3,10 +3,14 @@
 import shlex
 from pathlib import Path
 
+from msgspec import structs
+
 from pointsman.local.ports import UsualPorts
 from pointsman.local.process import Process
-from pointsman.local.stack import CONFIGURATION, LocalStack, StackPlan
+from pointsman.local.stack import LocalStack
+from pointsman.up.plan import stack_plan
 from pointsman.up.script import words
+from pointsman.up.settings import UpSettings
 
 DIRECTORY = Path("/var/lib/pointsman")
 PROGRAMS = Path("/opt/pointsman/bin")
@@ -16,14 +20,8 @@ TARGET = "pointsman.target"
 
 def units() -> dict[str, str]:
     """The text of each unit, by its name."""
-    plan = StackPlan(
-        simulators=(),
-        configuration=CONFIGURATION.read_text(encoding="utf-8"),
-        collectors=1,
-        usual_ports=True,
-        nats_name="pointsman",
-    )
-    stack = LocalStack(plan, DIRECTORY, UsualPorts())
+    plan = stack_plan(UpSettings(servers=("http://10.0.0.11:8000",)))
+    stack = LocalStack(structs.replace(plan, nats_name="pointsman"), DIRECTORY, UsualPorts())
     names = {process.name: f"pointsman-{process.name}.service" for process in stack.processes}
     found = {TARGET: _target(list(names.values()))}
     for process in stack.processes:

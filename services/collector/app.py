@@ -115,7 +115,6 @@ class CollectorService(Service):
             self.config.log_in_use()
         await self.replica.start()
         await self.members.start()
-        await self._publisher.start()
         await self.responder.start()
         await self.bus.start()
         self.spawn(self.sender.run(), "frames")

@@ -44,6 +44,7 @@ from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -143,6 +144,7 @@ class PickerService(Service):
         self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
+        self._peers = Incarnations(self.bus.malformed.conflicting, self.bus.limits.max_senders)
         self._load = LoadPublisher(
             self.bus,
             self._subjects.load(self._pool, self.id),
@@ -153,7 +155,14 @@ class PickerService(Service):
             heartbeat=settings.load_heartbeat,
         )
         self.prefixes = PrefixSharing(
-            self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
+            self.bus,
+            self._subjects,
+            self._pool,
+            self.id,
+            self.view,
+            settings.sharing,
+            lambda: self.replica.synced,
+            on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
         self._parts = Parts(
@@ -390,10 +399,16 @@ class PickerService(Service):
         except Malformed as error:
             self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
+        now = time.monotonic()
         if row.sender == self.id:
-            self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
-        elif self.view.apply_load(row, time.monotonic()):
-            self.flow.apply(row, time.monotonic())
+            self.duplicate_id.heard(now, leaving=row.leaving)
+            return
+        if not self._peers.accepts(message.subject, row.sender, row.run, now, leaving=row.leaving):
+            return
+        if row.leaving:
+            self.prefixes.peer_left(row.sender)
+        if self.view.apply_load(row, now):
+            self.flow.apply(row, now)
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 

@@ -87,6 +87,7 @@ class AdmissionResult(Struct, frozen=True):
     roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
     stages: str = ""
+    skipped_stages: Mapping[str, str] = {}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -159,6 +160,7 @@ class Director:
             tokens,
             self._roles(cycle, found),
             stages=plan.stages,
+            skipped_stages=plan.skipped,
         )
         decision = self._decision(cycle, prepared, result, Progress(), started)
         return decision, self.scheduler.possible_first(cycle, primary)
@@ -207,6 +209,7 @@ class Director:
             tokens=result.tokens,
             roles=result.roles,
             stages=result.stages,
+            skipped_stages=result.skipped_stages,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
@@ -234,7 +237,8 @@ class Director:
         for wanted in plan.roles.values():
             if wanted.reads_prompt:
                 placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
-        return AdmissionResult(route, found.saturation, runs, plan.primary, tokens, roles, placements, plan.stages)
+        saturation, primary = found.saturation, plan.primary
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages, plan.skipped)
 
     def _choose(self, cycle: Cycle, prepared: Prepared, *, sheds: bool) -> Choice | AdmissionResult:
         """The endpoints for the request, or its refusal. `sheds`: a sheddable request is refused when the pool is
@@ -302,8 +306,9 @@ class Director:
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
-        if not model and not request.content.takes_model:
-            return "", ""
+        content = request.content
+        if content.model_fixed or not (model or content.takes_model):
+            return model, ""
         found = view.rewrites.target(model, request.id)
         if found is not None:
             rewrite, target = found

@@ -29,6 +29,7 @@ from shared.bus.codec import SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
 from shared.service import Readiness
@@ -62,8 +63,10 @@ class PrefixSharing:
         options: Sharing,
         synced: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_own_id: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synced` says whether the endpoints are known."""
+        """`synced` says whether the endpoints are known. `on_own_id` is called when somebody else has this id."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
@@ -72,6 +75,8 @@ class PrefixSharing:
         self.mine = Announcements(id, secrets.randbits(63))
         self._subject = subjects.prefix_batch(pool, id)
         self.peers = PrefixPeers(view.prefixes)
+        self._on_own_id = on_own_id
+        self._incarnations = Incarnations(bus.malformed.conflicting, bus.limits.max_senders)
         self.incompatible = SenderLog(clock, "incompatible")
         """Batches of pickers that hash prompts in another way."""
         self.problem = ""
@@ -195,12 +200,16 @@ class PrefixSharing:
         except Malformed as error:
             self._bus.malformed.report(sender, error, subject=message.subject)
             return
-        if batch.sender != sender:
-            problem = f"it says that it is from {batch.sender!r}"
-            self._bus.malformed.implausible.report(sender, problem, subject=message.subject)
-        elif sender != self._id and self._is_compatible(batch):
+        now = self._clock()
+        if batch.sender == self._id:
+            self._on_own_id()
+        elif self._incarnations.accepts(message.subject, batch.sender, batch.run, now) and self._is_compatible(batch):
             _ = self._view.layout  # changed endpoints first
-            self.peers.hear(batch, self._clock())
+            self.peers.hear(batch, now)
+
+    def peer_left(self, id: str) -> None:
+        """Its next batches are of another run."""
+        self._incarnations.forget(id)
 
     def _is_compatible(self, batch: PrefixBatch) -> bool:
         if batch.hashing == self.hashing:

@@ -24,6 +24,7 @@ from services.watcher.settings import WatcherSettings
 from services.watcher.status import watcher_status
 from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
 from shared.bus.query_messages import AskView
@@ -72,6 +73,7 @@ class WatcherService(Service):
             fitness=self._fitness,
             replicas=settings.nats_replicas,
         )
+        self._frame_bucket = FrameBucket(self.bus, self._subjects)
         self._seen = asyncio.Event()
         """Set once the facts of an earlier watcher have arrived."""
         self._leading: asyncio.Task[None] | None = None
@@ -136,6 +138,7 @@ class WatcherService(Service):
                 await self._load(reconciler)
         self._publish_all()
         await self.leadership.start()
+        await self._frame_bucket.start()
         await self.responder.start()
         await self.bus.start()
         for reconciler in self.reconcilers:
@@ -213,6 +216,7 @@ class WatcherService(Service):
     async def close(self) -> None:
         for reconciler in self.reconcilers:
             await reconciler.frames.close()
+        await self._frame_bucket.close()
         await self.leadership.close()
         await self.responder.close()
         await self.bus.close()

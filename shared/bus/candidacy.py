@@ -17,6 +17,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
+from shared.bus.incarnations import impostor
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -147,7 +148,10 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        self._candidates.heard(candidate, time.monotonic())
+        if problem := impostor(message.subject, candidate.owner):
+            self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
+        else:
+            self._candidates.heard(candidate, time.monotonic())
 
     async def _say(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self.fitness(), leaving=leaving)

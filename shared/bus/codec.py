@@ -229,11 +229,15 @@ class SenderLog:
 
 
 class MalformedLog(SenderLog):
-    """Messages that can't be read, and, told apart, those that can be and say what can't be true."""
+    """Messages that can't be read, and, told apart, those that say what can't be true, those under the id of another
+    process, and those of this process for which its login has no permission."""
 
     def __init__(self, clock: Callable[[], float], *, max_senders: int = 1000) -> None:
         super().__init__(clock, "malformed", max_senders=max_senders)
         self.implausible = SenderLog(clock, "implausible", max_senders=max_senders)
+        self.conflicting = SenderLog(clock, "conflicting", max_senders=max_senders)
+        self.refused = SenderLog(clock, "refused", max_senders=max_senders)
 
     def note(self) -> str | None:
-        return "; ".join(note for note in (super().note(), self.implausible.note()) if note) or None
+        notes = (super().note(), self.implausible.note(), self.conflicting.note(), self.refused.note())
+        return "; ".join(filter(None, notes)) or None

@@ -16,6 +16,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.frame_reader import FrameReader
 from shared.bus.heartbeat import EXPIRY
+from shared.bus.incarnations import Incarnations, impostor
 from shared.bus.messages import Candidate, Frame, Holder, Load, Member
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -43,6 +44,7 @@ class PoolReader:
         self._view = PoolView(EXPIRY, bus.limits)
         self._replica = Replica(bus, subjects, pool, self._view.event, clock=clock)
         self._frames = FrameReader(bus, subjects, pool, self._frame, clock=clock)
+        self._pickers = Incarnations(bus.malformed.conflicting, bus.limits.max_senders)
         self._started = AsyncExitStack()
 
     async def start(self) -> Self:
@@ -126,18 +128,20 @@ class PoolReader:
         self._view.frame(frame, self._clock(), extra_age)
 
     def _load(self, message: Msg) -> None:
-        load = self._decoded(Load, message)
-        if load is not None and not self._view.load(load, self._clock()):
+        load, now = self._decoded(Load, message), self._clock()
+        if load is None or not self._pickers.accepts(message.subject, load.sender, load.run, now, leaving=load.leaving):
+            return
+        if not self._view.load(load, now):
             self._bus.malformed.implausible.report(load.sender, IMPLAUSIBLE, subject=message.subject)
 
     def _member(self, message: Msg) -> None:
         member = self._decoded(Member, message)
-        if member is not None:
+        if member is not None and self._is_own(message, member.id):
             self._view.heard(COLLECTOR, member.id, self._clock(), leaving=member.leaving)
 
     def _candidate(self, message: Msg) -> None:
         candidate = self._decoded(Candidate, message)
-        if candidate is not None:
+        if candidate is not None and self._is_own(message, candidate.owner):
             self._view.heard(WATCHER, candidate.owner, self._clock(), leaving=candidate.leaving)
 
     def _decoded(self, kind: type[M], message: Msg) -> M | None:
@@ -146,6 +150,12 @@ class PoolReader:
         except Malformed as error:
             self._bus.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return None
+
+    def _is_own(self, message: Msg, id: str) -> bool:
+        problem = impostor(message.subject, id)
+        if problem:
+            self._bus.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
+        return problem is None
 
     async def _read_leader(self) -> None:
         """Who holds the lease: its own subject also shows those who try in vain."""

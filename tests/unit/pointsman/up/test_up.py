@@ -16,6 +16,7 @@ from pointsman.local.supervisor import Supervisor
 from pointsman.up.app import main
 from pointsman.up.logs import Logs
 from pointsman.up.plan import parse_server
+from pointsman.up.systemd import TARGET, units
 from shared.config import load
 from shared.plugin import Registry
 from tests.waiting import eventually
@@ -82,6 +83,15 @@ def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
         ["envoy", "--config-path"],
     ]
     assert "--grpc-port 9004 --grpc-health-port 9005" in script
+
+
+def test_units_of_systemd_run_the_commands_of_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["http://10.0.0.11:8000", "--dry-run"]) == 0
+    commands = {line.removeprefix("start ") for line in capsys.readouterr().out.splitlines() if line[:6] == "start "}
+    services = [text for name, text in units().items() if name != TARGET]
+    found = {re.findall(r"^ExecStart=/opt/pointsman/bin/(.*)$", text, re.MULTILINE)[0] for text in services}
+    assert found == commands
+    assert len(services) == len(commands)
 
 
 def test_the_files_of_the_package_are_those_of_the_deployment() -> None:

@@ -59,7 +59,6 @@ class InventedPool:
         """Publish everything, and new numbers every `interval` seconds."""
         await self.owner.start()
         await self.owner.publish(self.endpoints)
-        await self._frames.start()
         await self._members.start()
         await self._bus.start()
         await self._bus.wait_connected(TIMEOUT)

@@ -15,6 +15,7 @@ from services.console.settings import ConsoleSettings
 from shared.config.problems import Invalid
 from tests.browser.conftest import console
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
+from tests.protocol.bus.logins import PASSWORDS, secured, violations
 from tests.waiting import TIMEOUT, eventually
 
 CONFIGURATION = """\
@@ -193,3 +194,15 @@ async def test_a_taken_port_stops_the_process(pool: InventedPool) -> None:
 )
 def test_addresses_that_only_this_machine_reaches(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+async def test_the_login_of_readers_is_enough(tmp_path: Path) -> None:
+    login = {"nats_user": "reader", "nats_password": PASSWORDS["reader"]}
+    async with secured(tmp_path / "nats") as server, console(server.url, **login) as service:
+        url = f"http://127.0.0.1:{service.console_port}"
+        async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, trust_env=False) as asking:
+            await eventually(lambda: service.bus.connected)
+            for path in ("/api/pool", "/api/flow", "/api/configuration", "/api/decisions/unknown"):
+                assert (await asking.get(path)).status_code == 200
+            assert (await asking.post("/api/explain", json={"picker": "nobody"})).status_code == 404
+        assert violations(server) == []

@@ -10,11 +10,10 @@ from msgspec import structs
 
 from pointsman.local.services import Flags
 from pointsman.local.stack import CONFIGURATION, SimulatorPlan, StackPlan
+from shared.pool_view.view import ROLE
 
 PD_CONFIGURATION = Path(__file__).with_name("prefill-decode.yaml")
 _PICKER = "- type: max-score-picker"
-ROLE = "llm-d.ai/role"
-"""The label that says what a server does in a pool of prefill and decode servers."""
 PREFILL = "prefill"
 BASE = "llama-3.1-8b"
 ADAPTER = "llama-3.1-8b-sql"

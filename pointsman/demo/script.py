@@ -14,12 +14,13 @@ from msgspec import Struct
 
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
-from pointsman.demo.plan import PREFILL, ROLE
+from pointsman.demo.plan import PREFILL
 from pointsman.demo.tally import Kill, Tally
 from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import count
+from shared.pool_view.view import ROLE
 
 ROUND = 30.0
 """Seconds of a round in a demo without end."""

@@ -32,6 +32,7 @@ from services.picker.state.layout import Layout
 from shared.bus.codec import decode, encode
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.connection import Bus
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader
@@ -75,6 +76,9 @@ async def put_to_view(server: NatsServer, readers: int, rate: float, seconds: fl
             reader = FrameReader(await connected(stack, server, f"picker-{number}"), SUBJECTS, POOL, on_frame)
             await reader.start()
             stack.push_async_callback(reader.close)
+        bucket = FrameBucket(await connected(stack, server, "watcher"), SUBJECTS)
+        await bucket.start()
+        stack.push_async_callback(bucket.close)
         publisher = FramePublisher(await connected(stack, server, "collector"), SUBJECTS, POOL, "collector")
         stack.push_async_callback(publisher.close)
         await asyncio.sleep(0.3)

@@ -38,6 +38,7 @@ import uvloop
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.bus.connection import Bus
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_reader import FrameReader
 from shared.bus.messages import Frame
 from shared.bus.publisher import FactPublisher
@@ -169,6 +170,9 @@ async def collecting(nats: NatsServer, count: int, interval: str) -> AsyncIterat
         port = int(await pages.line())
         bus = await stack.enter_async_context(Bus(nats.url, name="owner"))
         await bus.wait_connected(5.0)
+        bucket = FrameBucket(bus, SUBJECTS)
+        await bucket.start()
+        stack.push_async_callback(bucket.close)
         publisher = FactPublisher(bus, SUBJECTS, "owner")
         owning: asyncio.Task[None] = asyncio.create_task(publisher.run())
         facts: dict[str, Fact] = {fact_key(POOL, one): one for one in endpoints(count, port)}

@@ -30,6 +30,7 @@ from shared.attributes import (
 )
 from shared.bus.columns import pack_ages, pack_floats
 from shared.bus.connection import Bus
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publisher import FactPublisher
@@ -135,6 +136,9 @@ class LivePool:
             await self.nats.start()
         bus = await self._stack.enter_async_context(Bus(self.nats.url, name="owner"))
         await bus.wait_connected(TIMEOUT)
+        bucket = FrameBucket(bus, SUBJECTS)
+        await bucket.start()
+        self._stack.push_async_callback(bucket.close)
         owner = FactPublisher(bus, SUBJECTS, "owner")
         self._tasks.append(asyncio.create_task(owner.run()))
         owner.update(self._facts, [POOL])

@@ -13,6 +13,7 @@ COMMANDS = {
     "watcher": ("services.watcher.app", "publish the endpoints and the configuration"),
     "collector": ("services.collector.app", "scrape model servers and publish their attributes"),
     "picker": ("services.picker.app", "serve Envoy's ext_proc"),
+    "console": ("services.console.app", "serve a web page and an API about a pool"),
     "simulator": ("services.simulator.app", "simulate a model server"),
     "up": ("pointsman.up.app", "run everything on this machine, in front of your model servers"),
     "top": ("pointsman.top.app", "show a pool's endpoints, queues and processes"),

@@ -18,6 +18,7 @@ from pointsman.markdown import code, table
 from pointsman.metrics_page import metrics_page
 from pointsman.up.systemd import units
 from services.collector.settings import CollectorSettings
+from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
 from services.simulator.settings import SimulatorSettings
 from services.watcher.settings import WatcherSettings
@@ -33,6 +34,7 @@ TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
     ("collector", CollectorSettings),
     ("picker", PickerSettings),
+    ("console", ConsoleSettings),
     ("simulator", SimulatorSettings),
 )
 

@@ -30,7 +30,7 @@ from msgspec import Struct
 from pointsman.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-TIERS = ("watcher", "collector", "picker", "simulator")
+TIERS = ("watcher", "collector", "picker", "console", "simulator")
 LAZY = ("services.watcher.kubernetes.credentials",)
 """What a tier imports only when it runs."""
 _MOST = 1 << 17

@@ -165,6 +165,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "state": progress.state if isinstance(self.outcome, Route) else "refused",
             "model": self.request.model,
             "target_model": self.target_model,
+            "objective": self.objective,
             "priority": self.priority,
             "waited_seconds": round(self.waited, 6),
             "microseconds": round(self.seconds * 1e6, 1),
@@ -181,6 +182,8 @@ class Decision(Struct, frozen=True, kw_only=True):
                 "message": self.outcome.kept or self.outcome.message,
                 "reason": self.outcome.reason,
             }
+        if self.queued is not None:
+            fields["flow"] = self.queued.flow
         fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
         if failures := self.failures + progress.failures:
             fields["plugin_failures"] = [asdict(failure) for failure in failures]
@@ -200,7 +203,6 @@ class Decision(Struct, frozen=True, kw_only=True):
             "stream": request.stream,
             "body_bytes": request.body_bytes,
             "prompt_bytes": request.prompt_bytes,
-            "objective": self.objective,
             "rewrite": self.rewrite,
             "subset": None
             if request.subset is None

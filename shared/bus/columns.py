@@ -4,6 +4,7 @@ Decoding gives read-only numpy arrays over the message's own bytes; nothing is c
 """
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TypeAlias
 
 import numpy as np
@@ -44,6 +45,17 @@ def endpoint_hash(endpoint_id: str) -> int:
 def server_hash(endpoint: Endpoint) -> int:
     """The 64 bits by which prefix placements name a server: another one under the same id has others."""
     return xxh3_64_intdigest(f"{endpoint.id}\0{endpoint.authority}\0{endpoint.uid}".encode())
+
+
+def flow_digest(text: str) -> bytes:
+    """Eight bytes that stand for a text of a client."""
+    return blake2b(text.encode(errors="replace"), digest_size=8).digest()
+
+
+def flow_hash(id: str) -> int:
+    """The 64 bits by which queue tables name a flow. Never 0, which stands for the rest of a band. Clients choose the
+    ids, so it is a cryptographic hash."""
+    return int.from_bytes(flow_digest(id), "little") or 1
 
 
 def pack_hashes(hashes: Sequence[int] | Hashes) -> bytes:

@@ -124,8 +124,7 @@ class ProcessPages:
 def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "pointsman") -> FastAPI:
     """The routes that every tier has, and a tier's own."""
     app = FastAPI(title=title, version=VERSION, openapi_url=None)
-    app.add_exception_handler(StarletteHTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
+    add_refusals(app)
     add_index(app)
 
     @app.get("/healthz", summary="200 while the process runs: the liveness probe.")
@@ -155,6 +154,12 @@ def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "point
     if routes is not None:
         app.include_router(routes)
     return app
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Have refused requests answered with an `Error`."""
+    app.add_exception_handler(StarletteHTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -200,16 +205,18 @@ class AdminServer:
 
     def __init__(
         self,
-        app: FastAPI,
+        app: ASGIApp,
         host: str,
         port: int | None,
         *,
         timeout: float = AdminProtocol.TIMEOUT,
         connections: int = AdminProtocol.MOST,
+        flag: str = "--admin",
     ) -> None:
-        """`timeout`: seconds for a request and its answer. Raises `Invalid` when the address can't be had."""
+        """`timeout`: seconds for a request and its answer; `flag`: how the settings of host and port begin. Raises
+        `Invalid` when the address can't be had."""
         self.host = host
-        self._sockets = [] if port is None else [_listen(host, port)]
+        self._sockets = [] if port is None else [_listen(host, port, flag)]
         self.port: int = self._sockets[0].getsockname()[1] if self._sockets else 0
         self._server = _Server(
             uvicorn.Config(
@@ -231,6 +238,11 @@ class AdminServer:
         finally:
             for listener in self._sockets:
                 listener.close()
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return join_host_port(self.host, self.port)
 
     async def adopt(self, connection: socket.socket) -> None:
         """Serve a connection that somebody else has accepted. Before `serve` has begun, close it."""
@@ -254,7 +266,7 @@ class AdminServer:
         self._server.should_exit = True
 
     def __repr__(self) -> str:
-        return f"<AdminServer {join_host_port(self.host, self.port)}>"
+        return f"<AdminServer {self.address}>"
 
 
 class _HeadAsGet:
@@ -275,7 +287,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int, flag: str) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -286,10 +298,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         where = join_host_port(host, port)
         if error.errno == errno.EADDRINUSE:
-            problem = Problem("--admin-port", f"{where} is taken by another process; 0 takes a free port")
+            problem = Problem(f"{flag}-port", f"{where} is taken by another process; 0 takes a free port")
         elif isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            problem = Problem("--admin-host", f"{host!r} is no address of this machine: {error.strerror}")
+            problem = Problem(f"{flag}-host", f"{host!r} is no address of this machine: {error.strerror}")
         else:
-            problem = Problem("--admin-port", f"{where} can't be listened on: {error.strerror}")
+            problem = Problem(f"{flag}-port", f"{where} can't be listened on: {error.strerror}")
         raise Invalid([problem]) from error
     return listener

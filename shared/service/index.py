@@ -15,6 +15,7 @@ POLICY = "default-src 'none'; connect-src 'self'; script-src 'unsafe-inline'; st
 
 def add_index(app: FastAPI) -> None:
     """Add the pages to an application that has all its other routes or gets them later."""
+    add_docs(app)
     router = APIRouter()
 
     @router.get("/", summary="This list.")
@@ -24,6 +25,13 @@ def add_index(app: FastAPI) -> None:
     @router.get("/debug", summary="The paths below `/debug`.")
     def debug() -> PlainTextResponse:
         return _paths(app, "/debug/")
+
+    app.include_router(router)
+
+
+def add_docs(app: FastAPI) -> None:
+    """Add the OpenAPI document, and the page that shows it."""
+    router = APIRouter()
 
     @router.get("/docs", summary="The paths with their parameters and responses, as a web page.")
     async def docs() -> HTMLResponse:

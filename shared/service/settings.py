@@ -30,7 +30,7 @@ _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 MAX_TEXT = 2**20
 """Bytes of a file that a flag names, be it a configuration or a certificate, where no setting says another number."""
 
-SECRETS = ("nats_url", "nats_password", "nats_token")
+SECRETS = ("nats_url", "nats_password", "nats_token", "console_token")
 """Settings whose values, and what may be a part of them, are in no message."""
 
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)

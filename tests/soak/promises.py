@@ -41,3 +41,4 @@ WATCHER_TAKEN_OVER = Promise("a standby takes over from a dead watcher", 3.0, HO
 COLLECTOR_TAKEN_OVER = Promise("a dead collector's endpoints go to the others", 2.0, HOW_IT_WORKS)
 VIEW_RIGHT_AGAIN = Promise("the view is right again after NATS is back", 2.0, HOW_IT_WORKS)
 FRESH_BESIDE_ODD = Promise("age of metrics beside servers that misbehave", 1.0, "architecture: two intervals")
+SHOWN_AS_DOWN = Promise("the console shows a killed model server as down", 2.0, "docs/console.md")

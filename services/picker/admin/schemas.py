@@ -19,6 +19,7 @@ class DecisionSummary(BaseModel):
     state: Literal["refused", "under way", "aborted", "completed"]
     model: str
     target_model: str
+    objective: str
     priority: int
     waited_seconds: float
     microseconds: float
@@ -28,6 +29,8 @@ class DecisionSummary(BaseModel):
     served_endpoint: str | None = None
     status: int | None = None
     refused: Refused | None = None
+    flow: str = ""
+    """Of a request that flow control has seen."""
     duration_seconds: float | None
     plugin_failures: list[dict[str, str]] = []
 
@@ -92,7 +95,6 @@ class DecisionInFull(DecisionSummary):
     stream: bool
     body_bytes: int
     prompt_bytes: int
-    objective: str
     rewrite: str
     subset: Subset | None
     queue: Queue | None

@@ -20,7 +20,8 @@ from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.strict_priority import StrictPriority
-from services.picker.flow_control.waiting import DISPATCHED, NEW, OTHER_FLOWS, RUNNING, Outcome, Waiting, flow_hash
+from services.picker.flow_control.waiting import DISPATCHED, NEW, OTHER_FLOWS, RUNNING, Outcome, Waiting
+from shared.bus.columns import flow_hash
 from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 

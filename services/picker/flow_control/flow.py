@@ -1,7 +1,7 @@
 """A flow: the requests of one fairness id in one band, those that wait and those that run."""
 
 from services.picker.flow_control.lazy_heap import LazyHeap
-from services.picker.flow_control.waiting import flow_hash
+from shared.bus.columns import flow_hash
 
 
 class Flow:

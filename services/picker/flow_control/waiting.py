@@ -1,9 +1,10 @@
 """A request that waits, and how its wait ends."""
 
 from enum import StrEnum
-from hashlib import blake2b
 from math import inf
 from typing import Any
+
+from shared.bus.columns import flow_digest
 
 DEFAULT_FLOW = "default-flow"
 """The flow of requests without a fairness id."""
@@ -115,18 +116,8 @@ def flow_id(header: str) -> str:
         return DEFAULT_FLOW
     if len(header) <= LONGEST_ID:
         return header
-    digest = _digest(header).hex()
+    digest = flow_digest(header).hex()
     return f"{header[: LONGEST_ID - len(digest) - 1]}~{digest}"
-
-
-def flow_hash(id: str) -> int:
-    """The 64 bits by which queue tables name a flow. Never 0, which stands for the rest of a band. Clients choose the
-    ids, so it is a cryptographic hash."""
-    return int.from_bytes(_digest(id), "little") or 1
-
-
-def _digest(text: str) -> bytes:
-    return blake2b(text.encode(errors="replace"), digest_size=8).digest()
 
 
 def slo_deadline(received_at: float, milliseconds: str) -> float:

@@ -79,7 +79,7 @@ def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
     commands = [line.split()[1:3] for line in script.splitlines() if line.startswith("start ")]
     assert commands == [
         ["nats-server", "--config"],
-        *(["pointsman", tier] for tier in ("watcher", "collector", "picker", "picker")),
+        *(["pointsman", tier] for tier in ("watcher", "collector", "picker", "picker", "console")),
         ["envoy", "--config-path"],
     ]
     assert "--grpc-port 9004 --grpc-health-port 9005" in script

@@ -9,7 +9,8 @@ from services.picker.flow_control.band import MOST_FORGOTTEN
 from services.picker.flow_control.controller import MOST_AT_ONCE, BlockedBand
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
-from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_hash, flow_id
+from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_id
+from shared.bus.columns import flow_hash
 from tests.unit.services.picker.flow_control.flows import Picker, Room, band, drained, parameters, settings
 
 STRICT = "global-strict-fairness-policy"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from services.picker.flow_control.peers import EXPIRY, MOST_BANDS, MOST_ROWS, TABLE_WEIGHT, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
-from services.picker.flow_control.waiting import flow_hash
+from shared.bus.columns import flow_hash
 from shared.bus.messages import MAX_BANDS, MAX_FLOWS, QueueTable
 from tests.unit.services.picker.flow_control.flows import Picker, Room, Row, band, settings, table, tell
 

@@ -1,0 +1,157 @@
+"""The console's API: what its page uses, and scripts can."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Protocol
+
+from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
+
+from services.console.configuration import Documents
+from services.console.decisions import Decisions
+from services.console.feed import Feed
+from services.console.flow import flow_page
+from services.console.history import INTERVAL, History
+from services.console.members import Members
+from services.console.pool_topic import facts_of, numbers_of
+from services.console.schemas import (
+    CheckPage,
+    ConfigurationPage,
+    Document,
+    EndpointPage,
+    FlowPage,
+    HistoryPage,
+    PoolPage,
+)
+from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.query_messages import MAX_HEADERS, AskExplain
+from shared.pool_view.reader import PoolReader
+from shared.service.admin import REFUSED, as_json, as_json_list
+
+MOST_ENDPOINTS = 100
+"""Whose histories one request gets."""
+EVENT_STREAM = "text/event-stream"
+
+
+class Console(Protocol):
+    """What the routes need."""
+
+    reader: PoolReader
+    members: Members
+    decisions: Decisions
+    documents: Documents
+    history: History
+    flow_names: Mapping[str, str]
+    feeds: Mapping[str, Feed]
+
+    def about(self) -> dict[str, Any]:
+        """As `services.console.schemas.About`."""
+        ...
+
+
+class ExplainRequest(BaseModel):
+    """A request that nobody sends to a model server."""
+
+    picker: str = ""
+    """Who is asked; empty: any."""
+    path: str = "/v1/chat/completions"
+    headers: Annotated[list[tuple[str, str]], Field(max_length=MAX_HEADERS)] = []
+    body: str = ""
+
+
+class DecisionsOnRequest(BaseModel):
+    """As `/debug/decisions/{request_id}` of a picker has them, each with its picker's id."""
+
+    decisions: list[dict[str, Any]]
+    missing: list[str]
+    """Pickers that gave no answer, with the reason."""
+
+
+class Explained(BaseModel):
+    decision: dict[str, Any]
+
+
+def api_routes(console: Console) -> APIRouter:
+    """Everything below `/api`."""
+    router = APIRouter(prefix="/api", responses=REFUSED)
+    reader = console.reader
+
+    @router.get("/pool", summary="Endpoints and members.", response_model=PoolPage)
+    async def pool() -> Response:
+        endpoints = (facts_of(row) | numbers_of(row) for row in reader.rows())
+        members, problems = console.members.described(), console.members.problems()
+        return as_json_list("endpoints", endpoints, about=console.about(), members=members, problems=problems)
+
+    @router.get("/pool/endpoint", summary="All attributes of one endpoint.", response_model=EndpointPage)
+    async def endpoint(id: str) -> Response:
+        return as_json({"id": id, "attributes": reader.attributes(id)})
+
+    @router.get("/pool/history", summary="The last ten minutes of some endpoints.", response_model=HistoryPage)
+    async def history(endpoint: Annotated[list[str], Query(max_length=MOST_ENDPOINTS)]) -> Response:
+        return as_json({"interval": INTERVAL, "endpoints": console.history.of(endpoint)})
+
+    @router.get("/flow", summary="What waits and runs under flow control.", response_model=FlowPage)
+    async def flow() -> Response:
+        await console.feeds["decisions"].refresh()
+        return as_json(flow_page(reader, console.flow_names))
+
+    @router.get(
+        "/decisions/{request_id:path}",
+        summary="The decisions on a request id in full, whichever picker made them.",
+        response_model=DecisionsOnRequest,
+    )
+    async def decision(request_id: str) -> Response:
+        try:
+            decisions, missing = await console.decisions.of_request(request_id)
+        except BusError as error:
+            raise HTTPException(503, str(error)) from error
+        return as_json({"decisions": decisions, "missing": missing})
+
+    @router.post(
+        "/explain",
+        summary="The decision that a picker would make now. Nothing is sent to a model server, charged or kept.",
+        response_model=Explained,
+    )
+    async def explain(request: ExplainRequest) -> Response:
+        picker = request.picker or next(iter(console.decisions.pickers()), "")
+        question = AskExplain(path=request.path, headers=request.headers, body=request.body.encode())
+        try:
+            return as_json({"decision": await console.decisions.explain(picker, question)})
+        except NoResponders as error:
+            raise HTTPException(404, f"no picker {picker!r} answers") from error
+        except (BusError, Malformed) as error:
+            raise HTTPException(503, str(error)) from error
+
+    @router.get("/configuration", summary="The running document, and who runs it.", response_model=ConfigurationPage)
+    async def configuration() -> Response:
+        page = console.documents.page(reader.configuration, console.members)
+        return as_json({"about": console.about(), **page})
+
+    @router.post(
+        "/configuration/check",
+        summary="What the tiers would make of a document. Nothing is published.",
+        response_model=CheckPage,
+    )
+    async def check(document: Document) -> Response:
+        return as_json(console.documents.check(document.text))
+
+    return router
+
+
+def stream_routes(feeds: Mapping[str, Feed]) -> APIRouter:
+    """The streams of events. Each begins with `whole`, and `changes` follow."""
+    router = APIRouter(prefix="/api", responses=REFUSED)
+
+    def add(name: str, feed: Feed) -> None:
+        @router.get(
+            f"/{name}/stream",
+            summary=f"Server-sent events about {name}: `whole`, then `changes`.",
+            response_class=StreamingResponse,
+            responses={200: {"content": {EVENT_STREAM: {}}}},
+        )
+        async def stream() -> StreamingResponse:
+            return StreamingResponse(feed.listen(), media_type=EVENT_STREAM)
+
+    for name, feed in feeds.items():
+        add(name, feed)
+    return router

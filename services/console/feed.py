@@ -1,0 +1,113 @@
+"""News of one topic as server-sent events, for any number of listeners.
+
+The work is done once for all, and only while somebody listens. A listener gets the whole, then what changes. One that
+is too slow for the changes that are kept gets the whole again, so nothing is queued for it.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from shared.tasks import set_within
+
+KEPT = 30
+"""Changes that are kept for listeners."""
+SILENCE = 10.0
+"""Seconds without news after which a listener gets a comment: it shows that the connection lives."""
+RECONNECT_MS = 200
+"""When a browser opens a stream again that has ended."""
+
+
+class Topic(Protocol):
+    """What a feed tells of."""
+
+    async def refresh(self) -> bytes | None:
+        """Look at what is new, and return it as an event; None if nothing is."""
+        ...
+
+    def whole(self) -> bytes:
+        """Everything as an event, as of the last `refresh`."""
+        ...
+
+
+def event(name: str, document: bytes) -> bytes:
+    """An event with a JSON document, which has no line breaks."""
+    return b"event: " + name.encode() + b"\ndata: " + document + b"\n\n"
+
+
+class Feed:
+    """Refreshes a topic every `interval` seconds while somebody listens. A stream ends after `lifetime` seconds."""
+
+    def __init__(
+        self, topic: Topic, interval: float, lifetime: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._topic, self._interval, self._lifetime, self._clock = topic, interval, lifetime, clock
+        self._changes: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
+        self._version = 0
+        self._refreshing = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+        self._news = asyncio.Event()
+        """Replaced at each change."""
+        self._wanted = asyncio.Event()
+        self._closed = False
+        self.listeners = 0
+
+    def close(self) -> None:
+        """Let all streams end."""
+        self._closed = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Refresh until cancelled."""
+        while True:
+            await self._wanted.wait()
+            await self.refresh()
+            await asyncio.sleep(self._interval)
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        """The events of one stream."""
+        end = self._clock() + self._lifetime
+        with self._listening():
+            await self.refresh()
+            whole, seen = self._topic.whole(), self._version
+            yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
+            while not self._closed and (rest := end - self._clock()) > 0:
+                if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
+                    yield b":\n\n"
+                    continue
+                if self._changes and self._changes[0][0] <= seen + 1:
+                    pieces = [change for version, change in self._changes if version > seen]
+                else:
+                    pieces = [self._topic.whole()]
+                seen = self._version
+                yield b"".join(pieces)
+
+    async def refresh(self) -> None:
+        """Look at what is new now, unless somebody has just done so."""
+        async with self._refreshing:
+            if self._clock() - self._refreshed_at < self._interval / 2:
+                return  # somebody else has just done so
+            self._refreshed_at = self._clock()
+            change = await self._topic.refresh()
+            if change is not None:
+                self._version += 1
+                self._changes.append((self._version, change))
+                news, self._news = self._news, asyncio.Event()
+                news.set()
+
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        self.listeners += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self.listeners -= 1
+            if not self.listeners:
+                self._wanted.clear()
+
+    def __repr__(self) -> str:
+        return f"<Feed of {self._topic!r}: {self.listeners} listeners, {self._version} changes>"

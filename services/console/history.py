@@ -1,0 +1,49 @@
+"""The last ten minutes of each endpoint, sampled. A page that has just been opened gets its lines from here."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.pool_view.rows import EndpointRow
+
+INTERVAL = 5.0
+"""Seconds between two samples."""
+SAMPLES = 120
+METRICS = ("queue", "running", "kv_cache", "in_flight")
+
+
+class History:
+    """Rings of at most so many endpoints; further ones have none."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._at = 0
+        self._rings: dict[str, NDArray[np.float32]] = {}
+        """By endpoint id: a row for each metric."""
+
+    def sample(self, rows: Iterable[EndpointRow]) -> None:
+        """Take in the present values; endpoints that aren't there are forgotten."""
+        self._at = (self._at + 1) % SAMPLES
+        before, self._rings = self._rings, {}
+        for row in rows:
+            if len(self._rings) >= self._most:
+                break
+            ring = before.get(row.id)
+            if ring is None:
+                ring = np.full((len(METRICS), SAMPLES), np.nan, np.float32)
+            self._rings[row.id] = ring
+            values = (row.queue, row.running, row.kv, row.in_flight)
+            ring[:, self._at] = [np.nan if value is None else value for value in values]
+
+    def of(self, ids: Iterable[str]) -> Mapping[str, Mapping[str, list[float]]]:
+        """The samples of these endpoints, as far as they are kept: the oldest first, NaN where nothing was known."""
+        found = {}
+        for id in ids:
+            if (ring := self._rings.get(id)) is not None:
+                ordered = np.roll(ring, -self._at - 1, axis=1).astype(np.float64).round(3)
+                found[id] = dict(zip(METRICS, ordered.tolist(), strict=True))
+        return found
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self._rings)} endpoints>"

@@ -1,0 +1,166 @@
+"""What the API answers, for `/openapi.json`. Null is an unknown value, never zero; ages and durations are seconds."""
+
+from pydantic import BaseModel
+
+
+class About(BaseModel):
+    """The pool, and how good the console's copy of it is."""
+
+    name: str
+    namespace: str
+    synced: bool
+    problem: str
+    """Why the console doesn't know the pool; empty if it does."""
+    stale_after: float
+    """The age from which on the running configuration takes metrics for stale."""
+    version: str
+
+
+class Endpoint(BaseModel):
+    """A model server. The numbers are those that pickers read."""
+
+    id: str
+    name: str
+    address: str
+    labels: dict[str, str]
+    role: str
+    engine: str
+    draining: bool
+    adapters: list[str]
+    models: list[str]
+    collector: str
+    reachable: bool | None
+    queue: int | None
+    running: int | None
+    kv_cache: float | None
+    in_flight: int
+    in_flight_tokens: int
+    age: float | None
+
+
+class Member(BaseModel):
+    """A live process of a tier. What it says of itself is null until it has answered."""
+
+    tier: str
+    id: str
+    age: float
+    """Since it was last heard."""
+    leads: bool
+    work: str
+    ready: bool | None
+    version: str
+    uptime: float | None
+    facts_age: float | None
+    digest: str
+    """Of its copy of the facts."""
+    agrees: bool | None
+    """Whether that is the digest that the leading watcher announces."""
+    differs_for: float
+    longest_pause: float | None
+    problems: list[str]
+
+
+class PoolPage(BaseModel):
+    about: About
+    endpoints: list[Endpoint]
+    members: list[Member]
+    problems: list[str]
+    """What is wrong with the members together."""
+
+
+class AttributeInFull(BaseModel):
+    value: float | list[str]
+    age: float
+
+
+class EndpointPage(BaseModel):
+    """Every attribute of an endpoint that is on the bus, by its wire name."""
+
+    id: str
+    attributes: dict[str, AttributeInFull]
+
+
+class Series(BaseModel):
+    """Samples at equal intervals, the oldest first, the last one of now."""
+
+    queue: list[float | None]
+    running: list[float | None]
+    kv_cache: list[float | None]
+    in_flight: list[float | None]
+
+
+class HistoryPage(BaseModel):
+    interval: float
+    endpoints: dict[str, Series]
+
+
+class Flow(BaseModel):
+    """One flow of a band, at all pickers. `flow` is a hash of its id; empty for the sum of those that aren't told
+    apart."""
+
+    flow: str
+    name: str
+    """Its id, if a decision of late has it."""
+    priority: int
+    requests: int
+    tokens: int
+    longest_wait: float
+    running: int
+
+
+class Band(BaseModel):
+    priority: int
+    requests: int
+    tokens: int
+    longest_wait: float
+    running: int
+    rate: float
+    """Requests that leave the queue, a second."""
+    flows: int
+
+
+class FlowPage(BaseModel):
+    """`more_flows` is how many there are beyond those that are listed."""
+
+    pickers: dict[str, int]
+    """Requests that wait at each picker with flow control."""
+    bands: list[Band]
+    flows: list[Flow]
+    more_flows: int
+
+
+class MemberConfiguration(BaseModel):
+    tier: str
+    id: str
+    revision: str
+    origin: str
+    warnings: list[str]
+
+
+class Rejected(BaseModel):
+    tier: str
+    id: str
+    reason: str
+
+
+class CheckPage(BaseModel):
+    """A document as the tiers would load it. `errors` is empty if they would."""
+
+    revision: str
+    plugins: int
+    errors: list[str]
+    warnings: list[str]
+
+
+class ConfigurationPage(CheckPage):
+    about: About
+    text: str
+    origin: str
+    members: list[MemberConfiguration]
+    rejected: list[Rejected]
+
+
+class Document(BaseModel):
+    """An EndpointPickerConfig."""
+
+    text: str

@@ -1,0 +1,46 @@
+"""The settings of a console."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from shared.quantities import PositiveDuration, PositiveSize
+from shared.service import CommonSettings
+
+
+class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
+    """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It only reads."""
+
+    console_host: Annotated[
+        str,
+        Meta(min_length=1, description="address of the page and the API; 0.0.0.0 makes them reachable from outside"),
+    ] = "127.0.0.1"
+    console_port: Annotated[
+        int, Meta(ge=0, le=65535, description="port of the page and the API; 0 uses a free one")
+    ] = 8090
+    console_hostnames: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="host names under which browsers reach the console, such as that of a reverse proxy; IP"
+            " addresses and localhost always work, and any name does with a token"
+        ),
+    ] = ()
+    console_token: Annotated[
+        str,
+        Meta(
+            description="token that the API requires, and that the page asks for; default: none. Prefer the variable,"
+            " because other users of the machine can see flags"
+        ),
+    ] = ""
+    console_timeout: Annotated[
+        PositiveDuration,
+        Meta(description="time limit of a request, including its response; the page opens ended streams again"),
+    ] = 60.0
+    console_connections: Annotated[
+        int, Meta(ge=1, description="maximum open connections; a further one closes the one idle the longest")
+    ] = 256
+    console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 4 * 2**20
+    console_history: Annotated[
+        int,
+        Meta(ge=0, description="endpoints whose last ten minutes are kept; of others, a page knows what it has seen"),
+    ] = 5_000

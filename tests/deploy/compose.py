@@ -14,6 +14,7 @@ import yaml
 
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
+from tests.deploy.scenario import assert_settled
 from tests.deploy.shell import Failed
 from tests.nats import free_port
 from tests.waiting import eventually
@@ -23,7 +24,6 @@ SCALES = {"picker": 2, "collector": 2}
 """Those of docker-compose.yml."""
 PATIENCE = 180.0
 """Seconds for what takes a tenth of it on an idle machine."""
-ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
 
 
 class Compose:
@@ -51,6 +51,11 @@ class Compose:
         self.scales |= scales
         scale = [f"--scale={name}={number}" for name, number in self.scales.items()]
         await self("up", "--detach", "--no-build", *scale, *arguments)
+
+    async def mend(self) -> None:
+        """As docker-compose.yml has it, settled."""
+        await self.up(**SCALES)
+        await self.settled()
 
     async def recreate(self, *services: str) -> None:
         """New containers instead of these services', as after a change of the file."""
@@ -113,14 +118,7 @@ class Compose:
         async def is_so() -> bool:
             states = await self.states("picker")
             assert len(states) == self.scales["picker"], f"{len(states)} pickers run"
-            for state in states:
-                assert len(state["peers"]) == len(states) - 1, f"{state['id']} knows {len(state['peers'])} pickers"
-                known = {one["id"]: one["attributes"].get(ATTRIBUTE) for one in state["endpoints"]}
-                assert len(known) == endpoints, f"{state['id']} knows {sorted(known)}"
-                old = {name: value for name, value in known.items() if value is None or value["age"] > 1}
-                assert not old, f"{state['id']}: {old}"
-            assigned = sum(len(one["endpoints"]["assigned"]) for one in await self.states("collector"))
-            assert assigned == endpoints, f"{assigned} endpoints are assigned"
+            assert_settled(states, await self.states("collector"), endpoints=endpoints)
             healthy = await self.healthy_pickers()
             assert healthy == len(states), f"Envoy sees {healthy} healthy pickers"
             return True

@@ -1,91 +1,28 @@
 """What docs/deploy-compose.md promises of docker-compose.yml, under constant load through Envoy."""
 
-import time
-from collections.abc import Awaitable, Callable
-
 import yaml
 
 from tests.deploy.compose import PROJECT, Compose
-from tests.deploy.engine import Engine
 from tests.deploy.images import OURS, UPGRADE
 from tests.deploy.results import Result
-from tests.faults.system.load import Failure, Load
+from tests.deploy.scenario import Scenarios, first_answers, in_progress, nobody_listens
+from tests.faults.system.load import Load
 from tests.waiting import eventually
 
-WORKERS = 16
-AFTER = 60
-"""Requests after the last action."""
 CONFIGURATION = "deploy/compose/pointsman.yaml"
 ENDPOINTS = "deploy/compose/endpoints.yaml"
 
-Action = Callable[[Compose, Load], Awaitable[str | None]]
-"""What happens while the load goes on; returns a note for the table."""
-Excuse = Callable[[Failure, float], bool]
-"""Whether a failure is none of ours: it, and when the action began."""
-SCENARIOS: dict[str, tuple[Action, Excuse | None]] = {}
+scenario: Scenarios[Compose] = Scenarios()
 
 
-def scenario(name: str, excuse: Excuse | None = None) -> Callable[[Action], Action]:
-    def register(action: Action) -> Action:
-        SCENARIOS[name] = (action, excuse)
-        return action
+async def everything(compose: Compose, only: str) -> list[Result]:
+    """A cold start, and all scenarios, or those with `only` in their name."""
 
-    return register
+    async def start() -> None:
+        await compose.up()
+        await compose.answers()
 
-
-def _in_progress(failure: Failure, began: float) -> bool:
-    return failure.started < began
-
-
-def _nobody_listens(failure: Failure, _: float) -> bool:
-    return failure.what.startswith(("ClientConnectorError", "ServerDisconnectedError", "ClientOSError", "ClientPayloadError"))
-
-
-async def play(compose: Compose, name: str) -> Result:
-    """One scenario: load, the action, more load."""
-    action, excuse = SCENARIOS[name]
-    note: str | None = ""
-    error = ""
-    async with Load(compose.url, workers=WORKERS) as load:
-        await load.goes_on()
-        began = time.monotonic()
-        try:
-            note = await action(compose, load)
-            await load.goes_on(AFTER)
-        except Exception as raised:  # noqa: BLE001 -- the others are still worth playing
-            error = f"{type(raised).__name__}: {raised}"
-        seconds = time.monotonic() - began
-    excused = [one for one in load.failures if excuse is not None and excuse(one, began)]
-    failed = [one for one in load.failures if one not in excused]
-    for one in failed[:5]:
-        print(f"  {one.request_id}: {one.started - began:.2f} to {one.ended - began:.2f} s: {one.what}", flush=True)
-    return Result(
-        scenario=name,
-        requests=len(load.request_ids),
-        failed=len(failed),
-        excused=len(excused),
-        seconds=seconds,
-        note=note or "",
-        error=error,
-    )
-
-
-async def cold_start(compose: Compose) -> Result:
-    """Everything at once, from nothing: no request fails after the first that is answered."""
-    began = time.monotonic()
-    await compose.up()
-    await compose.answers()
-    seconds = time.monotonic() - began
-    async with Load(compose.url, workers=WORKERS) as load:
-        await compose.settled()
-        await load.goes_on(AFTER)
-    return Result(
-        scenario="cold start of everything at once",
-        requests=len(load.request_ids),
-        failed=len(load.failures),
-        seconds=time.monotonic() - began,
-        note=f"the first answer {seconds:.1f} s after `docker-compose up`",
-    )
+    return [await first_answers(start, compose, compose.settled), *await scenario.play(compose, only)]
 
 
 @scenario("pickers 2 → 4 → 1 → 2, collectors 2 → 3 → 1 → 2")
@@ -147,7 +84,7 @@ async def killed(compose: Compose, load: Load) -> None:
         await compose.settled()
 
 
-@scenario("a model server killed", _in_progress)
+@scenario("a model server killed", in_progress)
 async def model_server_killed(compose: Compose, load: Load) -> str:
     await compose.kill((await compose.containers("simulator-1"))[0])
     await compose.settled()
@@ -213,27 +150,9 @@ async def upgrade(compose: Compose, load: Load) -> None:
     await compose.settled()
 
 
-@scenario("Envoy created again", _nobody_listens)
+@scenario("Envoy created again", nobody_listens)
 async def envoy_again(compose: Compose, load: Load) -> str:
     await compose.recreate("envoy")
     await compose.answers()
     await compose.settled()
     return "one Envoy is one entrance: while it is away, nobody listens"
-
-
-async def everything(engine: Engine, compose: Compose, only: str) -> list[Result]:
-    """All scenarios, or those with `only` in their name. One that fails is played once more."""
-    results = [await cold_start(compose)]
-    for name in SCENARIOS:
-        if only and only not in name:
-            continue
-        result = await play(compose, name)
-        if not result.passed:
-            print(f"  once more: {result}", flush=True)
-            await compose.up()
-            await compose.settled()
-            again = await play(compose, name)
-            result = again if again.passed else result
-        print(f"{'ok    ' if result.passed else 'FAILED'} {name}: {result.requests} requests", flush=True)
-        results.append(result)
-    return results

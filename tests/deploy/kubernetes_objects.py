@@ -87,7 +87,14 @@ def envoy() -> list[Object]:
     container = {
         "name": "envoy",
         "image": ENVOY,
-        "command": ["envoy", "--config-path", "/etc/envoy/pointsman.yaml", "--concurrency", "1", "--disable-hot-restart"],
+        "command": [
+            "envoy",
+            "--config-path",
+            "/etc/envoy/pointsman.yaml",
+            "--concurrency",
+            "1",
+            "--disable-hot-restart",
+        ],
         "ports": [{"containerPort": 8080}, {"containerPort": 9902}],
         "readinessProbe": {"httpGet": {"path": "/ready", "port": 9902}, "periodSeconds": 1},
         "volumeMounts": [

@@ -3,8 +3,11 @@
 import asyncio
 from functools import partial
 
+import yaml
+
 from tests.deploy.images import UPGRADE
-from tests.deploy.kubernetes import COLLECTORS, NAMESPACE, PICKERS, RELEASE, STATEFUL, WATCHERS, Installation
+from tests.deploy.kubernetes import COLLECTORS, PICKERS, STATEFUL, WATCHERS, Installation
+from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
 from tests.deploy.results import Result
 from tests.deploy.scenario import Scenarios, first_answers, in_progress
 from tests.faults.system.load import Load
@@ -88,7 +91,9 @@ async def leader_deleted(installed: Installation, load: Load) -> str:
 
 @scenario("a NATS pod deleted")
 async def nats_deleted(installed: Installation, load: Load) -> None:
-    await installed.delete((await installed.pods(f"app.kubernetes.io/name=nats,statefulset.kubernetes.io/pod-name={NATS}-0"))[0])
+    await installed.delete(
+        (await installed.pods(f"app.kubernetes.io/name=nats,statefulset.kubernetes.io/pod-name={NATS}-0"))[0]
+    )
     await installed.complete(NATS, STATEFUL)
     await installed.settled()
 
@@ -116,8 +121,6 @@ async def configured(installed: Installation, load: Load) -> str:
 
 
 async def _notes(installed: Installation, state: dict[str, object]) -> dict[str, str]:
-    import yaml
-
     pod = state["pod"]
     assert isinstance(pod, dict)
     page = await installed.get(f"http://{pod['status']['podIP']}:9090/readyz")

@@ -1,6 +1,7 @@
 """What the scenarios showed, as a table for people."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -25,6 +26,15 @@ class Result(Struct, frozen=True, kw_only=True):
     @property
     def passed(self) -> bool:
         return not self.failed and not self.error
+
+
+def write(page: Path, part: str, text: str) -> None:
+    """Replace the table of a part in a page. Raises ValueError if the page has no place for it."""
+    begin, end = f"<!-- {part} -->\n", "<!-- end -->"
+    before, found, after = page.read_text(encoding="utf-8").partition(begin)
+    if not found:
+        raise ValueError(f"{page} has no {begin.strip()}")
+    page.write_text(f"{before}{begin}{text}\n{after[after.index(end) :]}", encoding="utf-8")
 
 
 def render(results: Iterable[Result]) -> str:

@@ -102,7 +102,9 @@ def nobody_listens(failure: Failure, _: float) -> bool:
     return failure.what.startswith(("ClientConnectorError", "Server", "ClientOSError", "ClientPayloadError"))
 
 
-async def first_answers(start: Callable[[], Awaitable[None]], system: System, settled: Callable[[], Awaitable[None]]) -> Result:
+async def first_answers(
+    start: Callable[[], Awaitable[None]], system: System, settled: Callable[[], Awaitable[None]]
+) -> Result:
     """Start everything at once, from nothing, until it answers: from then on no request fails."""
     began = time.monotonic()
     await start()

@@ -51,6 +51,8 @@ async def run(
             process.kill()
             await process.wait()
     if process.returncode:
-        said = "\n".join([*out.decode(errors="replace").splitlines()[-10:], *err.decode(errors="replace").splitlines()[-20:]])
+        said = "\n".join(
+            [*out.decode(errors="replace").splitlines()[-10:], *err.decode(errors="replace").splitlines()[-20:]]
+        )
         raise Failed(f"{' '.join(words)} ended with {process.returncode}:\n{said}")
     return out.decode(errors="replace")

@@ -22,6 +22,8 @@ from tests.waiting import eventually
 PROJECT = "pointsman-deploy-test"
 SCALES = {"picker": 2, "collector": 2}
 """Those of docker-compose.yml."""
+LOGS = ROOT / ".run" / "deploy" / "containers.log"
+"""What containers said when a run broke off."""
 PATIENCE = 180.0
 """Seconds for what takes a tenth of it on an idle machine."""
 
@@ -169,7 +171,7 @@ async def compose(engine: Engine, directory: Path) -> AsyncIterator[Compose]:
             yield running
         except Exception:
             with suppress(Failed):
-                (directory / "containers.log").write_text(await running("logs", "--no-color", "--tail", "300"))
+                LOGS.write_text(await running("logs", "--no-color", "--tail", "300"))
             raise
         finally:
             await asyncio.shield(running("down", "--volumes", "--timeout", "1"))

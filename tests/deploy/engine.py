@@ -87,6 +87,8 @@ async def engine(directory: Path) -> AsyncIterator[Engine]:
         yield own
     finally:
         await daemon.stop()
+        for left in (directory / "exec" / "netns").glob("*"):  # a mount that outlives the engine
+            await run(["umount", "--lazy", left])
 
 
 async def _answers(candidate: Engine) -> bool:

@@ -33,6 +33,7 @@ ADMIN = "admin"
 NAME = "node"
 PAUSE = "pointsman-pause:local"
 """The image that holds a pod's namespaces."""
+WRITTEN = ("/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers")
 _START = 180.0
 
 CNI: Mapping[str, Any] = {
@@ -73,6 +74,7 @@ class Cluster:
     """The processes. An async context manager; `binaries` are those of tests.deploy.binaries."""
 
     def __init__(self, binaries: Mapping[str, Path], directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self.binaries = binaries
         self.directory = directory
         self._authority = Authority(directory, "kubernetes")
@@ -98,7 +100,6 @@ class Cluster:
             "kubelet",
             f"--kubeconfig={self.kubeconfig}",
             f"--config={self._kubelet()}",
-            f"--root-dir={directory / 'kubelet'}",
             f"--cert-dir={directory / 'kubelet-certificates'}",
             f"--hostname-override={NAME}",
             f"--node-ip={NODE}",
@@ -115,6 +116,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         try:
+            await self._isolate()
             await self._network()
             self._write_kubeconfig()
             await self.etcd.start()
@@ -224,11 +226,13 @@ class Cluster:
 version = 3
 root = "{self.directory}/containerd"
 state = "{self.directory}/containerd-state"
-disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
+disabled_plugins = ["io.containerd.internal.v1.opt"]
 [grpc]
 address = "{self.socket}"
 [ttrpc]
 address = "{self.socket}.ttrpc"
+[plugins."io.containerd.nri.v1.nri"]
+disable = true
 [plugins."io.containerd.cri.v1.runtime"]
 restrict_oom_score_adj = true
 [plugins."io.containerd.cri.v1.runtime".cni]
@@ -271,6 +275,12 @@ sandbox = "docker.io/library/{PAUSE}"
         }
         file.write_text(yaml.safe_dump(document))
         return file
+
+    async def _isolate(self) -> None:
+        """What the node writes outside of its directory is in memory, and seen by nobody else."""
+        for folder in WRITTEN:
+            await run(["mkdir", "--parents", folder])
+            await run(["mount", "-t", "tmpfs", "tmpfs", folder])
 
     async def _network(self) -> None:
         for command in (

@@ -76,7 +76,13 @@ class Compose:
 
     async def kill(self, container: str, number: signal.Signals = signal.SIGKILL) -> None:
         """A signal that the engine knows nothing of, as the kernel's when memory is short: the policy restarts it."""
-        os.kill(int(await self.engine.inspect(container, "{{.State.Pid}}")), number)
+        pid = int(await self.engine.inspect(container, "{{.State.Pid}}"))
+        os.kill(pid, number)
+
+        async def restarted() -> bool:
+            return await self.engine.inspect(container, "{{.State.Pid}}") not in ("0", str(pid))
+
+        await eventually(restarted, "the container is restarted", timeout=PATIENCE, step=0.1)
 
     async def address(self, container: str) -> str:
         return await self.engine.inspect(container, "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}")

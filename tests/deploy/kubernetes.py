@@ -6,7 +6,7 @@ import asyncio
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,8 +218,18 @@ async def _isolated(command: Sequence[str]) -> None:
         process.kill()
         await process.wait()
         raise
+    finally:
+        await asyncio.to_thread(_remove_groups)
     if code:
         raise Failed(f"the cluster's scenarios ended with {code}")
+
+
+def _remove_groups() -> None:
+    """The control groups of pods whose processes have ended with the namespaces."""
+    for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
+        for one in (*group.glob("*"), group):
+            with suppress(OSError):
+                one.rmdir()
 
 
 # ---- inside

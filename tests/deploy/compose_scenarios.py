@@ -40,6 +40,20 @@ async def pickers_again(compose: Compose, load: Load) -> str:
     return "all at a time: meanwhile Envoy routes round robin"
 
 
+@scenario("pickers replaced in two steps")
+async def pickers_replaced(compose: Compose, load: Load) -> None:
+    before = set(await compose.containers("picker"))
+    await compose.up("--no-recreate", picker=4)
+    await compose.settled()
+    oldest = (await compose.containers("picker"))[-2:]  # the engine lists the newest first
+    assert set(oldest) == before
+    await compose.engine("stop", *oldest)
+    await compose.engine("rm", *oldest)
+    await compose.up(picker=2)
+    assert not before & set(await compose.containers("picker"))
+    await compose.settled()
+
+
 @scenario("collectors created again")
 async def collectors_again(compose: Compose, load: Load) -> None:
     await compose.recreate("collector")

@@ -51,9 +51,9 @@ class Installation:
         await self.api.apply(model_servers(3))
         await self.upgrade("--install")
         for document in envoy():
-            await self.api.apply(document)
-        await self.complete("envoy")
-        (pod,) = await self.pods("app=envoy")
+            await self.api.apply(document, NAMESPACE)
+        await self.scale("envoy", 1)  # one entrance, so that all requests meet what happens to it
+        (pod,) = await self.tier("envoy")
         self.url = f"http://{pod['status']['podIP']}:8080"
         await self.answers()
 

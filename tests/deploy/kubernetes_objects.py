@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from tests.deploy.images import ENVOY, OURS, ROOT
+import yaml
+
+from tests.deploy.images import OURS, ROOT
 
 NAMESPACE = "inference"
 RELEASE = "pointsman"
@@ -63,63 +65,14 @@ def model_servers(replicas: int) -> Object:
 
 
 def envoy() -> list[Object]:
-    """Envoy with deploy/envoy/standalone.yaml, and a watcher beside it that writes its endpoints file."""
-    text = (ROOT / "deploy/envoy/standalone.yaml").read_text()
-    text = text.replace("address: picker,", f"address: {RELEASE}-picker.{NAMESPACE}.svc.cluster.local,")
-    watcher = {
-        "name": "watcher",
-        "image": OURS,
-        "args": [
-            "watcher",
-            "--kubernetes",
-            f"--nats-url=nats://{RELEASE}-nats:4222",
-            "--nats-replicas=3",
-            "--pool-name=model-servers",
-            f"--pool-namespace={NAMESPACE}",
-            f"--config-map={NAMESPACE}/{RELEASE}-config",
-            "--eds-file=/run/pointsman/eds.json",
-        ],
-        "restartPolicy": "Always",  # a sidecar: it starts before Envoy, and ends after it
-        "startupProbe": {"exec": {"command": ["test", "-e", "/run/pointsman/eds.json"]}, "periodSeconds": 1},
-        "volumeMounts": [{"name": "endpoints", "mountPath": "/run/pointsman"}],
-        "securityContext": _SECURITY,
-    }
-    container = {
-        "name": "envoy",
-        "image": ENVOY,
-        "command": [
-            "envoy",
-            "--config-path",
-            "/etc/envoy/pointsman.yaml",
-            "--concurrency",
-            "1",
-            "--disable-hot-restart",
-        ],
-        "ports": [{"containerPort": 8080}, {"containerPort": 9902}],
-        "readinessProbe": {"httpGet": {"path": "/ready", "port": 9902}, "periodSeconds": 1},
-        "volumeMounts": [
-            {"name": "endpoints", "mountPath": "/run/pointsman", "readOnly": True},
-            {"name": "configuration", "mountPath": "/etc/envoy", "readOnly": True},
-        ],
-        "securityContext": _SECURITY,
-    }
-    pod = {
-        "serviceAccountName": f"{RELEASE}-watcher",
-        "automountServiceAccountToken": True,
-        "initContainers": [watcher],
-        "containers": [container],
-        "volumes": [
-            {"name": "endpoints", "emptyDir": {"sizeLimit": "16Mi"}},
-            {"name": "configuration", "configMap": {"name": "envoy"}},
-        ],
-    }
+    """deploy/kubernetes/envoy.yaml, with the ConfigMap of docs/kubernetes.md."""
     configuration = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": "envoy", "namespace": NAMESPACE},
-        "data": {"pointsman.yaml": text},
+        "metadata": {"name": "envoy"},
+        "data": {"standalone.yaml": (ROOT / "deploy/envoy/standalone.yaml").read_text()},
     }
-    return [configuration, _deployment("envoy", {"app": "envoy"}, 1, pod)]
+    return [configuration, *yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text())]
 
 
 def _deployment(name: str, labels: Object, replicas: int, pod: Object) -> Object:

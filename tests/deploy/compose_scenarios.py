@@ -5,7 +5,7 @@ import yaml
 from tests.deploy.compose import PROJECT, Compose
 from tests.deploy.images import OURS, UPGRADE
 from tests.deploy.results import Result
-from tests.deploy.scenario import Scenarios, first_answers, in_progress, nobody_listens
+from tests.deploy.scenario import Scenarios, first_answers, nobody_listens, response_broke_off
 from tests.faults.system.load import Load
 from tests.waiting import eventually
 
@@ -98,7 +98,7 @@ async def killed(compose: Compose, load: Load) -> None:
         await compose.settled()
 
 
-@scenario("a model server killed", in_progress)
+@scenario("a model server killed", response_broke_off)
 async def model_server_killed(compose: Compose, load: Load) -> str:
     await compose.kill((await compose.containers("simulator-1"))[0])
     await compose.settled()

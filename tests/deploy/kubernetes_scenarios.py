@@ -9,7 +9,7 @@ from tests.deploy.images import UPGRADE
 from tests.deploy.kubernetes import COLLECTORS, PICKERS, STATEFUL, WATCHERS, Installation
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
 from tests.deploy.results import Result
-from tests.deploy.scenario import Scenarios, first_answers, in_progress
+from tests.deploy.scenario import Scenarios, first_answers, response_broke_off
 from tests.faults.system.load import Load
 from tests.waiting import eventually
 
@@ -71,7 +71,7 @@ async def upgraded(installed: Installation, load: Load) -> None:
     await installed.settled()
 
 
-@scenario("a model server's pod deleted", in_progress)
+@scenario("a model server's pod deleted", response_broke_off)
 async def pod_deleted(installed: Installation, load: Load) -> None:
     await installed.delete((await installed.pods("app=model-server"))[0])
     await installed.complete("model-server")

@@ -28,8 +28,8 @@ class System(Protocol):
 S = TypeVar("S", bound=System)
 Action = Callable[[S, Load], Awaitable[str | None]]
 """What happens while the load goes on; returns a note for the table."""
-Excuse = Callable[[Failure, float], bool]
-"""Whether a failure is none of ours: it, and when the action began."""
+Excuse = Callable[[Failure], bool]
+"""Whether a failure is none of ours."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Scenarios(Generic[S]):
             except Exception as raised:  # noqa: BLE001 -- the others are still worth playing
                 error = f"{type(raised).__name__}: {raised}"
             seconds = time.monotonic() - began
-        excused = [one for one in load.failures if excuse is not None and excuse(one, began)]
+        excused = [one for one in load.failures if excuse is not None and excuse(one)]
         failed = [one for one in load.failures if one not in excused]
         for one in failed[:5]:
             print(f"  {one.request_id}: {one.started - began:.2f} to {one.ended - began:.2f} s: {one.what}", flush=True)
@@ -92,12 +92,12 @@ class Scenarios(Generic[S]):
         )
 
 
-def in_progress(failure: Failure, began: float) -> bool:
-    """The request had begun before the action."""
-    return failure.started < began
+def response_broke_off(failure: Failure) -> bool:
+    """The model server had begun the response."""
+    return failure.what.startswith(("ClientPayloadError", "ValueError: the stream broke off", "ValueError: status 502"))
 
 
-def nobody_listens(failure: Failure, _: float) -> bool:
+def nobody_listens(failure: Failure) -> bool:
     """The connection to Envoy was refused or broke."""
     return failure.what.startswith(("ClientConnectorError", "Server", "ClientOSError", "ClientPayloadError"))
 

@@ -202,6 +202,7 @@ class Cluster:
             f"--service-account-signing-key-file={accounts}",
             f"--service-cluster-ip-range={SERVICES}",
             "--allow-privileged=false",
+            "--kubelet-preferred-address-types=InternalIP",
         )
 
     def _write_kubeconfig(self) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 _HEADER = struct.Struct("!6H")
 _QUESTION = struct.Struct("!2H")
@@ -74,8 +74,7 @@ class DnsServer(asyncio.DatagramProtocol):
         self.known: Records = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
         try:

@@ -219,17 +219,21 @@ async def _isolated(command: Sequence[str]) -> None:
         await process.wait()
         raise
     finally:
-        await asyncio.to_thread(_remove_groups)
+        for _ in range(50):  # processes take a moment to end
+            if not await asyncio.to_thread(_remove_groups):
+                break
+            await asyncio.sleep(0.1)
     if code:
         raise Failed(f"the cluster's scenarios ended with {code}")
 
 
-def _remove_groups() -> None:
-    """The control groups of pods whose processes have ended with the namespaces."""
+def _remove_groups() -> bool:
+    """Remove the control groups of pods, whose processes end with the namespaces. Returns whether some are left."""
     for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
-        for one in (*group.glob("*"), group):
+        for one in (*(path for path in group.glob("*") if path.is_dir()), group):
             with suppress(OSError):
                 one.rmdir()
+    return any(Path("/sys/fs/cgroup").glob("*/k8s.io"))
 
 
 # ---- inside

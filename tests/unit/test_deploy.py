@@ -132,3 +132,14 @@ def test_docker_compose_accepts_the_file(profile: list[str]) -> None:
         ["docker-compose", *profile, "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pickers_by_their_name() -> None:
+    documents = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text())}
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    (watcher,), (envoy,) = pod["initContainers"], pod["containers"]
+    assert (watcher["image"], envoy["image"]) == (SERVICES["watcher"]["image"], SERVICES["envoy"]["image"])
+    known = {row[0] for row in describe(dict(TIERS)["watcher"])}
+    assert {flag.partition("=")[0] for flag in watcher["args"][1:]} <= known
+    services = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
+    assert [one["metadata"]["name"] for one in services if one["spec"].get("clusterIP") == "None"] == ["picker"]

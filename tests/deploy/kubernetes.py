@@ -3,6 +3,8 @@ as a program in namespaces of its own, starts the cluster and plays the scenario
 """
 
 import asyncio
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -118,6 +120,14 @@ class Installation:
     async def delete(self, pod: Mapping[str, Any]) -> None:
         await self.api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE)
 
+    async def signal(self, pod: Mapping[str, Any], number: signal.Signals) -> None:
+        """To our process in a pod, as the kernel does it when memory is short."""
+        name = pod["metadata"]["name"]
+        found = await asyncio.to_thread(_processes, name)
+        assert found, f"no process of {name}"
+        for pid in found:
+            os.kill(pid, number)
+
     # ---- what the processes say
 
     async def get(self, url: str) -> str:
@@ -179,6 +189,17 @@ class Installation:
 async def installation(cluster: Cluster) -> AsyncIterator[Installation]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session, cluster.client() as api:
         yield Installation(cluster, api, session)
+
+
+def _processes(pod: str) -> list[int]:
+    """Those of our program in a pod, by the host name in their environments."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            ours = any(word.endswith(b"/pointsman") for word in (path / "cmdline").read_bytes().split(b"\0"))
+            if ours and f"HOSTNAME={pod}".encode() in (path / "environ").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+    return found
 
 
 # ---- outside

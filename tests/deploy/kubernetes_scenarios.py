@@ -1,12 +1,14 @@
 """What docs/kubernetes.md promises of the chart, under constant load through an Envoy in the cluster."""
 
 import asyncio
+import signal
+import time
 from functools import partial
 
 import yaml
 
 from tests.deploy.images import UPGRADE
-from tests.deploy.kubernetes import COLLECTORS, PICKERS, STATEFUL, WATCHERS, Installation
+from tests.deploy.kubernetes import COLLECTORS, DEPLOYMENTS, PATIENCE, PICKERS, STATEFUL, WATCHERS, Installation
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
 from tests.deploy.results import Result
 from tests.deploy.scenario import Scenarios, first_answers, response_broke_off
@@ -76,6 +78,64 @@ async def pod_deleted(installed: Installation, load: Load) -> None:
     await installed.delete((await installed.pods("app=model-server"))[0])
     await installed.complete("model-server")
     await installed.settled()
+
+
+@scenario("a model server's pod hangs for 20 s")
+async def pod_hangs(installed: Installation, load: Load) -> str:
+    pod = (await installed.pods("app=model-server"))[0]
+    await installed.signal(pod, signal.SIGSTOP)
+    await asyncio.sleep(20)
+    await installed.signal(pod, signal.SIGCONT)
+    await installed.complete("model-server")
+    await installed.settled()
+    return "what it had begun goes on afterwards; nothing else waits for it"
+
+
+@scenario("a pod added, and deleted", response_broke_off)
+async def added_and_deleted(installed: Installation, load: Load) -> str:
+    """How long a change of the pods takes to every picker, as a client of the API sees it. Polls: some 50 ms more."""
+    before = {pod["metadata"]["name"] for pod in await installed.pods("app=model-server")}
+    await installed.api.patch(*DEPLOYMENTS, "model-server", {"spec": {"replicas": len(before) + 1}}, NAMESPACE)
+    added = {}
+
+    async def ready() -> bool:
+        for pod in await installed.pods("app=model-server"):
+            conditions = pod["status"].get("conditions", ())
+            if any((one["type"], one["status"]) == ("Ready", "True") for one in conditions):
+                added[pod["metadata"]["name"]] = pod
+        return len(added) > len(before)
+
+    await eventually(ready, "a pod more is ready", timeout=PATIENCE, step=0.02)
+    (name,) = added.keys() - before
+    since = time.monotonic()
+    await eventually(partial(_known, installed, name, True), f"{name} is known", step=0.02)
+    appeared = time.monotonic() - since
+    await load.goes_on()
+    await installed.delete(added[name])
+    since = time.monotonic()
+    await eventually(partial(_known, installed, name, False), f"{name} is forgotten", step=0.02)
+    disappeared = time.monotonic() - since
+    await installed.scale("model-server", len(before))
+    await installed.settled()
+    return (
+        f"all pickers know it {appeared:.2f} s after it is ready, and forget it {disappeared:.2f} s after its deletion"
+    )
+
+
+async def _known(installed: Installation, pod: str, known: bool) -> bool:
+    """Whether all pickers know a pod's endpoint, or none does."""
+    for state in await installed.states("picker"):
+        assert any(pod in one["id"] for one in state["endpoints"]) is known, (pod, state["id"])
+    return True
+
+
+@scenario("a collector killed")
+async def collector_killed(installed: Installation, load: Load) -> str:
+    (pod, *_) = await installed.tier("collector")
+    await installed.signal(pod, signal.SIGKILL)
+    await installed.complete(COLLECTORS)
+    await installed.settled()
+    return "as the kernel does it when memory is short"
 
 
 @scenario("the active watcher's pod deleted")

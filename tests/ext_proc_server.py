@@ -34,6 +34,7 @@ class ExtProcServer:
         self.service = ExtProc(
             open_stream,
             max_streams=max_streams,
+            memory=memory,
             registry=registry or CollectorRegistry(),
             not_ready=not_ready,
             on_metadata=on_metadata,

@@ -165,6 +165,7 @@ class PickerService(Service):
         self.ext_proc = ExtProc(
             lambda: RequestStream(self.handler),
             max_streams=settings.max_streams,
+            memory=self.handler.budget,
             registry=self.registry,
             not_ready=self.replica.readiness,
             on_metadata=self._proxy.observe,

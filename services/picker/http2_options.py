@@ -34,7 +34,8 @@ class Http2Options(Struct, frozen=True, kw_only=True):
     """PING, SETTINGS, PRIORITY and unknown frames, and frames that carry nothing; ten seconds' worth at once. More end
     the connection."""
     handshake_timeout: float = 10.0
-    """Seconds for TLS, the preface and the acknowledgement of our SETTINGS (SETTINGS_TIMEOUT)."""
+    """Seconds for TLS, for the preface, for the acknowledgement of our SETTINGS (SETTINGS_TIMEOUT), and for all of a
+    request that isn't gRPC's."""
     idle_timeout: float = 3600.0
     """Seconds without a stream after which a connection is closed (GOAWAY); 0 never."""
     keepalive_time: float = 30.0

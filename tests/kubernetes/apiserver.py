@@ -21,10 +21,10 @@ from msgspec import Struct
 from pointsman.local import probes
 from pointsman.local.ports import LOOPBACK, Ports
 from pointsman.local.process import Process
+from tests.certificates import Authority
 from tests.kubernetes.api import Api
 from tests.kubernetes.definitions import CRDS
 from tests.kubernetes.peers import Peers
-from tests.protocol.collector.certificates import Authority
 
 __all__ = ["ADMIN", "CRDS", "ApiServer", "Request"]
 

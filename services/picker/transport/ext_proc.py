@@ -12,6 +12,7 @@ import structlog
 from google.protobuf.message import DecodeError
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from services.picker.body_buffer import MemoryBudget
 from services.picker.transport.calls import Metadata, StatusCode, Stream
 from services.picker.transport.turns import Turns
 
@@ -22,6 +23,9 @@ METHOD = f"/{SERVICE}/Process"
 
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams."""
+
+_PER_MESSAGE = 64
+"""Bytes that a message takes beside its own."""
 
 _WHOLE = (list, tuple)
 """Types of answers that needn't be made in steps."""
@@ -77,17 +81,20 @@ class ExtProc:
         open_stream: Callable[[], StreamHandler],
         *,
         max_streams: int = 20_000,
+        memory: MemoryBudget | None = None,
         registry: CollectorRegistry | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
         on_metadata: Callable[[Metadata], None] = lambda _: None,
     ) -> None:
         """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
         UNAVAILABLE at once, so a proxy asks another picker; so do those beyond `max_streams`: each is memory, and no
-        proxy counts all pickers'. `on_metadata` takes every stream's initial metadata."""
+        proxy counts all pickers'. `memory` counts messages that wait; beyond its limit their streams end as
+        RESOURCE_EXHAUSTED. `on_metadata` takes every stream's initial metadata."""
         self._open_stream = open_stream
         self.open = 0
         """Streams under way."""
         self.turns = Turns()
+        self.memory = MemoryBudget() if memory is None else memory
         self._max_streams = max_streams
         self._not_ready = not_ready
         self._on_metadata = on_metadata
@@ -128,7 +135,17 @@ class ExtProc:
 class ExtProcCall:
     """One stream. Answers are sent in order; while some of them are made in steps, messages wait."""
 
-    __slots__ = ("_answers", "_half_closed", "_handler", "_messages", "_outcome", "_service", "_stream", "_woken")
+    __slots__ = (
+        "_answers",
+        "_half_closed",
+        "_handler",
+        "_held",
+        "_messages",
+        "_outcome",
+        "_service",
+        "_stream",
+        "_woken",
+    )
 
     def __init__(
         self, service: ExtProc, stream: Stream, handler: StreamHandler | None, outcome: Outcome = "finished"
@@ -141,6 +158,8 @@ class ExtProcCall:
         """Answers that are made in steps."""
         self._messages: deque[bytes] | None = None
         """Messages that wait, while there is something to be done before."""
+        self._held = 0
+        """Bytes that they take."""
         self._woken = False
         """Whether the outbox is going to be looked into."""
         self._half_closed = False
@@ -151,9 +170,9 @@ class ExtProcCall:
         if handler is None:
             return
         if self._messages is not None:
-            self._messages.append(message)
+            self._keep(self._messages, message)
         elif len(message) > _MIDDLING:
-            self._begin_steps(message)
+            self._keep(self._begin_steps(), message)
         else:
             self._take(handler, message)
 
@@ -171,6 +190,7 @@ class ExtProcCall:
     def end(self) -> None:
         handler, self._handler = self._handler, None
         self._answers = self._messages = None
+        self._service.memory.used -= self._held
         self._service.ended(self._outcome)
         if handler is not None:
             handler.wake = _nothing
@@ -241,11 +261,31 @@ class ExtProcCall:
         self._look(handler)
         return False
 
-    def _begin_steps(self, *messages: bytes) -> None:
-        """From here on messages wait for their turn, these first."""
-        self._messages = deque(messages)
+    def _begin_steps(self) -> deque[bytes]:
+        """From here on messages wait for their turn."""
+        self._messages = messages = deque[bytes]()
         self._stream.pause()
         self._service.turns.add(self._step, heavy=True)
+        return messages
+
+    def _keep(self, messages: deque[bytes], message: bytes) -> None:
+        """The message waits for its turn."""
+        size, memory = len(message) + _PER_MESSAGE, self._service.memory
+        if memory.has_room(size):
+            memory.used += size
+            self._held += size
+            messages.append(message)
+        else:
+            self._outcome = "refused"
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, "the bodies of all requests take too much memory")
+
+    def _kept(self, messages: deque[bytes]) -> bytes:
+        """The first message that waits."""
+        message = messages.popleft()
+        size = len(message) + _PER_MESSAGE
+        self._service.memory.used -= size
+        self._held -= size
+        return message
 
     def _step(self) -> bool:
         """Makes one answer, or takes one message; whether there is more to do."""
@@ -266,7 +306,7 @@ class ExtProcCall:
             elif answer is None:
                 self._answers = None
         elif self._messages and not (handler.closed or handler.handed_back):
-            self._take(handler, self._messages.popleft())
+            self._take(handler, self._kept(self._messages))
         else:
             self._messages = None
             self._stream.resume()

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
+import yaml
 
-from pointsman.local.envoy import GATEWAY, STANDALONE
+from pointsman.local.envoy import GATEWAY, STANDALONE, load
 from pointsman.local.process import Process
 from pointsman.local.services import ServiceProcess
 from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.certificates import Authority
 from tests.faults.system.load import Load
 from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import CONFIGURATION, in_flight
@@ -19,6 +21,8 @@ from tests.soak.promises import WATCHER_TAKEN_OVER, measured
 from tests.waiting import eventually
 
 ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
+PAIR, NEXT = "tls.crt", "next.crt"
+"""Certificates of the gateway's pickers: the one that they have, and one to renew it with."""
 LEADER = "the watcher that leads"
 Signal = Literal["SIGKILL", "SIGTERM"]
 
@@ -30,14 +34,44 @@ wait, and short enough for a test of one that hangs."""
 
 def plan(envoy: str, directory: Path) -> StackPlan:
     ours = envoy == "ours"
+    flags: dict[str, str | int | float] = {"decisions-kept": 20_000}
+    envoy_file = STANDALONE
+    if not ours:
+        authority = Authority(directory, "authority")
+        put(authority.issue(), directory / PAIR)
+        put(authority.issue(), directory / NEXT)
+        flags |= {"cert-path": str(directory), "client-ca-file": str(authority.ca)}
+        envoy_file = unhurried(verifying(authority, directory), directory, patience=PATIENCE)
     return StackPlan(
         simulators=simulators(3, speed=5),
         watchers=2,
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
-        envoy=STANDALONE if ours else unhurried(GATEWAY, directory, patience=PATIENCE),
+        envoy=envoy_file,
         secure_serving=not ours,
-        flags={"picker": {"decisions-kept": 20_000}},
+        flags={"picker": flags},
     )
+
+
+def put(pair: tuple[Path, Path], name: Path) -> None:
+    """Name a certificate and its key."""
+    for file in pair:
+        file.replace(name.with_suffix(file.suffix))
+
+
+def verifying(authority: Authority, directory: Path) -> Path:
+    """The gateway's configuration with certificates of both sides (mTLS)."""
+    document = load(GATEWAY)
+    (pickers,) = (one for one in document["static_resources"]["clusters"] if one["name"] == "pickers")
+    certificate, key = authority.issue()
+    pickers["transport_socket"]["typed_config"]["common_tls_context"] |= {
+        "tls_certificates": [
+            {"certificate_chain": {"filename": str(certificate)}, "private_key": {"filename": str(key)}}
+        ],
+        "validation_context": {"trusted_ca": {"filename": str(authority.ca)}},
+    }
+    path = directory / "verifying.yaml"
+    path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+    return path
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -49,6 +83,7 @@ async def ours(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalS
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    """The pickers and the gateway show each other certificates, and check them."""
     directory = tmp_path_factory.mktemp("gateway")
     async with LocalStack(plan("gateway", directory), directory) as started:
         yield started

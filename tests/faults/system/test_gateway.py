@@ -1,5 +1,7 @@
 """What clients see behind a gateway, whose filter fails closed, when a process is stopped or killed, or hangs."""
 
+import asyncio
+import ssl
 import time
 
 import httpx
@@ -7,7 +9,7 @@ import pytest
 
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack
-from tests.faults.system.conftest import missed, no_request_fails, settled
+from tests.faults.system.conftest import NEXT, PAIR, missed, no_request_fails, put, settled
 from tests.faults.system.load import ENOUGH, Load
 from tests.waiting import eventually
 
@@ -17,6 +19,29 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def test_no_request_fails(gateway: LocalStack) -> None:
     """When the others stop, or are killed, matters as little as behind our Envoy: that is tested there."""
     await no_request_fails(gateway, "SIGTERM", ("picker-1", "nats"))
+
+
+async def test_renewed_certificates_cost_no_request(gateway: LocalStack) -> None:
+    """Connections that are open keep the former one; a picker that starts again has the new one alone."""
+    shown = {picker.name: await _certificate(picker) for picker in gateway.pickers}
+    async with Load(gateway.url) as load:
+        await load.goes_on()
+        renewed = gateway.directory / NEXT
+        put((renewed, renewed.with_suffix(".key")), gateway.directory / PAIR)
+        for picker in gateway.pickers:
+
+            async def changed(picker: Picker = picker) -> bool:
+                return await _certificate(picker) != shown[picker.name]
+
+            await eventually(changed, f"{picker.name} shows the new certificate", step=0.05)
+        await load.goes_on()
+    assert not load.failures, load.failures[:5]
+    await no_request_fails(gateway, "SIGTERM", [picker.name for picker in gateway.pickers])
+
+
+async def _certificate(picker: Picker) -> str:
+    """What the picker shows to those who connect."""
+    return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", picker.address.port))
 
 
 async def test_a_killed_picker_costs_only_its_open_streams(gateway: LocalStack) -> None:

@@ -17,10 +17,10 @@ from services.watcher.kubernetes.client import Client, connect
 from services.watcher.kubernetes.errors import ConfigurationError, TlsFailed, Unauthorized
 from services.watcher.kubernetes.resource import Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
+from tests.certificates import Authority
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.server import ApiServer
 from tests.faults.watcher_kubernetes.conftest import Connect, socket_of
-from tests.protocol.collector.certificates import Authority
 
 ALL_PODS = Selection(PODS, "default")
 

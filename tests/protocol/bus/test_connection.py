@@ -15,9 +15,9 @@ from nats.aio.msg import Msg
 from shared.bus import connection
 from shared.bus.connection import Bus
 from shared.bus.errors import NoResponders, NotConnected, RequestTimeout
+from tests.certificates import Authority
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
-from tests.protocol.collector.certificates import Authority
 from tests.waiting import TIMEOUT, eventually
 
 

@@ -11,8 +11,8 @@ import pytest
 from services.collector.http.client import Failure
 from shared.attributes import RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.model import Endpoint
+from tests.certificates import Authority
 from tests.nats import NatsServer, free_port
-from tests.protocol.collector.certificates import Authority
 from tests.protocol.collector.harness import Behaviour, Frames, OddServer, Owner, answer, collector, endpoint, vllm
 from tests.soak.promises import FRESH_BESIDE_ODD, measured, soaking
 from tests.waiting import eventually

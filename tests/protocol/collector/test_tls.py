@@ -10,8 +10,8 @@ from yarl import URL
 from services.collector.http import tls
 from services.collector.http.client import Client, Failure, ScrapeError
 from shared.attributes import WAITING_QUEUE_SIZE
+from tests.certificates import Authority
 from tests.nats import NatsServer
-from tests.protocol.collector.certificates import Authority
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm
 from tests.waiting import eventually
 

@@ -15,7 +15,7 @@ from pointsman.probe import main
 from services.simulator.app import Simulator
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
-from tests.protocol.collector.certificates import Authority
+from tests.certificates import Authority
 from tests.protocol.collector.harness import OddServer, answer, vllm
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"

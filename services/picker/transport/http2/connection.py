@@ -12,10 +12,9 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods, StatusCode
 from services.picker.transport.http2 import frames
-from services.picker.transport.http2.allowance import Allowance
-from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
-from services.picker.transport.http2.frame_reader import FrameReader
-from services.picker.transport.http2.frames import UINT32
+from services.picker.transport.http2.control_frames import PRIORITY_SIZE, ControlFrames, check_dependency
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, violated
+from services.picker.transport.http2.frame_reader import Frame, FrameReader
 from services.picker.transport.http2.header_blocks import HeaderBlocks
 from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
@@ -26,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 _PER_TURN = 64
 """Frames that are read before other connections have their turn."""
-_STREAMS_PER_FRAME = 100
-"""Streams that are changed at the cost of reading a frame."""
+_MESSAGES_PER_TURN = 256
+"""The same for messages, of which a frame may have thousands."""
 
 
 class Http2Connection:
@@ -51,19 +50,19 @@ class Http2Connection:
         self._methods = methods
         self._wake = wake
         self._frames = FrameReader(options.max_frame_size)
+        self._rest: Frame | None = None
+        """The messages of the last frame that wait for the next turn, as a frame."""
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
         self._streams = Streams(options, memory, now, wake)
         self._open = self._streams.open
-        self._last_id = 0
         self._last_taken = frames.STREAM_ID
         """The last stream that is taken."""
         self._received = 0
         """Bytes that the peer may not send again until it is told so."""
-        self._resets = Allowance(options.resets_per_second, now)
-        self._controls = Allowance(options.control_frames_per_second, now)
         self._lifetime = Lifetime(options, now)
+        self._controls = ControlFrames(options, self._streams, self._lifetime, now)
         ours = {
             frames.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
             frames.INITIAL_WINDOW_SIZE: options.stream_window,
@@ -89,23 +88,27 @@ class Http2Connection:
             return False
         if data:
             reader.feed(data)
-        streams.watched = True
+        streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
+        rest = self._taken_back()
         try:
             for _ in range(_PER_TURN):
-                frame = reader.read()
+                frame = rest or reader.read()
                 if frame is None:
                     return False
+                rest = None
                 kind, flags, stream_id, payload = frame
                 try:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
-                        if self._blocks.turn_over():
+                        if self._rest is not None or self._blocks.turn_over():
                             break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
-                        stream.receive_data(payload, len(payload))
+                        if unread := stream.receive_data(payload, len(payload)):
+                            self._put_back(stream_id, flags, payload[-unread:])
+                            break
                 except StreamFailed as failure:
                     self._reset(failure)
                 except ConnectionFailed:
@@ -117,7 +120,12 @@ class Http2Connection:
             return False
         finally:
             streams.watched = False
-        return reader.complete
+        return self.unfinished
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is more to do without further bytes."""
+        return self._rest is not None or self._frames.complete
 
     def tick(self, now: float) -> None:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second."""
@@ -138,7 +146,7 @@ class Http2Connection:
         """Tell the client to open no further streams. First it is only warned, so that none is lost that is under way;
         what comes after the `last` warning isn't taken."""
         if last:
-            self._last_taken = self._last_id
+            self._last_taken = self._streams.last_id
         self.out.append(frames.goaway(self._last_taken, ErrorCode.NO_ERROR, "the server stops"))
         self._wake()
 
@@ -151,7 +159,7 @@ class Http2Connection:
         """End the connection: what is under way ends with it."""
         self.failure = failure
         self.lost()
-        self.out.append(frames.goaway(self._last_id, failure.code, failure.text))
+        self.out.append(frames.goaway(self._streams.last_id, failure.code, failure.text))
 
     def hold(self) -> None:
         """The socket takes no more: messages wait, and so do those who make them."""
@@ -164,12 +172,8 @@ class Http2Connection:
     def lost(self) -> None:
         """The connection is over."""
         self._frames.clear()
+        self._rest = None
         self._streams.drop_all()
-
-    def _control(self, what: str, cost: float = 1.0) -> None:
-        """A frame has come that carries no message."""
-        if not self._controls.spend(self._streams.now, cost):
-            raise flooded(f"too many {what} frames")
 
     # Frames
 
@@ -178,10 +182,12 @@ class Http2Connection:
             raise violated("a header block isn't followed by its CONTINUATION")
         if kind == frames.DATA:
             self._on_data(stream_id, flags, payload)
-        elif handle := _HANDLERS.get(kind):
-            handle(self, stream_id, flags, payload)
+        elif kind == frames.HEADERS:
+            self._on_headers(stream_id, flags, payload)
+        elif kind == frames.CONTINUATION:
+            self._on_continuation(stream_id, flags, payload)
         else:
-            self._control("unknown")
+            self._controls.receive(kind, flags, stream_id, payload)
 
     def _failed(self, stream_id: int) -> None:
         """A call has raised."""
@@ -201,9 +207,19 @@ class Http2Connection:
             self.out.append(frames.window_update(0, self._received))
             self._received = 0
 
+    def _taken_back(self) -> Frame | None:
+        """What was put back."""
+        rest, self._rest = self._rest, None
+        return rest
+
+    def _put_back(self, stream_id: int, flags: int, unread: bytes) -> None:
+        """Read the end of a DATA frame in the next turn."""
+        self._received -= len(unread)
+        self._rest = frames.DATA, flags, stream_id, unread
+
     def _reset(self, failure: StreamFailed) -> None:
-        if failure.code is not ErrorCode.REFUSED_STREAM and not self._resets.spend(self._streams.now):
-            raise flooded("too many streams had to be reset")
+        if failure.code is not ErrorCode.REFUSED_STREAM:
+            self._controls.count_reset("too many streams had to be reset")
         self.out.append(frames.rst_stream(failure.stream_id, failure.code))
         stream = self._open.get(failure.stream_id)
         if stream is None:
@@ -219,23 +235,22 @@ class Http2Connection:
         stream = self._open.get(stream_id)
         if stream is None or stream.half_closed:
             self._on_late_data(stream_id, payload)
-        elif flags & frames.END_STREAM:
-            if size:
-                stream.receive_data(payload, size)
-            self._end(stream)
         else:
-            if not payload:
-                self._control("empty DATA")
-            stream.receive_data(payload, size)
+            if not payload and not flags & frames.END_STREAM:
+                self._controls.count("empty DATA")
+            if unread := stream.receive_data(payload, size):
+                self._put_back(stream_id, flags & frames.END_STREAM, payload[-unread:])
+            elif flags & frames.END_STREAM:
+                self._end(stream)
 
     def _on_late_data(self, stream_id: int, payload: bytes) -> None:
         """DATA on a stream that the peer has ended, or we have, or that never was."""
-        if stream_id > self._last_id or stream_id % 2 == 0:
+        if stream_id > self._streams.last_id or stream_id % 2 == 0:
             raise violated(f"DATA on stream {stream_id}, which isn't open")
         if not self._streams.ended_early(stream_id):
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
         if not payload and not self._streams.excuse(stream_id):
-            self._control("late DATA")
+            self._controls.count("late DATA")
 
     def _end(self, stream: Http2Stream) -> None:
         """The peer has sent everything on this stream."""
@@ -246,10 +261,10 @@ class Http2Connection:
         if flags & frames.PADDED:
             payload = _unpadded(payload)
         if flags & frames.PRIORITIZED:
-            if len(payload) < _PRIORITY_SIZE:
+            if len(payload) < PRIORITY_SIZE:
                 raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "HEADERS are too short for their priority")
-            _check_dependency(stream_id, payload)
-            payload = payload[_PRIORITY_SIZE:]
+            check_dependency(stream_id, payload)
+            payload = payload[PRIORITY_SIZE:]
         if stream_id % 2 == 0:
             raise violated(f"HEADERS on stream {stream_id}, which isn't a client's")
         if not flags & frames.END_HEADERS:
@@ -267,10 +282,10 @@ class Http2Connection:
             self._on_block(stream_id, flags, self._blocks.joined())
 
     def _on_block(self, stream_id: int, flags: int, block: bytes) -> None:
-        if stream_id <= self._last_id:
+        if stream_id <= self._streams.last_id:
             self._on_late_block(stream_id, flags, block)
             return
-        self._last_id = stream_id
+        self._streams.last_id = stream_id
         try:
             head = self._blocks.get(block) or self._blocks.read(block)
         except Malformed as error:
@@ -282,7 +297,9 @@ class Http2Connection:
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
         stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
         stream.half_closed = flags & frames.END_STREAM != 0
-        if not head.http_status:
+        if head.http_status:
+            self._streams.set_deadline(stream, self._options.handshake_timeout)
+        else:
             self._begin(stream, head)
         if flags & frames.END_STREAM:
             self._end(stream)
@@ -306,7 +323,7 @@ class Http2Connection:
             if not self._streams.ended_early(stream_id):
                 raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which has ended")
             if not self._streams.excuse(stream_id):
-                self._control("late HEADERS")
+                self._controls.count("late HEADERS")
             return
         if stream.half_closed:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
@@ -318,90 +335,11 @@ class Http2Connection:
             raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, "trailers that don't end the stream")
         self._end(stream)
 
-    def _on_priority(self, stream_id: int, flags: int, payload: bytes) -> None:
-        self._control("PRIORITY")
-        if stream_id == 0:
-            raise violated("PRIORITY on stream 0")
-        if len(payload) != _PRIORITY_SIZE:
-            raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
-        _check_dependency(stream_id, payload)
-
-    def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
-        _check_size("RST_STREAM", payload, 4)
-        if stream_id > self._last_id or stream_id % 2 == 0:
-            raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
-        stream = self._open.get(stream_id)
-        if stream is None:
-            if not self._streams.excuse(stream_id):
-                self._control("late RST_STREAM")
-            return
-        if not stream.answered and not self._resets.spend(self._streams.now):
-            raise flooded("too many streams were reset before their answer")
-        stream.half_closed = True
-        self._streams.drop(stream)
-
-    def _on_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if stream_id != 0:
-            raise violated("SETTINGS on a stream")
-        self._control("SETTINGS", 1 + len(self._open) / _STREAMS_PER_FRAME)
-        if flags & frames.ACK:
-            _check_size("SETTINGS ACK", payload, 0)
-            self._lifetime.acknowledged = True
-            return
-        self._streams.apply(payload)
-        self.out.append(frames.SETTINGS_ACK)  # first: RFC 9113, section 6.5.3
-        self._streams.flush()
-
-    def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
-        raise violated("PUSH_PROMISE from a client")
-
-    def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if stream_id != 0:
-            raise violated("PING on a stream")
-        _check_size("PING", payload, 8)
-        self._control("PING")
-        if not flags & frames.ACK:
-            self.out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
-
-    def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        if stream_id != 0:
-            raise violated("GOAWAY on a stream")
-        self._control("GOAWAY")
-
-    def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
-        _check_size("WINDOW_UPDATE", payload, 4)
-        streams = self._streams
-        streams.updates -= 1
-        if streams.updates < 0:
-            self._control("WINDOW_UPDATE")
-        more = UINT32.unpack(payload)[0] & frames.STREAM_ID
-        if stream_id == 0:
-            streams.widen(more)
-        elif stream_id > self._last_id or stream_id % 2 == 0:
-            raise violated(f"WINDOW_UPDATE on stream {stream_id}, which isn't open")
-        elif (stream := self._open.get(stream_id)) is not None:
-            try:
-                streams.widen_stream(stream, more)
-            except ConnectionFailed as error:
-                raise StreamFailed(stream_id, error.code, error.text) from error
-
     def __repr__(self) -> str:
         return f"<Http2Connection {self._streams!r}, {self._frames!r}>"
 
 
-_PRIORITY_SIZE = 5
 _KEEPALIVE = b"pointsmn"
-_HANDLERS: dict[int, Callable[[Http2Connection, int, int, bytes], None]] = {
-    frames.HEADERS: Http2Connection._on_headers,
-    frames.PRIORITY: Http2Connection._on_priority,
-    frames.RST_STREAM: Http2Connection._on_rst_stream,
-    frames.SETTINGS: Http2Connection._on_settings,
-    frames.PUSH_PROMISE: Http2Connection._on_push_promise,
-    frames.PING: Http2Connection._on_ping,
-    frames.GOAWAY: Http2Connection._on_goaway,
-    frames.WINDOW_UPDATE: Http2Connection._on_window_update,
-    frames.CONTINUATION: Http2Connection._on_continuation,
-}
 
 
 def _unpadded(payload: bytes) -> bytes:
@@ -409,13 +347,3 @@ def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise violated("padding as long as its frame")
     return payload[1 : len(payload) - payload[0]]
-
-
-def _check_dependency(stream_id: int, priority: bytes) -> None:
-    if UINT32.unpack_from(priority)[0] & frames.STREAM_ID == stream_id:
-        raise violated(f"stream {stream_id} depends on itself")
-
-
-def _check_size(name: str, payload: bytes, size: int) -> None:
-    if len(payload) != size:
-        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} has {size} bytes")

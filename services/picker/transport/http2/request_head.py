@@ -50,8 +50,8 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
         raise Malformed(":method, :scheme or :path is missing")
     found = dict(metadata)
     length = found.get("content-length")
-    if length is not None and not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH):
-        raise Malformed("content-length is no number")
+    if length is not None:
+        _check_length({value for name, value in metadata if name == "content-length"})
     encoding = found.get("grpc-encoding", "identity")
     timeout, refusal = inf, None
     if "grpc-timeout" in found:
@@ -69,6 +69,13 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
         gzip=encoding == "gzip",
         timeout=timeout,
     )
+
+
+def _check_length(values: set[str]) -> None:
+    """Raises Malformed unless all content-lengths are the same number."""
+    length = min(values)
+    if len(values) > 1 or not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH):
+        raise Malformed("content-length is no number, or several ones")
 
 
 def check_trailers(headers: Iterable[tuple[str, str]]) -> None:
@@ -89,8 +96,8 @@ def _divided(headers: Iterable[tuple[str, str]]) -> tuple[dict[str, str], Metada
             raise Malformed(f"header {name[:40]!r} isn't allowed")
         else:
             others.append((name, value))
-        if not _VALUE.fullmatch(value):
-            raise Malformed(f"the value of header {name[:40]!r} has control characters")
+        if not _VALUE.fullmatch(value) or value.strip(" \t") != value:
+            raise Malformed(f"the value of header {name[:40]!r} has control characters, or blanks around it")
     return pseudo, tuple(others)
 
 

@@ -1,6 +1,5 @@
 """One stream: the messages of one gRPC call in both directions, each within the other side's window."""
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -14,6 +13,7 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
+from services.picker.transport.http2.pieces import taken, unzipped
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -41,6 +41,8 @@ class Siblings(Protocol):
     """Bytes of a payload that the peer takes."""
     updates: int
     """WINDOW_UPDATE frames that the peer may send."""
+    messages: int
+    """Messages that are read before other connections have their turn."""
     now: float
     """Monotonic seconds, of the last read or tick."""
 
@@ -132,8 +134,10 @@ class Http2Stream:
 
     # What the peer sends
 
-    def receive_data(self, payload: bytes, size: int) -> None:
-        """The payload of a DATA frame, and the bytes that it counts with its padding."""
+    def receive_data(self, payload: bytes, size: int) -> int:
+        """The payload of a DATA frame, and the bytes that it counts with its padding. How many bytes at its end aren't
+        read, because the messages before them are as many as one turn reads: they come again as a frame of their own.
+        """
         self._received += size
         options = self._siblings.options
         if self._received > options.stream_window:
@@ -142,16 +146,22 @@ class Http2Stream:
             self._left -= len(payload)
             if self._left < 0:
                 raise StreamFailed(self.id, ErrorCode.PROTOCOL_ERROR, "more than content-length")
-        call = self._call
-        if call is not None:
-            self._read_messages(call, payload, options.max_message_size)
+        call, unread = self._call, 0
+        if call is not None and (unread := self._read_messages(call, payload, options.max_message_size)):
+            self._received -= unread
+            if self._left is not None:
+                self._left += unread
         if self._received * 2 > options.stream_window:
             self._credit()
+        return unread
 
-    def _read_messages(self, call: Call, payload: bytes, most: int) -> None:
-        at, size = 0, len(payload)
+    def _read_messages(self, call: Call, payload: bytes, most: int) -> int:
+        at, size, siblings = 0, len(payload), self._siblings
         while at < size and self._finishing is None:
             if self._length < 0:
+                if siblings.messages <= 0:
+                    return size - at
+                siblings.messages -= 1
                 if size - at >= MESSAGE_HEAD_SIZE and not self._prefix:
                     compressed, length = MESSAGE_HEAD.unpack_from(payload, at)
                     start = at + MESSAGE_HEAD_SIZE
@@ -170,6 +180,7 @@ class Http2Stream:
             piece = payload if at == 0 and end >= size else payload[at:end]
             at += len(piece)
             self._add(call, piece)
+        return 0
 
     def _begin_message(self, compressed: int, length: int) -> None:
         options = self._siblings.options
@@ -196,11 +207,11 @@ class Http2Stream:
         whole = message.take()
         if self._compressed:
             most = self._siblings.options.max_unzipped_size
-            unzipped = _unzipped(whole, most)
-            if unzipped is None:
+            content = unzipped(whole, most)
+            if content is None:
                 self.finish(StatusCode.RESOURCE_EXHAUSTED, f"no gzip, or more than {most} bytes when unzipped")
                 return
-            whole = unzipped
+            whole = content
         call.receive(whole)
 
     def receive_end(self) -> None:
@@ -304,7 +315,7 @@ class Http2Stream:
         siblings, pending = self._siblings, self._pending
         size = min(self.window, siblings.window, siblings.frame_limit, self.pending)
         if size > 0:
-            payload = _taken(pending, size)
+            payload = taken(pending, size)
             self.pending -= size
             self.window -= size
             siblings.window -= size
@@ -332,6 +343,13 @@ class Http2Stream:
         """The call has raised what is being handled."""
         log.exception("grpc.call_failed", path=self.head.path)
         self.finish(StatusCode.INTERNAL, "the picker has failed on this request")
+
+    def expire(self) -> None:
+        """The deadline is over."""
+        if self._finishing is None and self.head.http_status:
+            self._refuse(self.head.http_status)
+        else:
+            self.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
 
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""
@@ -369,26 +387,3 @@ class Http2Stream:
     def __repr__(self) -> str:
         state = "finished" if self._finishing is not None else "half-closed" if self.half_closed else "open"
         return f"<Http2Stream {self.id}, {state}, {self._message!r}, {self.pending} pending>"
-
-
-def _taken(pending: deque[bytes | memoryview], size: int) -> list[bytes | memoryview]:
-    """So many bytes from the front."""
-    taken: list[bytes | memoryview] = []
-    while size:
-        piece = pending.popleft()
-        if len(piece) > size:
-            pending.appendleft(memoryview(piece)[size:])
-            piece = memoryview(piece)[:size]
-        size -= len(piece)
-        taken.append(piece)
-    return taken
-
-
-def _unzipped(data: bytes, most: int) -> bytes | None:
-    """The content of a gzip member; None for none, or one with more than `most` bytes."""
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        content = reader.decompress(data, most + 1)
-    except zlib.error:
-        return None
-    return content if reader.eof and len(content) <= most else None

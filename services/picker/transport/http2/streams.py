@@ -5,7 +5,6 @@ from math import inf
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
-from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
 from services.picker.transport.http2.stream import Http2Stream
@@ -40,7 +39,11 @@ class Streams:
         """Bytes of a payload that the peer takes."""
         self.updates = _FIRST_UPDATES
         """WINDOW_UPDATE frames that the peer may send."""
+        self.messages = 0
+        """Messages that are read before other connections have their turn."""
         self.open: dict[int, Http2Stream] = {}
+        self.last_id = 0
+        """The last stream that the peer has opened."""
         self.idle_since = now
         """Since when no stream is open."""
         self.stream_window = frames.DEFAULT_WINDOW
@@ -171,7 +174,7 @@ class Streams:
                 raise flooded("the peer doesn't read what it has asked for")
         if now >= self._next_deadline:
             for stream in [one for one in self._timed.values() if one.deadline <= now]:
-                stream.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
+                stream.expire()
             self._next_deadline = min((stream.deadline for stream in self._timed.values()), default=inf)
 
     # The end of streams

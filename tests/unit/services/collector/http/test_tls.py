@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.collector.http.tls import CHECK_INTERVAL, TlsContext, TlsFiles
-from tests.protocol.collector.certificates import Authority
+from tests.certificates import Authority
 
 
 class Clock:

@@ -14,7 +14,7 @@ from shared.config.decode import MISSING, decode
 from shared.config.problems import Problems
 from shared.model import Endpoint
 from shared.plugin import Registry
-from tests.protocol.collector.certificates import Authority
+from tests.certificates import Authority
 
 
 def endpoint(**labels: str) -> Endpoint:

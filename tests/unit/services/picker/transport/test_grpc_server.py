@@ -108,8 +108,9 @@ async def serving(
 
 @asynccontextmanager
 async def stream(port: int, channel: Any = None) -> AsyncIterator[Any]:
-    """A Process call, of raw bytes in both directions."""
-    async with channel or GRPC.insecure_channel(f"127.0.0.1:{port}") as opened:
+    """A Process call, of raw bytes in both directions, on a connection of its own."""
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with channel or GRPC.insecure_channel(f"127.0.0.1:{port}", options=options) as opened:
         call = opened.stream_stream(METHOD)()
         try:
             yield call

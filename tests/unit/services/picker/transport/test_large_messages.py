@@ -13,8 +13,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
-from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.calls import StatusCode
+from services.picker.transport.ext_proc import SERVICE, ExtProc
 from services.picker.transport.turns import Turns
 from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.transport.immediate import Immediate
@@ -82,7 +84,6 @@ async def calling(
     await server.stop(0)
 
 
-@pytest.mark.parametrize("transport", ["grpcio"], indirect=True)
 async def test_neither_a_message_nor_its_answers_stay_while_a_response_is_awaited() -> None:
     async with calling(Answering) as (server, stream):
         call = stream()
@@ -96,6 +97,41 @@ async def test_neither_a_message_nor_its_answers_stay_while_a_response_is_awaite
         finally:
             tracemalloc.stop()
         call.cancel()
+
+
+class Kept:
+    """A stream that takes everything, and notes its end."""
+
+    congested = False
+    status: StatusCode | None = None
+
+    def send(self, message: bytes) -> None:
+        pass
+
+    def pause(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def finish(self, status: StatusCode = StatusCode.OK, details: str = "") -> None:
+        self.status = status
+
+
+async def test_messages_that_wait_count_in_the_budget_of_all_bodies() -> None:
+    memory, streams = MemoryBudget(100_000), [Kept(), Kept()]
+    service = ExtProc(lambda: Stepping([]), memory=memory)
+    calls = [service.begin(stream, ()) for stream in streams]
+    for _ in range(3):
+        for call in calls:
+            call.receive(bytes(17_000))
+    assert 5 * 17_000 < memory.used <= memory.limit
+    assert [stream.status for stream in streams] == [None, StatusCode.RESOURCE_EXHAUSTED]
+    calls[1].end()
+    await eventually(lambda: memory.used == 0)
+    calls[0].receive(bytes(17_000))
+    calls[0].end()
+    assert memory.used == 0
 
 
 async def test_large_requests_are_answered_one_after_the_other() -> None:

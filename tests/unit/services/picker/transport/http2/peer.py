@@ -105,13 +105,19 @@ class Recorded:
     def __init__(self, stream: Stream, metadata: Metadata, name: str) -> None:
         self.stream, self.metadata, self.name = stream, metadata, name
         self.messages: list[bytes] = []
+        self.said: list[bytes] = []
         self.half_closed = self.drains = self.ends = 0
 
     def receive(self, message: bytes) -> None:
         self.messages.append(message)
         self._fail("receive")
         if self.name == "Echo":
-            self.stream.send(message)
+            self.answer(message)
+
+    def answer(self, message: bytes) -> None:
+        if not self.ends:
+            self.said.append(message)
+        self.stream.send(message)
 
     def half_close(self) -> None:
         self.half_closed += 1

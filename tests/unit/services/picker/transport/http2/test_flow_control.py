@@ -83,6 +83,35 @@ def test_a_paused_call_gets_what_was_promised_and_no_more() -> None:
     assert (credit(peer, 1), len(call.messages)) == (60_005, 1)
 
 
+@pytest.mark.parametrize("pad", [None, 9])
+@pytest.mark.parametrize("fields", [request(), request(content_length="15000")])
+def test_thousands_of_messages_in_a_frame_take_several_turns(pad: int | None, fields: list[tuple[str, str]]) -> None:
+    peer = Peer(SMALL)
+    messages = [b"%5d" % number for number in range(1_500)]
+    said = headers(1, fields=fields) + data(1, b"".join(map(message, messages)), END_STREAM, pad)
+    turns, more = 0, peer.connection.receive(said + headers(3), 0.0)
+    while more:
+        before = len(peer.calls[0].messages)
+        more = peer.connection.receive(b"", 0.0)
+        assert len(peer.calls[0].messages) - before <= len(messages) / 5
+        turns += 1
+    peer.hear()
+    assert (turns > 4, peer.calls[0].messages, peer.calls[0].half_closed) == (True, messages, 1)
+    assert (peer.data(1), len(peer.calls)) == (b"".join(map(message, messages)), 2)
+    assert len(said) - credit(peer, 0) <= SMALL.connection_window / 2
+
+
+def test_a_call_that_ends_between_the_messages_of_a_frame_gets_no_more() -> None:
+    peer = Peer(SMALL)
+    call = peer.call("Silent")
+    assert peer.connection.receive(data(1, message(b"x") * 2_000), 0.0)
+    call.stream.finish()
+    heard = len(call.messages)
+    peer.say(b"")
+    assert (len(call.messages), call.ends, peer.connection.open) == (heard, 1, 0)
+    assert (peer.failure(), 12_000 - credit(peer, 0) <= SMALL.connection_window / 2) == (None, True)
+
+
 def test_data_of_streams_that_have_ended_is_given_back_to_the_connection() -> None:
     peer = Peer(SMALL)
     peer.call("Silent").stream.finish()

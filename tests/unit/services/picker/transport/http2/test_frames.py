@@ -156,10 +156,13 @@ STREAM_ERRORS = {
             "an empty name": [*request(), ("", "x")],
             "a line break": [*request(), ("x", "a\r\nb")],
             "a zero byte": [*request(), ("x", "\0")],
+            "a blank before a value": [*request(), ("x", " a")],
+            "a blank after a value": [*request(), ("x", "a\t")],
             "connection": [*request(), ("connection", "close")],
             "transfer-encoding": [*request(), ("transfer-encoding", "chunked")],
             "te that isn't trailers": [*request(te=None), ("te", "gzip")],
             "a content-length that is no number": request(content_length="-1"),
+            "two content-lengths": [*request(content_length="6"), ("content-length", "7")],
         }.items()
     },
 }
@@ -197,6 +200,8 @@ ALLOWED = {
     + frame(CONTINUATION, END_HEADERS, 1, block([("x", "y")])),
     "trailers": headers(1) + data(1, message(b"a")) + headers(1, END_HEADERS | END_STREAM, [("x", "y")]),
     "content-length": headers(1, fields=request(content_length="6")) + data(1, message(b"a"), END_STREAM),
+    "the same content-length twice": headers(1, fields=[*request(content_length="6"), ("content-length", "6")])
+    + data(1, message(b"a"), END_STREAM),
     "a message in pieces": headers(1)
     + b"".join(data(1, message(b"a")[at : at + 1]) for at in range(6))
     + data(1, b"", END_STREAM),

@@ -51,6 +51,14 @@ def test_a_handshake_in_time_is_enough() -> None:
     assert peer.failure() is None
 
 
+def test_a_request_that_isnt_grpc_is_answered_though_it_doesnt_end() -> None:
+    peer = Peer(NEVER)
+    peer.say(headers(1, fields=request(method="GET")))
+    peer.wait(NEVER.handshake_timeout)
+    assert peer.decode(peer.heard[-3])[":status"] == "405"
+    assert (peer.connection.open, peer.resets()) == (0, {1: ErrorCode.NO_ERROR})
+
+
 def test_a_connection_without_streams_is_closed_after_a_while() -> None:
     peer = Peer(structs.replace(NEVER, idle_timeout=100.0))
     peer.wait(99.0)

@@ -1,0 +1,129 @@
+"""Frames that carry no message and open no stream (RFC 9113, sections 6.3 to 6.9), and how many a peer may send."""
+
+from services.picker.http2_options import Http2Options
+from services.picker.transport.http2 import frames
+from services.picker.transport.http2.allowance import Allowance
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
+from services.picker.transport.http2.frames import UINT32
+from services.picker.transport.http2.lifetime import Lifetime
+from services.picker.transport.http2.streams import Streams
+
+PRIORITY_SIZE = 5
+_STREAMS_PER_FRAME = 100
+"""Streams that are changed at the cost of reading a frame."""
+
+
+class ControlFrames:
+    """Reads them for one connection. Its methods raise ConnectionFailed and StreamFailed."""
+
+    def __init__(self, options: Http2Options, streams: Streams, lifetime: Lifetime, now: float) -> None:
+        self._streams, self._lifetime = streams, lifetime
+        self._resets = Allowance(options.resets_per_second, now)
+        self._frames = Allowance(options.control_frames_per_second, now)
+        self._handlers = {
+            frames.PRIORITY: self._on_priority,
+            frames.RST_STREAM: self._on_rst_stream,
+            frames.SETTINGS: self._on_settings,
+            frames.PUSH_PROMISE: self._on_push_promise,
+            frames.PING: self._on_ping,
+            frames.GOAWAY: self._on_goaway,
+            frames.WINDOW_UPDATE: self._on_window_update,
+        }
+
+    def receive(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """A frame has come."""
+        if handle := self._handlers.get(kind):
+            handle(stream_id, flags, payload)
+        else:
+            self.count("unknown")
+
+    def count(self, what: str, cost: float = 1.0) -> None:
+        """A frame has come that carries no message."""
+        if not self._frames.spend(self._streams.now, cost):
+            raise flooded(f"too many {what} frames")
+
+    def count_reset(self, what: str) -> None:
+        """A stream is reset that had no answer."""
+        if not self._resets.spend(self._streams.now):
+            raise flooded(what)
+
+    def _on_priority(self, stream_id: int, flags: int, payload: bytes) -> None:
+        self.count("PRIORITY")
+        if stream_id == 0:
+            raise violated("PRIORITY on stream 0")
+        if len(payload) != PRIORITY_SIZE:
+            raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+        check_dependency(stream_id, payload)
+
+    def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
+        _check_size("RST_STREAM", payload, 4)
+        if stream_id > self._streams.last_id or stream_id % 2 == 0:
+            raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
+        stream = self._streams.open.get(stream_id)
+        if stream is None:
+            if not self._streams.excuse(stream_id):
+                self.count("late RST_STREAM")
+            return
+        if not stream.answered:
+            self.count_reset("too many streams were reset before their answer")
+        stream.half_closed = True
+        self._streams.drop(stream)
+
+    def _on_settings(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("SETTINGS on a stream")
+        self.count("SETTINGS", 1 + len(self._streams.open) / _STREAMS_PER_FRAME)
+        if flags & frames.ACK:
+            _check_size("SETTINGS ACK", payload, 0)
+            self._lifetime.acknowledged = True
+            return
+        self._streams.apply(payload)
+        self._streams.out.append(frames.SETTINGS_ACK)  # first: RFC 9113, section 6.5.3
+        self._streams.flush()
+
+    def _on_push_promise(self, stream_id: int, flags: int, payload: bytes) -> None:
+        raise violated("PUSH_PROMISE from a client")
+
+    def _on_ping(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("PING on a stream")
+        _check_size("PING", payload, 8)
+        self.count("PING")
+        if not flags & frames.ACK:
+            self._streams.out.append(frames.frame(frames.PING, frames.ACK, 0, payload))
+
+    def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if stream_id != 0:
+            raise violated("GOAWAY on a stream")
+        self.count("GOAWAY")
+
+    def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:
+        _check_size("WINDOW_UPDATE", payload, 4)
+        streams = self._streams
+        streams.updates -= 1
+        if streams.updates < 0:
+            self.count("WINDOW_UPDATE")
+        more = UINT32.unpack(payload)[0] & frames.STREAM_ID
+        if stream_id == 0:
+            streams.widen(more)
+        elif stream_id > self._streams.last_id or stream_id % 2 == 0:
+            raise violated(f"WINDOW_UPDATE on stream {stream_id}, which isn't open")
+        elif (stream := self._streams.open.get(stream_id)) is not None:
+            try:
+                streams.widen_stream(stream, more)
+            except ConnectionFailed as error:
+                raise StreamFailed(stream_id, error.code, error.text) from error
+
+    def __repr__(self) -> str:
+        return f"<ControlFrames {self._frames!r}>"
+
+
+def check_dependency(stream_id: int, priority: bytes) -> None:
+    """Raises ConnectionFailed for a stream that depends on itself."""
+    if UINT32.unpack_from(priority)[0] & frames.STREAM_ID == stream_id:
+        raise violated(f"stream {stream_id} depends on itself")
+
+
+def _check_size(name: str, payload: bytes, size: int) -> None:
+    if len(payload) != size:
+        raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"{name} has {size} bytes")

@@ -1,0 +1,222 @@
+"""The server beside Python's `h2` as its client, whatever both say and in whatever pieces it arrives.
+
+Each call ends once, no message is lost or changed, and neither finds the other at fault.
+"""
+
+import gzip
+
+import h2.connection
+import h2.events
+from h2.config import H2Configuration
+from h2.settings import SettingCodes
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from msgspec import structs
+
+from services.picker.transport.calls import StatusCode
+from tests.unit.services.picker.transport.http2.peer import OPTIONS, Peer, Recorded, message, request
+
+SMALL = structs.replace(OPTIONS, stream_window=65_535, send_buffer=500)
+CONTENTS = st.binary(max_size=600) | st.integers(0, 40_000).map(bytes)
+SIZES = st.integers(1, 60) | st.just(2**20)
+PICKS = st.integers(0, 99)
+
+
+class Conversation:
+    """A stream as its client sees it."""
+
+    def __init__(self, call_gzip: bool) -> None:
+        self.gzip = call_gzip
+        self.messages: list[bytes] = []
+        self.unsent = bytearray()
+        self.echoed = bytearray()
+        self.trailers: dict[str, str] = {}
+        self.ended = self.closed = self.reset = False
+        """By the client; by the server; by the client's RST_STREAM."""
+
+
+class H2Client(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer = Peer(SMALL, greets=False)
+        self.server = self.peer.connection
+        self.client = h2.connection.H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self.client.initiate_connection()
+        self.conversations: dict[int, Conversation] = {}
+        self.unread: list[tuple[int, int]] = []
+        """Bytes of DATA by stream whose windows the client hasn't opened again."""
+        self.to_server, self.to_client = bytearray(), bytearray()
+        self.settled = False
+        """Whether the server has acknowledged all settings: `h2` takes each acknowledgement for the latest ones."""
+
+    # The client
+
+    @precondition(lambda self: len(self.conversations) < 8)
+    @rule(compressed=st.booleans())
+    def begin(self, compressed: bool) -> None:
+        stream = self.client.get_next_available_stream_id()
+        self.client.send_headers(stream, request(grpc_encoding="gzip" if compressed else "identity"))
+        self.conversations[stream] = Conversation(compressed)
+
+    @precondition(lambda self: self.sending())
+    @rule(pick=PICKS, content=CONTENTS)
+    def write(self, pick: int, content: bytes) -> None:
+        _, one = self.sending()[pick % len(self.sending())]
+        one.messages.append(content)
+        one.unsent += message(gzip.compress(content), 1) if one.gzip else message(content)
+
+    @precondition(lambda self: self.sending())
+    @rule(pick=PICKS, size=SIZES, pad=st.none() | st.integers(0, 255), last=st.booleans())
+    def send(self, pick: int, size: int, pad: int | None, last: bool) -> None:
+        stream, one = self.sending()[pick % len(self.sending())]
+        self.send_piece(stream, one, size, pad, last)
+
+    def send_piece(self, stream: int, one: Conversation, size: int, pad: int | None, last: bool) -> None:
+        room = min(self.client.local_flow_control_window(stream), self.client.max_outbound_frame_size)
+        room -= 0 if pad is None else pad + 1
+        if room < 0:
+            return
+        piece = bytes(one.unsent[: min(size, room)])
+        del one.unsent[: len(piece)]
+        one.ended = last and not one.unsent
+        self.client.send_data(stream, piece, end_stream=one.ended, pad_length=pad)
+
+    @precondition(lambda self: self.open())
+    @rule(pick=PICKS)
+    def reset(self, pick: int) -> None:
+        stream, one = self.open()[pick % len(self.open())]
+        self.client.reset_stream(stream, 8)
+        one.reset = one.ended = True
+
+    @precondition(lambda self: self.settled)
+    @rule(
+        window=st.sampled_from([0, 1, 100, 65_535, 2**31 - 1]),
+        frame=st.sampled_from([2**14, 2**14 + 1, 2**24 - 1]),
+    )
+    def change_settings(self, window: int, frame: int) -> None:
+        limits: dict[SettingCodes | int, int] = {
+            SettingCodes.INITIAL_WINDOW_SIZE: window,
+            SettingCodes.MAX_FRAME_SIZE: frame,
+        }
+        self.client.update_settings(limits)
+        self.settled = False
+
+    @rule()
+    def ping(self) -> None:
+        self.client.ping(b"12345678")
+
+    @precondition(lambda self: self.unread)
+    @rule(pick=PICKS)
+    def read(self, pick: int) -> None:
+        stream, size = self.unread.pop(pick % len(self.unread))
+        self.client.acknowledge_received_data(size, stream)
+
+    # The server's calls
+
+    @precondition(lambda self: self.peer.calls)
+    @rule(pick=PICKS, content=CONTENTS)
+    def answer_unasked(self, pick: int, content: bytes) -> None:
+        self.call(pick).answer(content)
+
+    @precondition(lambda self: self.peer.calls)
+    @rule(pick=PICKS)
+    def finish_early(self, pick: int) -> None:
+        self.call(pick).stream.finish(StatusCode.UNAVAILABLE)
+
+    @precondition(lambda self: self.peer.calls)
+    @rule(pick=PICKS, paused=st.booleans())
+    def pause(self, pick: int, paused: bool) -> None:
+        stream = self.call(pick).stream
+        (stream.pause if paused else stream.resume)()
+
+    @rule(held=st.booleans())
+    def socket_is_full(self, held: bool) -> None:
+        (self.server.hold if held else self.server.release)()
+
+    # What is under way
+
+    @rule(size=SIZES)
+    def server_hears(self, size: int) -> None:
+        self.to_server += self.client.data_to_send()
+        piece = bytes(self.to_server[:size])
+        del self.to_server[:size]
+        while self.server.receive(piece, 0.0):
+            piece = b""
+
+    @rule(size=SIZES)
+    def client_hears(self, size: int) -> None:
+        self.to_client += b"".join(self.server.out)
+        self.server.out.clear()
+        piece = bytes(self.to_client[:size])
+        del self.to_client[:size]
+        for event in self.client.receive_data(piece):
+            match event:
+                case h2.events.DataReceived(stream_id=stream, data=data, flow_controlled_length=size):
+                    self.conversations[stream].echoed += data
+                    self.unread.append((stream, size))
+                case h2.events.SettingsAcknowledged():
+                    self.settled = True
+                case h2.events.TrailersReceived(stream_id=stream, headers=fields):
+                    self.conversations[stream].trailers = {str(name): str(value) for name, value in fields}
+                case h2.events.ResponseReceived(stream_id=stream, headers=fields, stream_ended=ended):
+                    if ended:
+                        self.conversations[stream].trailers = {str(name): str(value) for name, value in fields}
+                case h2.events.StreamEnded(stream_id=stream) | h2.events.StreamReset(stream_id=stream):
+                    self.conversations[stream].closed = True
+
+    @invariant()
+    def nobody_is_at_fault(self) -> None:
+        assert self.server.failure is None
+        assert all(call.ends <= 1 for call in self.peer.calls)
+
+    def teardown(self) -> None:
+        """Everything arrives, and every call ends."""
+        self.server.release()
+        for call in self.peer.calls:
+            call.stream.resume()
+        before = None
+        while before != (before := self.progress()):
+            for stream, one in self.sending():
+                self.send_piece(stream, one, 2**20, None, True)
+            while self.unread:
+                self.read(0)
+            if self.settled:
+                self.change_settings(2**20, 2**14)
+            self.server_hears(2**30)
+            self.client_hears(2**30)
+            self.nobody_is_at_fault()
+        assert (self.server.open, self.peer.memory.used) == (0, 0)
+        assert [call.ends for call in self.peer.calls] == [1] * len(self.conversations)
+        for call, one in zip(self.peer.calls, self.conversations.values(), strict=True):
+            assert call.messages == one.messages[: len(call.messages)]
+            said = b"".join(map(message, call.said))
+            if one.reset:
+                assert said.startswith(bytes(one.echoed))
+            else:
+                assert one.closed
+                assert one.echoed == said
+                assert (one.trailers["grpc-status"], call.messages == one.messages) in {("0", True)} or one.trailers[
+                    "grpc-status"
+                ] == "14"
+
+    def progress(self) -> object:
+        return [
+            (len(one.unsent), one.ended, one.closed, len(one.echoed), len(one.trailers))
+            for one in self.conversations.values()
+        ] + [(call.ends, len(call.messages)) for call in self.peer.calls]
+
+    # Choices
+
+    def call(self, pick: int) -> Recorded:
+        return self.peer.calls[pick % len(self.peer.calls)]
+
+    def open(self) -> list[tuple[int, Conversation]]:
+        return [(stream, one) for stream, one in self.conversations.items() if not one.closed and not one.reset]
+
+    def sending(self) -> list[tuple[int, Conversation]]:
+        return [(stream, one) for stream, one in self.open() if not one.ended]
+
+
+TestH2Client = H2Client.TestCase
+TestH2Client.settings = examples(max_examples=100, stateful_step_count=50, deadline=None)

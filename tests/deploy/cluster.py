@@ -90,11 +90,10 @@ class Cluster:
             f"--service-account-private-key-file={directory / 'accounts.key'}",
             f"--root-ca-file={self._authority.ca}",
             "--use-service-account-credentials=false",
-            "--leader-elect=false",
             f"--cluster-cidr={PODS}",
             f"--service-cluster-ip-range={SERVICES}",
         )
-        self.scheduler = self._process("kube-scheduler", f"--kubeconfig={self.kubeconfig}", "--leader-elect=false")
+        self.scheduler = self._process("kube-scheduler", f"--kubeconfig={self.kubeconfig}")
         self.containerd = self._process("containerd", "--config", str(self._containerd()), ready="")
         self.kubelet = self._process(
             "kubelet",
@@ -134,6 +133,16 @@ class Cluster:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def stop_apiserver(self, seconds: float) -> None:
+        """Kill it, and start it again. Those who lead by a lease end without it, and are started again as their pods
+        would be."""
+        await self.apiserver.kill()
+        await asyncio.sleep(seconds)
+        await self.apiserver.start()
+        for process in (self.controllers, self.scheduler):
+            if not process.running:
+                await process.start()
 
     async def close(self) -> None:
         """End everything, at once: the namespaces end with it."""

@@ -15,8 +15,6 @@ from tests.deploy.scenario import Scenarios, first_answers, response_broke_off
 from tests.faults.system.load import Load
 from tests.waiting import eventually
 
-AWAY = 60.0
-"""Seconds for which the API server and the kubelet are stopped."""
 NATS = f"{RELEASE}-nats"
 
 scenario: Scenarios[Installation] = Scenarios()
@@ -190,16 +188,14 @@ async def _notes(installed: Installation, state: dict[str, object]) -> dict[str,
 
 @scenario("the API server stopped for 60 s")
 async def apiserver_stopped(installed: Installation, load: Load) -> None:
-    await installed.cluster.apiserver.kill()
-    await asyncio.sleep(AWAY)
-    await installed.cluster.apiserver.start()
+    await installed.cluster.stop_apiserver(60)
     await installed.settled()
 
 
-@scenario("the kubelet stopped for 60 s")
+@scenario("the kubelet stopped for 40 s")
 async def kubelet_stopped(installed: Installation, load: Load) -> str:
     await installed.cluster.kubelet.kill()
-    await asyncio.sleep(AWAY)
+    await asyncio.sleep(40)
     await installed.cluster.kubelet.start()
     await installed.settled()
-    return "after 50 s the node isn't ready, and then no pod is, but all of them serve"
+    return "after 50 s, Kubernetes takes all pods of the node out of service"

@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from pointsman.local import probes
 from pointsman.local.process import Process
+from tests.certificates import Authority
 from tests.deploy.dns import DnsServer, records
 from tests.deploy.shell import run
 from tests.kubernetes.api import Api, ApiError
-from tests.protocol.collector.certificates import Authority
 
 NODE = "10.250.0.1"
 PODS = "10.244.0.0/16"

@@ -81,4 +81,7 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(asyncio.run(main()))
+    try:
+        sys.exit(asyncio.run(main()))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(130)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from pointsman.local.binaries import find
 from shared.version import VERSION
 from tests.deploy.engine import Engine
-from tests.deploy.shell import Failed, run
+from tests.deploy.shell import Failed, Missing, run
 from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -52,12 +52,18 @@ class Image(Struct, frozen=True):
 
 
 async def provide(engine: Engine) -> list[str]:
-    """Pull what isn't there, or make a stand-in, and build ours. Returns the names of the stand-ins that were made."""
+    """Pull what isn't there, or make a stand-in, and build ours. Returns the names of the stand-ins that were made.
+
+    Raises Missing, and Failed if ours can't be built.
+    """
     made = []
     for image in (BASE, NATS, ENVOY):
         if not await engine.has(image) and not await _pulled(engine, image):
             print(f"{image} can't be pulled: making a stand-in", flush=True)
-            await _make(engine, image)
+            try:
+                await _make(engine, image)
+            except Failed as error:
+                raise Missing(f"{image} can be neither pulled nor made: {error}") from error
             made.append(image)
     print(f"building {OURS}", flush=True)
     # The host's network: the engine's own may lack the way to a package index that the host has.

@@ -2,12 +2,13 @@
 
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.deploy.dns import answer, records
-from tests.deploy.results import Result, render
+from tests.deploy.results import Result, render, write
 
 SERVICES: list[dict[str, Any]] = [
     {"metadata": {"name": "api", "namespace": "one"}, "spec": {"clusterIP": "10.96.0.7"}},
@@ -80,3 +81,13 @@ def test_the_table_has_excused_failures_and_names_the_others() -> None:
     assert "| good | 10 | 0 | 3 s | – |" in text
     assert "| excused | 10 | 2 | – | as said |" in text
     assert text.endswith("FAILED bad: 1 requests\nFAILED broken: AssertionError: why")
+
+
+def test_a_table_replaces_the_one_of_its_part(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# A\n\n<!-- a -->\nold\n<!-- end -->\n\n# B\n\n<!-- b -->\n<!-- end -->\n")
+    write(page, "b", "second")
+    write(page, "a", "first")
+    assert page.read_text() == "# A\n\n<!-- a -->\nfirst\n<!-- end -->\n\n# B\n\n<!-- b -->\nsecond\n<!-- end -->\n"
+    with pytest.raises(ValueError, match="has no"):
+        write(page, "c", "third")

@@ -18,8 +18,8 @@ help: ## list the targets
 
 install: $(VENV)/.dev ## everything into .venv: the services, the local parts, the development tools
 
-demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself
-	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself, PD=1: prefill and decode servers
+	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(PD),--pd)
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare

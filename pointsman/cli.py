@@ -19,6 +19,10 @@ COMMANDS = {
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
     "probe": ("pointsman.probe", "scrape a model server once and show the result"),
+    "status": ("pointsman.status", "show the members of a pool, and what is wrong"),
+    "bus": ("pointsman.bus", "list and decode what is on the bus"),
+    "explain": ("pointsman.explain", "ask a picker where a request would go, and why"),
+    "why": ("pointsman.why", "say why a request went where it did, or what is the matter with an endpoint"),
 }
 
 INTERRUPTED = 130

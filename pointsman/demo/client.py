@@ -90,6 +90,8 @@ class Client:
         try:
             async with self._session.post(request.path, data=request.body, headers=headers) as response:
                 server = response.headers.get(SERVED_BY, "")
+                if response.status == 502 and self._tally.count_unprefilled(started):
+                    return False
                 if response.status != 200:
                     if not server and await self._is_interrupted(server, name, started):
                         return False

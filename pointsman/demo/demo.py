@@ -86,15 +86,15 @@ class Demo:
         """The stack on the requested port; by default on the usual one, or else on any."""
         if port := self._settings.port:
             try:
-                return LocalStack(stack_plan(port), self.directory)
+                return LocalStack(stack_plan(port, pd=self._settings.pd), self.directory)
             except PermissionError as error:
                 raise DemoError(f"--port: {port} needs privileges ({error}); use 1024 or higher") from error
         try:
-            return LocalStack(stack_plan(DEFAULT_PORT), self.directory)
+            return LocalStack(stack_plan(DEFAULT_PORT, pd=self._settings.pd), self.directory)
         except PortTaken as error:
             if error.port != DEFAULT_PORT:
                 raise
-            stack = LocalStack(stack_plan(0), self.directory)
+            stack = LocalStack(stack_plan(0, pd=self._settings.pd), self.directory)
             self._screen.line(f"Envoy listens on another port than usual: {error}.")
             return stack
 

@@ -31,10 +31,11 @@ from pointsman.local.stack import LocalStack
 
 TIMEOUT = 2.0
 """Seconds for a request; a process that takes longer doesn't show in this snapshot."""
-DECISIONS, SERVED, PICKS, SECONDS = (
+DECISIONS, SERVED, PICKS, SKIPPED, SECONDS = (
     "pointsman_picker_decisions_total",
     "pointsman_picker_served_total",
     "pointsman_picker_picks_total",
+    "pointsman_picker_skipped_stages_total",
     "pointsman_picker_decision_seconds_bucket",
 )
 
@@ -43,7 +44,9 @@ class _PickerHistory:
     """A picker's counters, and its decision times at each reading of the last `WINDOW` seconds."""
 
     def __init__(self) -> None:
-        self.counters = Counters({DECISIONS: "status", SERVED: "by", PICKS: "endpoint", SECONDS: "le"})
+        self.counters = Counters(
+            {DECISIONS: "status", SERVED: "by", PICKS: "endpoint", SKIPPED: "stage", SECONDS: "le"}
+        )
         self._readings: deque[tuple[float, Buckets]] = deque()
 
     def read(self, page: str, now: float) -> None:
@@ -118,6 +121,11 @@ class Monitor:
     def decision_seconds(self, picker: str) -> Buckets:
         """All decision times of a picker."""
         return self._history[picker].decision_seconds
+
+    def skipped(self, stage: str) -> int:
+        """Requests that had to do without this stage, at all pickers."""
+        histories = self._history.values()
+        return int(sum(history.counters.by_label(SKIPPED).get(stage, 0.0) for history in histories))
 
     async def endpoints(self) -> tuple[EndpointRow, ...]:
         """The model servers as the pickers see them now."""

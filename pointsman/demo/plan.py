@@ -1,7 +1,7 @@
 """What the demo runs: a small pool of unequal model servers, and every tier of Pointsman.
 
 The servers simulate medium GPUs with a small KV cache, so that queues, cache usage and evictions show within seconds.
-The configuration is that of docker-compose.yml.
+The configuration is that of docker-compose.yml. A pool of prefill and decode servers has that of docs/profiles.
 """
 
 from pathlib import Path
@@ -11,6 +11,11 @@ from pointsman.local.services import ROOT, Flags
 from pointsman.local.stack import SimulatorPlan, StackPlan
 
 CONFIGURATION = ROOT / "deploy" / "compose" / "pointsman.yaml"
+PD_CONFIGURATION = ROOT / "docs" / "profiles" / "prefill-decode.yaml"
+_PICKER = "- type: max-score-picker"
+ROLE = "llm-d.ai/role"
+"""The label that says what a server does in a pool of prefill and decode servers."""
+PREFILL = "prefill"
 BASE = "llama-3.1-8b"
 ADAPTER = "llama-3.1-8b-sql"
 MODELS = (BASE, ADAPTER)
@@ -23,17 +28,37 @@ SERVERS = (
     SimulatorPlan(name="model-3", flags={**_SERVER, "speed": 0.75}),
     SimulatorPlan(name="model-4", engine="sglang", flags=_SERVER),
 )
+PD_SERVERS = (
+    SimulatorPlan(name="prefill-1", labels={ROLE: PREFILL}, flags=_SERVER),
+    SimulatorPlan(name="prefill-2", labels={ROLE: PREFILL}, flags=_SERVER),
+    SimulatorPlan(name="decode-1", labels={ROLE: "decode"}, flags={**_SERVER, "sidecar": "true"}),
+    SimulatorPlan(name="decode-2", labels={ROLE: "decode"}, flags={**_SERVER, "sidecar": "true"}),
+)
 
 
 def engine_label(server: SimulatorPlan) -> str:
-    """A server's engine, and whether it is slower than the others."""
+    """What a server does, or its engine, and whether it is slower than the others."""
+    if role := server.labels.get(ROLE):
+        return role
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 
 
-def stack_plan(port: int) -> StackPlan:
-    """The plan with Envoy on that port; 0 is a free one. Raises ConfigurationError."""
+def stack_plan(port: int, *, pd: bool = False) -> StackPlan:
+    """The plan with Envoy on that port; 0 is a free one. `pd` is a pool of prefill and decode servers. Raises
+    ConfigurationError."""
+    if pd:
+        configuration = _text(PD_CONFIGURATION).replace(
+            _PICKER, f"{_PICKER}\n  parameters:\n    maxNumOfEndpoints: 3", 1
+        )
+    else:
+        configuration = _text(CONFIGURATION)
     return StackPlan(
-        simulators=SERVERS, collectors=2, pickers=2, configuration=_text(CONFIGURATION), port=port, log_level="info"
+        simulators=PD_SERVERS if pd else SERVERS,
+        collectors=2,
+        pickers=2,
+        configuration=configuration,
+        port=port,
+        log_level="info",
     )
 
 

@@ -1,4 +1,5 @@
-"""The events of the demo: a picker is restarted, a collector and a model server are killed.
+"""The events of the demo: a picker is restarted, a collector and a model server are killed. In a pool of prefill and
+decode servers, all prefill servers are killed instead of a collector.
 
 Each step ends when the system has recovered, and reports in the journal what was done and what happened. Each round
 has other victims.
@@ -14,6 +15,7 @@ from msgspec import Struct
 from pointsman.demo.format import count
 from pointsman.demo.journal import Journal
 from pointsman.demo.monitor import Monitor
+from pointsman.demo.plan import PREFILL, ROLE
 from pointsman.demo.snapshot import assigned
 from pointsman.demo.tally import Kill, Tally
 from pointsman.local.process import Process
@@ -28,6 +30,8 @@ RECOVERY_TIMEOUT = 20.0
 """Seconds for the system to recover; on an idle machine it takes two."""
 STARTS = (0.1, 0.38, 0.62)
 """When the steps of a round begin, as shares of its length, unless the previous step takes longer."""
+FALLBACKS = 3
+"""Servers that the configuration has pickers name."""
 FRESH = 0.5
 """Greatest age in seconds of a metric whose server is scraped."""
 _INTERVAL = 0.05
@@ -68,10 +72,16 @@ class Script:
         self.rounds = 0
         """Completed rounds."""
         self._last_server = ""
+        self._prefills = [
+            server
+            for plan, server in zip(stack.plan.simulators, stack.simulators, strict=True)
+            if plan.labels.get(ROLE) == PREFILL
+        ]
 
     async def run(self, pace: Pace) -> None:
         """Raises ProcessError if a process doesn't start again."""
-        steps = (self._restart_picker, self._kill_collector, self._kill_server)
+        second = self._kill_prefills if self._prefills else self._kill_collector
+        steps = (self._restart_picker, second, self._kill_server)
         while pace.rounds is None or self.rounds < pace.rounds:
             if self.rounds:
                 await asyncio.sleep(PAUSE)
@@ -158,6 +168,47 @@ class Script:
                 f"{self._failures(failed)}"
             )
 
+    async def _kill_prefills(self) -> None:
+        """One after the other: each costs the requests from which the pickers learn that it is gone."""
+        names, failed = [server.name for server in self._prefills], self._tally.failed
+        before = self._monitor.skipped(PREFILL)
+        kills = []
+        for server in self._prefills:
+            self._journal.step(
+                f"{server.name} killed",
+                f"SIGKILL to {server.name}: decode servers answer with 502 until the pickers know.",
+            )
+            kills.append(self._tally.add_kill(server.name, self._clock(), prefills=True))
+            self._monitor.mark(server, "killed")
+            await server.kill()
+            await asyncio.sleep(1.5)
+
+        async def does_without() -> bool:
+            await self._monitor.look()
+            return self._monitor.skipped(PREFILL) > before
+
+        if await self._until(does_without) is None:
+            self._journal.problem(f"In {RECOVERY_TIMEOUT:g} s no request was served by a decode server alone.")
+        else:
+            lost = sum(kill.interrupted for kill in kills)
+            self._journal.seen(
+                f"Without {' and '.join(names)}, decode servers compute the prompts, and the pickers say so. "
+                f"{count(lost, 'request')} met a dead prefill server and {'was' if lost == 1 else 'were'} sent again. "
+                f"{self._failures(failed)}"
+            )
+        for server, kill in zip(self._prefills, kills, strict=True):
+            await self._start(server)
+
+            async def is_scraped(name: str = server.name) -> bool:
+                return await self._oldest_age(frozenset({name})) < FRESH
+
+            if await self._until(is_scraped) is None:
+                self._journal.problem(
+                    f"{server.name} is back, but in {RECOVERY_TIMEOUT:g} s no picker has its metrics."
+                )
+            kill.back = self._clock()
+        self._journal.seen(f"{' and '.join(names)} are back and compute prompts again. {self._failures(failed)}")
+
     async def _share(self, collector: ServiceProcess) -> frozenset[str]:
         return frozenset(assigned(await self._monitor.state(collector)))
 
@@ -169,13 +220,15 @@ class Script:
 
     async def _kill_server(self) -> None:
         before = await self._monitor.look()
-        busy = {row.name: row.in_flight for row in before.endpoints if row.name != self._last_server}
+        spared = {self._last_server, *(server.name for server in self._prefills)}
+        busy = {row.name: row.in_flight for row in before.endpoints if row.name not in spared}
+        named = min(FALLBACKS, len(before.endpoints) - len(self._prefills))
         self._last_server = name = max(busy, key=lambda server: busy[server])
         server = next(server for server in self._stack.simulators if server.name == name)
         failed, began = self._tally.failed, self._clock()
         self._journal.step(
             f"{name} killed",
-            f"SIGKILL to {name}, with {count(busy[name], 'request')} in flight. Pickers name three servers for each "
+            f"SIGKILL to {name}, with {count(busy[name], 'request')} in flight. Pickers name {named} servers for each "
             "request: Envoy sends those without a response to the next one.",
         )
         kill = self._tally.add_kill(name, began)

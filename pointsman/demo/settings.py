@@ -22,6 +22,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
     ] = 0
     rate: Annotated[float, Meta(gt=0, le=1000, description="average number of requests per second")] = 20.0
     seed: Annotated[int, Meta(ge=0, description="seed of the requests and their arrivals")] = 1
+    pd: Annotated[bool, Meta(description="a pool of prefill and decode servers (disaggregated serving)")] = False
     plain: Annotated[bool, Meta(description="print lines instead of a live view; the default without a terminal")] = (
         False
     )

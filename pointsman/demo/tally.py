@@ -1,9 +1,10 @@
 """What became of the requests: counts and times, kept as responses arrive. It has no clock of its own.
 
 A request fails if it gets a status other than 200, a wrong response or none, or if its response breaks off. One case is
-no failure: the demo killed the server that had begun to respond. Nothing can save such a response, so the client sends
-the request again; it is counted, and shown with the kill that interrupted it. The client has seen the beginning itself,
-or Envoy reports it. A request that ended without a response should have gone to another server, so it has failed.
+no failure: the demo killed the server that had begun to respond, or that computed its prompt. Nothing can save such a
+response, so the client sends the request again; it is counted, and shown with the kill that interrupted it. The client
+has seen the beginning itself, or Envoy reports it. A request that ended without a response should have gone to another
+server, so it has failed.
 """
 
 from collections import Counter, deque
@@ -29,6 +30,10 @@ class Kill(Struct):
     """Responses that the server had begun."""
     unseen: int = 0
     """Interrupted responses of which Envoy had passed nothing on."""
+    prefills: bool = False
+    """Whether it only computes prompts. Decode servers answer 502 if it is gone."""
+    back: float | None = None
+    """When it ran again."""
 
 
 class LoadFigures(Struct, frozen=True, kw_only=True):
@@ -106,9 +111,9 @@ class Tally:
         self.failed += 1
         self.reasons[reason if reason in self.reasons or len(self.reasons) < _REASONS else OTHER] += 1
 
-    def add_kill(self, server: str, now: float) -> Kill:
+    def add_kill(self, server: str, now: float, *, prefills: bool = False) -> Kill:
         """The demo is about to kill this server."""
-        kill = Kill(server, now)
+        kill = Kill(server, now, prefills=prefills)
         self.kills.append(kill)
         return kill
 
@@ -126,6 +131,15 @@ class Tally:
                 kill.unseen += unseen
                 self.interrupted += 1
                 self.unseen += unseen
+                return True
+        return False
+
+    def count_unprefilled(self, started: float) -> bool:
+        """Whether a prefill server was gone during an attempt that started then; counts the attempt if so."""
+        for kill in reversed(self.kills):
+            if kill.prefills and (kill.back is None or started <= kill.back):
+                kill.interrupted += 1
+                self.interrupted += 1
                 return True
         return False
 

@@ -21,12 +21,15 @@ from services.collector.metrics_port import at_metrics_port
 from services.collector.pipeline import Pipeline, build
 from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.settings import CollectorSettings
+from services.collector.status import collector_status
 from shared.attributes import AttributeMap
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.membership import Membership
+from shared.bus.query_messages import AskView
 from shared.bus.replica import Replica
+from shared.bus.responder import Document
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
@@ -36,9 +39,12 @@ from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
+from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
+from shared.service.status import MemberStatus
+from shared.service.view import one_endpoint, view_document, view_routes
 
 log = structlog.get_logger(__name__)
 
@@ -60,6 +66,8 @@ class CollectorService(Service):
         self._stopping = False
         self._unconfigured = ""
         """Why there is no valid configuration yet."""
+        self._warnings: tuple[str, ...] = ()
+        """Of the configuration that was built last."""
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
         first = self._first() if text is None else self._build(self._read(text, path))
@@ -88,6 +96,7 @@ class CollectorService(Service):
         )
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
+        self.responder = make_responder(self, self.bus, subjects, [self._pool], self.status, {AskView: self._view})
         self._use(first)
         self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
@@ -106,7 +115,7 @@ class CollectorService(Service):
             self.config.log_in_use()
         await self.replica.start()
         await self.members.start()
-        await self._publisher.start()
+        await self.responder.start()
         await self.bus.start()
         self.spawn(self.sender.run(), "frames")
         self.spawn(self.config.run(), "configuration")
@@ -124,6 +133,7 @@ class CollectorService(Service):
         await self.members.close()
         await self.scraper.close()
         await self._publisher.close()
+        await self.responder.close()
         await self.replica.close()
         await self.bus.close()
         await self._client.close()
@@ -155,12 +165,33 @@ class CollectorService(Service):
             },
         }
 
+    def status(self) -> MemberStatus:
+        """For whoever asks over the bus."""
+        return status_of(
+            self,
+            self.bus,
+            [self._pool],
+            self.replica,
+            configuration_problem=self._unconfigured or self.config.problem,
+            configuration_warnings=self._warnings,
+            sees={self.tier: tuple(id for id in self.members.ids if id != self.id)},
+            collector=collector_status(len(self._endpoints), self.scraper, self.sender, self._publisher),
+        )
+
     def configurations(self) -> Sequence[Configured]:
         pool = f"{self._settings.pool_namespace}/{self._settings.pool_name}"
         return () if self._unconfigured else (self.config.in_use(pool),)
 
     def routes(self) -> APIRouter:
-        return endpoint_routes(self.scraper)
+        router = endpoint_routes(self.scraper)
+        router.include_router(view_routes(self._view))
+        return router
+
+    def _view(self, question: AskView) -> Document:
+        """What this collector knows: the facts, and the attributes of its endpoints."""
+        if question.endpoint:
+            return one_endpoint(self.replica, question.endpoint, lambda endpoint: self.scraper.about(endpoint.id))
+        return view_document(self.tier, self._pool, self.replica, {"attributes": self.scraper.values()})
 
     # Scrapes and frames
 
@@ -265,6 +296,7 @@ class CollectorService(Service):
         for warning in config.warnings:
             log.warning("config.warning", origin=config.origin, problem=str(warning))
         pipeline = build(config)
+        self._warnings = tuple(map(str, config.warnings))
         self.plugin_failures.follow(self.tier, config.names(Tier.COLLECTOR))
         return pipeline
 

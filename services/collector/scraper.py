@@ -8,7 +8,7 @@ anything that its extractors read changes, the scraper forgets them and scrapes 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -278,6 +278,17 @@ class Scraper:
         """All endpoints for the debug pages."""
         now = self._clock()
         return [_describe(scrape, now) for scrape in self.endpoints.values()]
+
+    def about(self, id: str) -> dict[str, Any]:
+        """What is known of an endpoint: nothing, unless it is scraped here."""
+        scrape = self.endpoints.get(id)
+        return {"assigned": False} if scrape is None else {"assigned": True, **_describe(scrape, self._clock())}
+
+    def values(self) -> Iterator[dict[str, Any]]:
+        """The attributes of each endpoint, sorted, without ages."""
+        for id, scrape in list(self.endpoints.items()):
+            known = {key.wire: sample.value for key, sample in scrape.attributes.items()}
+            yield {"endpoint": id, "values": {name: known[name] for name in sorted(known)}}
 
     def __repr__(self) -> str:
         up = sum(target.up for target in self._scrapes)

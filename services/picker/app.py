@@ -5,6 +5,7 @@ import random
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmissi
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
+from services.picker.reports.answers import answers
+from services.picker.reports.convergence import Convergence
+from services.picker.reports.reports import Parts, picker_status, state
+from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
 from services.picker.request_limits import request_limits
 from services.picker.request_stream import RequestStream
@@ -39,6 +44,7 @@ from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -50,9 +56,12 @@ from shared.model import Configuration, Endpoint
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
+from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
+from shared.service.status import MemberStatus
+from shared.service.view import view_routes
 
 log = structlog.get_logger(__name__)
 
@@ -135,6 +144,7 @@ class PickerService(Service):
         self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
+        self._peers = Incarnations(self.bus.malformed.conflicting, self.bus.limits.max_senders)
         self._load = LoadPublisher(
             self.bus,
             self._subjects.load(self._pool, self.id),
@@ -145,9 +155,31 @@ class PickerService(Service):
             heartbeat=settings.load_heartbeat,
         )
         self.prefixes = PrefixSharing(
-            self.bus, self._subjects, self._pool, self.id, self.view, settings.sharing, lambda: self.replica.synced
+            self.bus,
+            self._subjects,
+            self._pool,
+            self.id,
+            self.view,
+            settings.sharing,
+            lambda: self.replica.synced,
+            on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
+        self._parts = Parts(
+            replica=self.replica,
+            frames=self.frames,
+            view=self.view,
+            handler=self.handler,
+            ring=self.ring,
+            flow=self.flow,
+            load=self._load,
+            prefixes=self.prefixes,
+        )
+        self.convergence = Convergence(self._parts)
+        self.registry.register(self.convergence)
+        self.responder = make_responder(
+            self, self.bus, self._subjects, [self._pool], self.status, answers(self._parts, self._pool, self.id)
+        )
         self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
@@ -201,6 +233,7 @@ class PickerService(Service):
         await self.prefixes.start()
         await self.replica.start()
         await self.frames.start()
+        await self.responder.start()
         await self.bus.start()
         self.spawn(self._load.run(), "load")
         for task, name in self.prefixes.tasks():
@@ -237,6 +270,7 @@ class PickerService(Service):
         await self.health_server.stop(0.0)
         await self.replica.close()
         await self.frames.close()
+        await self.responder.close()
         await self.bus.close()
 
     def _outdated(self) -> str | None:
@@ -247,38 +281,36 @@ class PickerService(Service):
         return f"the endpoints were last confirmed {age:.0f} s ago"
 
     def state(self) -> Mapping[str, Any]:
-        now = time.monotonic()
-        age = self.replica.age()
-        picks = self.metrics.requests.picks
         return {
             "pool": self._pool,
             "grpc_port": self.grpc.port,
             "grpc_health_port": self.health_server.port,
-            "view": {
-                "synced": self.replica.synced,
-                "age": round(age, 3) if age < 1e9 else None,
-                "source_age": round(self.replica.source_age(), 3) if age < 1e9 else None,
-                "epoch": self.replica.epoch,
-                "frames": self.view.columns.frames,
-            },
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
-            "open_exchanges": self.handler.open,
-            "own_inflight": {
-                name: {"requests": requests, "tokens": tokens}
-                for name, (requests, tokens) in self.view.in_flight.own().items()
-            },
-            "peers": sorted(self.view.in_flight.peers()),
-            "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in self.view.state(now)],
-            "flow_control": self.flow.state(),
-            "prefixes": self.prefixes.state(),
+            **state(self._parts, self.metrics.requests.picks, time.monotonic()),
             "config": {**self.handler.pipeline.state(), "problem": self.config.problem or None},
         }
+
+    def status(self) -> MemberStatus:
+        """For whoever asks over the bus."""
+        return status_of(
+            self,
+            self.bus,
+            [self._pool],
+            self.replica,
+            configuration_problem=self.config.problem,
+            configuration_warnings=tuple(map(str, self.handler.pipeline.config.warnings)),
+            sees={self.tier: tuple(sorted(self.view.in_flight.peers()))},
+            convergence=self.convergence.repairs(time.monotonic()),
+            picker=picker_status(self._parts, time.monotonic()),
+        )
 
     def configurations(self) -> Sequence[Configured]:
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        return decision_routes(RingPages(self.ring))
+        router = decision_routes(RingPages(self.ring))
+        router.include_router(view_routes(partial(view, self._parts, self._pool, self.id)))
+        return router
 
     # Configuration
 
@@ -367,10 +399,16 @@ class PickerService(Service):
         except Malformed as error:
             self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
             return
+        now = time.monotonic()
         if row.sender == self.id:
-            self.duplicate_id.heard(time.monotonic(), leaving=row.leaving)
-        elif self.view.apply_load(row, time.monotonic()):
-            self.flow.apply(row, time.monotonic())
+            self.duplicate_id.heard(now, leaving=row.leaving)
+            return
+        if not self._peers.accepts(message.subject, row.sender, row.run, now, leaving=row.leaving):
+            return
+        if row.leaving:
+            self.prefixes.peer_left(row.sender)
+        if self.view.apply_load(row, now):
+            self.flow.apply(row, now)
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
 
@@ -380,6 +418,7 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
+            self.convergence.look(time.monotonic())
             layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
             stale_after = pipeline.config.stale_metrics.after
             self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)

@@ -4,6 +4,7 @@ It keeps the arrays that the plugins worked with and explains them only on deman
 decisions outlive their requests, so they hold no prompt and nothing that a client can make large.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Any
@@ -122,6 +123,8 @@ class Decision(Struct, frozen=True, kw_only=True):
     """Further endpoints that work on the request, such as `prefill`."""
     stages: str = ""
     """The stages that serve it, such as `decode-only`; empty without disaggregation, and for a refusal."""
+    skipped_stages: Mapping[str, str] = {}
+    """Stages that were wanted and have no working endpoint, and why."""
     tokens_until_end: bool = True
     """Whether these tokens count until the end; else until the response begins to come."""
     failures: tuple[PluginFailure, ...] = ()
@@ -205,6 +208,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
             "stages": self.stages,
+            "skipped_stages": dict(self.skipped_stages),
             "roles": {
                 role: {"endpoint": self.layout.endpoints[charge.row].id, "charged_tokens": charge.tokens}
                 for role, charge in self.roles.items()

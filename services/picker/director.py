@@ -7,7 +7,8 @@ candidates are selected before admission, so an empty pool answers every request
 hint count, also for requests without a body.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import RETRY_AFTER, Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import Plan, ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.rewrites import Rewrites
@@ -65,6 +66,16 @@ class Prepared(Struct):
     """Its place with flow control, where there is any."""
 
 
+class Choice(Struct, frozen=True):
+    """What the profiles have chosen, of which no plugin has learnt yet."""
+
+    saturation: float | None
+    runs: dict[str, ProfileRun]
+    plan: Plan
+    picked: tuple[int, ...]
+    """Of the primary profile, at least one."""
+
+
 class AdmissionResult(Struct, frozen=True):
     """The outcome of admission and scheduling, and how far the request got."""
 
@@ -76,6 +87,7 @@ class AdmissionResult(Struct, frozen=True):
     roles: dict[str, RoleCharge] = {}
     placements: tuple[Placement, ...] = ()
     stages: str = ""
+    skipped_stages: Mapping[str, str] = {}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -119,18 +131,54 @@ class Director:
     def schedule(self, prepared: Prepared, view: View, now: float) -> Decision:
         """Decides where the request goes at the monotonic time `now`. Producers learn of it; nothing is charged yet."""
         started = perf_counter()
-        request, priority = prepared.request, prepared.priority
-        candidates = self._candidates(request, view.layout)
+        cycle = self._cycle(prepared, view, now, self.random, self.on_failure)
+        result = self._admit(cycle, prepared)
+        outcome, acting = result.outcome, self.scheduler.response_plugins
+        hooks = None
+        if acting is not None:
+            refusal = outcome if isinstance(outcome, Refusal) else None
+            hooks = acting.begin(cycle, result.runs, result.primary, refusal)
+        progress = Progress(placements=result.placements, hooks=hooks)
+        return self._decision(cycle, prepared, result, progress, started)
+
+    def rehearse(self, prepared: Prepared, view: View, now: float, *, queues: bool) -> tuple[Decision, Sequence[int]]:
+        """(the decision that `schedule` would make, drawing the same lots; the rows that could be its first choice if
+        others were drawn). No plugin learns of it. With `queues`, flow control would admit the request."""
+        started = perf_counter()
+        random = deepcopy(self.random)
+        cycle = self._cycle(prepared, view, now, random, lambda *_: None)
+        found = self._choose(cycle, prepared, sheds=not queues)
+        if isinstance(found, AdmissionResult):
+            return self._decision(cycle, prepared, found, Progress(), started), ()
+        plan, primary = found.plan, found.runs[found.plan.primary]
+        tokens = self.scheduler.tokens(cycle, found.picked[0])
+        result = AdmissionResult(
+            self._route(cycle, found, plan.set_headers),
+            found.saturation,
+            found.runs,
+            plan.primary,
+            tokens,
+            self._roles(cycle, found),
+            stages=plan.stages,
+            skipped_stages=plan.skipped,
+        )
+        decision = self._decision(cycle, prepared, result, Progress(), started)
+        return decision, self.scheduler.possible_first(cycle, primary)
+
+    def _cycle(
+        self, prepared: Prepared, view: View, now: float, random: np.random.Generator, failed: OnPluginFailure
+    ) -> Cycle:
+        candidates = self._candidates(prepared.request, view.layout)
         cycle = Cycle(
-            request,
+            prepared.request,
             view,
             now,
-            self.random,
+            random,
             self.stale,
             model=prepared.model,
-            priority=priority,
+            priority=prepared.priority,
             candidates=candidates,
-            failed=self.on_failure,
+            failed=failed,
         )
         for failure in prepared.unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
@@ -139,47 +187,68 @@ class Director:
             cycle.unprepared = [producer.name for producer, _ in prepared.failures]
             for producer, error in prepared.failures:
                 cycle.plugin_failed(producer, Role.DATA_PRODUCER, error)
-        result = self._admit(cycle, prepared)
-        outcome, acting = result.outcome, self.scheduler.response_plugins
-        hooks = None
-        if acting is not None:
-            refusal = outcome if isinstance(outcome, Refusal) else None
-            hooks = acting.begin(cycle, result.runs, result.primary, refusal)
+        return cycle
+
+    def _decision(
+        self, cycle: Cycle, prepared: Prepared, result: AdmissionResult, progress: Progress, started: float
+    ) -> Decision:
         return Decision(
-            request=RequestSummary.of(request),
+            request=RequestSummary.of(prepared.request),
             configuration=self.revision,
-            outcome=outcome,
+            outcome=result.outcome,
             layout=cycle.layout,
             target_model=prepared.model[:SHOWN],
             rewrite=prepared.rewrite,
             objective=prepared.objective[:SHOWN],
-            priority=priority,
+            priority=prepared.priority,
             saturation=result.saturation,
-            candidates=candidates,
+            candidates=cycle.candidates,
             runs=result.runs,
             primary=result.primary,
             samples=cycle.samples,
             tokens=result.tokens,
             roles=result.roles,
             stages=result.stages,
+            skipped_stages=result.skipped_stages,
             tokens_until_end=self.scheduler.tokens_until_end,
             failures=tuple(cycle.failures),
             at=self.wall_clock(),
-            monotonic=now,
-            waited=now - prepared.prepared_at,
+            monotonic=cycle.now,
+            waited=cycle.now - prepared.prepared_at,
             queued=None if prepared.ticket is None else prepared.ticket.wait(),
             seconds=perf_counter() - started,
-            progress=Progress(placements=result.placements, hooks=hooks),
+            progress=progress,
         )
 
     def _admit(self, cycle: Cycle, prepared: Prepared) -> AdmissionResult:
         """Admits and schedules the request."""
-        content, candidates = cycle.request.content, cycle.candidates
+        found = self._choose(cycle, prepared, sheds=prepared.ticket is None)
+        if isinstance(found, AdmissionResult):
+            return found
+        scheduler, plan, runs, picked = self.scheduler, found.plan, found.runs, found.picked
+        set_headers = scheduler.pre_request(cycle, picked)
+        if isinstance(set_headers, Refusal):
+            return AdmissionResult(set_headers, found.saturation, runs, plan.primary)
+        headers = {**plan.set_headers, **set_headers} if plan.set_headers else set_headers
+        route = self._route(cycle, found, headers)
+        tokens = scheduler.tokens(cycle, picked[0])  # before producers learn that the prompt goes there
+        roles = self._roles(cycle, found)
+        placements = scheduler.picked(cycle, picked[0])
+        for wanted in plan.roles.values():
+            if wanted.reads_prompt:
+                placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
+        saturation, primary = found.saturation, plan.primary
+        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages, plan.skipped)
+
+    def _choose(self, cycle: Cycle, prepared: Prepared, *, sheds: bool) -> Choice | AdmissionResult:
+        """The endpoints for the request, or its refusal. `sheds`: a sheddable request is refused when the pool is
+        full."""
+        candidates = cycle.candidates
         if prepared.refusal is not None:
             return AdmissionResult(prepared.refusal)
         if not len(candidates):
             return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
-        saturation = self._saturation(cycle) if cycle.priority < 0 and prepared.ticket is None else None
+        saturation = self._saturation(cycle) if cycle.priority < 0 and sheds else None
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
         scheduler = self.scheduler
@@ -194,29 +263,27 @@ class Director:
             picked = _holders(cycle, picked)
             if not picked:
                 return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
-        set_headers = scheduler.pre_request(cycle, picked)
-        if isinstance(set_headers, Refusal):
-            return AdmissionResult(set_headers, saturation, runs, primary)
-        authorities = cycle.layout.authorities
-        route = Route(
+        return Choice(saturation, runs, plan, picked)
+
+    @staticmethod
+    def _route(cycle: Cycle, choice: Choice, set_headers: Mapping[str, str]) -> Route:
+        model, port, picked, layout = cycle.request.content.model, choice.plan.port, choice.picked, cycle.layout
+        authorities = layout.authorities
+        return Route(
             destinations=tuple([authorities[row] for row in picked])
-            if plan.port is None
-            else (join_host_port(cycle.layout.endpoints[picked[0]].address, plan.port),),
-            set_headers={**plan.set_headers, **set_headers} if plan.set_headers else set_headers,
-            target_model=cycle.model if cycle.model != content.model else None,
-            client_model=content.model,
+            if port is None
+            else (join_host_port(layout.endpoints[picked[0]].address, port),),
+            set_headers=set_headers,
+            target_model=cycle.model if cycle.model != model else None,
+            client_model=model,
         )
-        tokens = scheduler.tokens(cycle, picked[0])  # before producers learn that the prompt goes there
-        roles = {
-            role: RoleCharge(row, scheduler.tokens(cycle, row), wanted.until_response)
-            for role, wanted in plan.roles.items()
-            for row in runs[wanted.profile].picked[:1]
+
+    def _roles(self, cycle: Cycle, choice: Choice) -> dict[str, RoleCharge]:
+        return {
+            role: RoleCharge(row, self.scheduler.tokens(cycle, row), wanted.until_response)
+            for role, wanted in choice.plan.roles.items()
+            for row in choice.runs[wanted.profile].picked[:1]
         }
-        placements = scheduler.picked(cycle, picked[0])
-        for wanted in plan.roles.values():
-            if wanted.reads_prompt:
-                placements += scheduler.computed(cycle, runs[wanted.profile].picked[0])
-        return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages)
 
     def _stages_among(self, cycle: Cycle) -> Stages:
         """The stages of the candidates."""
@@ -239,8 +306,9 @@ class Director:
     def _model(self, request: Request, view: View) -> tuple[str, str]:
         """(target model, name of the resource that rewrote it)."""
         model = request.content.model
-        if not model and not request.content.takes_model:
-            return "", ""
+        content = request.content
+        if content.model_fixed or not (model or content.takes_model):
+            return model, ""
         found = view.rewrites.target(model, request.id)
         if found is not None:
             rewrite, target = found

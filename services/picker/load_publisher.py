@@ -8,7 +8,7 @@ import structlog
 
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.state.inflight import InFlight
-from shared.bus.codec import encode
+from shared.bus.codec import encode, load_digest
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
 from shared.bus.messages import Load
@@ -35,8 +35,10 @@ class LoadPublisher:
         self._bus, self._subject, self._id = bus, subject, id
         self._in_flight, self._flow = in_flight, flow
         self._interval, self._heartbeat = interval, heartbeat
-        self._run = secrets.randbits(63)
-        self._sequence = 0
+        self.run_id = secrets.randbits(63)
+        self.sequence = 0
+        self.digest = 0
+        """Of the last table."""
         self._published_at = 0.0
         self._published_queue = flow.changes
 
@@ -54,18 +56,19 @@ class LoadPublisher:
         self._in_flight.changed = False
         self._published_queue = self._flow.changes
         self._published_at = time.monotonic()
-        self._sequence += 1
+        self.sequence += 1
         load = Load(
             sender=self._id,
             sent=self._published_at,
-            sequence=self._sequence,
-            run=self._run,
+            sequence=self.sequence,
+            run=self.run_id,
             ids=ids,
             requests=requests,
             tokens=tokens,
             queue=self._flow.table(self._published_at),
             leaving=leaving,
         )
+        self.digest = load_digest(load)
         problem = ""
         try:
             await self._bus.publish(self._subject, encode(load))

@@ -16,6 +16,8 @@ from services.picker.flow_control.usage_limits.static import StaticUsageLimitPol
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.sglang_http import SglangHttpParser
+from services.picker.parsers.vertexai import VertexAiParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
@@ -80,6 +82,8 @@ PLUGINS: tuple[type[Plugin], ...] = (
     AnthropicParser,
     VllmHttpParser,
     VllmGrpcParser,
+    SglangHttpParser,
+    VertexAiParser,
     PassthroughParser,
     LabelSelectorFilter,
     ServedModelFilter,

@@ -29,6 +29,7 @@ from shared.bus.codec import SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
+from shared.bus.incarnations import Incarnations
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
 from shared.service import Readiness
@@ -41,6 +42,8 @@ PIECE = 1.0
 """Seconds that a picker may take for a piece of a dump."""
 LOOK = 0.05
 """Seconds between two looks whether there is a view."""
+NO_BATCH = 2**63 - 1
+"""The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 MOST_SESSIONS = 8
 """Dumps that are being sent at once; beyond it, the oldest ends."""
 MOST_REQUESTS = 64
@@ -60,15 +63,20 @@ class PrefixSharing:
         options: Sharing,
         synced: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        on_own_id: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synced` says whether the endpoints are known."""
+        """`synced` says whether the endpoints are known. `on_own_id` is called when somebody else has this id."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
-        self._hashing = ""
-        self._mine = Announcements(id, secrets.randbits(63))
+        self.hashing = ""
+        """What the hashes depend on; empty if nothing is shared."""
+        self.mine = Announcements(id, secrets.randbits(63))
         self._subject = subjects.prefix_batch(pool, id)
         self.peers = PrefixPeers(view.prefixes)
+        self._on_own_id = on_own_id
+        self._incarnations = Incarnations(bus.malformed.conflicting, bus.limits.max_senders)
         self.incompatible = SenderLog(clock, "incompatible")
         """Batches of pickers that hash prompts in another way."""
         self.problem = ""
@@ -84,7 +92,7 @@ class PrefixSharing:
     def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
         """What hashes of blocks depend on, apart from `HASHING`, empty if there are none; and how many blocks the
         endpoint in a row holds."""
-        self._hashing = f"{HASHING}: {hashing}" if hashing else ""
+        self.hashing = f"{HASHING}: {hashing}" if hashing else ""
         self._index.capacity_of = capacity_of
         if not hashing:
             self._index.changes = None
@@ -123,7 +131,7 @@ class PrefixSharing:
     def readiness(self) -> str | None:
         """None once this picker has the others' placements, or has waited long enough; otherwise the reason."""
         waited = 0.0 if self._began is None else self._clock() - self._began
-        if self._was_ready or not self._hashing or not self.peers.joining or waited >= self._options.wait:
+        if self._was_ready or not self.hashing or not self.peers.joining or waited >= self._options.wait:
             self._was_ready = True
             return None
         return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
@@ -134,7 +142,7 @@ class PrefixSharing:
 
     def state(self) -> dict[str, object]:
         """For `/debug/state`."""
-        return {"hashing": self._hashing, "batch": self._mine.sequence, **self.peers.state()}
+        return {"hashing": self.hashing, "batch": self.mine.sequence, **self.peers.state()}
 
     # Announcing
 
@@ -144,28 +152,31 @@ class PrefixSharing:
             while True:
                 await asyncio.sleep(self._options.interval)
                 now = self._clock()
-                if self._hashing:
+                if self.hashing:
                     await self._announce(now)
                     for origin in self.peers.missing(now):
                         catching_up.create_task(self._catch_up(origin))
+                    for origin in self.peers.different(now):
+                        log.warning("prefixes.differ", peer=origin.id, batch=origin.applied)
+                        catching_up.create_task(self._restore_own(origin))
 
     async def _announce(self, now: float) -> None:
         changes = self._index.changes
         if changes:
             self._index.changes = []
             if now - self._asked_at >= LISTENING and not self.peers.listening(now):
-                self._mine.skip()
+                self.mine.skip()
             else:
                 for part in parts(changes):
                     payload = encode(self._batch(part))
-                    self._mine.sent(payload)
+                    self.mine.sent(payload)
                     await self._publish(payload)
         if now - self._published_at >= INTERVAL:
             self.peers.expire(now)
             await self._publish(encode(self._batch()))
 
     def _batch(self, changes: list[Change] | None = None) -> PrefixBatch:
-        return self._mine.batch(self._hashing, complete=not self.peers.joining, changes=changes or ())
+        return self.mine.batch(self.hashing, complete=not self.peers.joining, changes=changes or ())
 
     async def _publish(self, payload: bytes) -> None:
         self._published_at = self._clock()
@@ -181,7 +192,7 @@ class PrefixSharing:
     # Hearing
 
     def _on_batch(self, message: Msg) -> None:
-        if not self._hashing:
+        if not self.hashing:
             return
         sender = self._subjects.sender(message.subject)
         try:
@@ -189,18 +200,22 @@ class PrefixSharing:
         except Malformed as error:
             self._bus.malformed.report(sender, error, subject=message.subject)
             return
-        if batch.sender != sender:
-            problem = f"it says that it is from {batch.sender!r}"
-            self._bus.malformed.implausible.report(sender, problem, subject=message.subject)
-        elif sender != self._id and self._is_compatible(batch):
+        now = self._clock()
+        if batch.sender == self._id:
+            self._on_own_id()
+        elif self._incarnations.accepts(message.subject, batch.sender, batch.run, now) and self._is_compatible(batch):
             _ = self._view.layout  # changed endpoints first
-            self.peers.hear(batch, self._clock())
+            self.peers.hear(batch, now)
+
+    def peer_left(self, id: str) -> None:
+        """Its next batches are of another run."""
+        self._incarnations.forget(id)
 
     def _is_compatible(self, batch: PrefixBatch) -> bool:
-        if batch.hashing == self._hashing:
+        if batch.hashing == self.hashing:
             return True
         self.incompatible.report(
-            batch.sender, f"it hashes prompts as {batch.hashing!r}, this picker as {self._hashing!r}"
+            batch.sender, f"it hashes prompts as {batch.hashing!r}, this picker as {self.hashing!r}"
         )
         return False
 
@@ -208,7 +223,7 @@ class PrefixSharing:
 
     async def join(self) -> None:
         """Get what was placed before this picker started."""
-        while not (self._hashing and self._synced()):  # noqa: ASYNC110 - neither has an event
+        while not (self.hashing and self._synced()):  # noqa: ASYNC110 - neither has an event
             await asyncio.sleep(LOOK)
         self._began = self._clock()
         failed: set[str] = set()
@@ -285,6 +300,12 @@ class PrefixSharing:
                 self.peers.answered(origin, piece.sequence)
                 return
 
+    async def _restore_own(self, origin: Origin) -> None:
+        """Replace what an origin is thought to have placed by what it says."""
+        request = PrefixRequest(sender=self._id, run=origin.run, after=NO_BATCH)
+        if await self._restore(origin.id, request, origin):
+            log.info("prefixes.repaired", peer=origin.id, batch=origin.applied)
+
     async def _restore(
         self, peer: str, request: PrefixRequest, origin: Origin | None, piece: PrefixPiece | None = None
     ) -> bool:
@@ -319,7 +340,7 @@ class PrefixSharing:
     # Answering
 
     def _on_request(self, message: Msg) -> None:
-        if self._hashing and message.reply and not self._requests.full():
+        if self.hashing and message.reply and not self._requests.full():
             self._requests.put_nowait(message)
 
     async def answer(self) -> None:
@@ -342,7 +363,7 @@ class PrefixSharing:
             await asyncio.sleep(0)
 
     def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
-        mine = self._mine
+        mine = self.mine
         session = request.session
         if not session:
             if request.run not in (0, mine.run):
@@ -351,7 +372,7 @@ class PrefixSharing:
                 batches, more = repeated
                 return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
             self._session = session = self._session + 1
-            origins, known = self.peers.table(self._id, mine.run, mine.sequence)
+            origins, known = self.peers.table(self._id, mine.run, mine.sequence, mine.digest)
             if request.run:  # of this picker's own placements alone
                 origins, known = origins[:1], 1
             self._sessions[session] = dump(self._index, mine, origins, known, session)
@@ -366,4 +387,4 @@ class PrefixSharing:
         return piece
 
     def __repr__(self) -> str:
-        return f"<PrefixSharing of {self._id!r}: {self._mine!r}, {self.peers!r}>"
+        return f"<PrefixSharing of {self._id!r}: {self.mine!r}, {self.peers!r}>"

@@ -26,10 +26,13 @@ from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
+from services.picker.scheduling.stages import PREFILL
+from services.picker.state.health import NO_PREFILL
 from services.picker.state.inflight import Charge
 
 HEAVY = 2**20
 """Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
+_BAD_GATEWAY = 502
 
 
 def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
@@ -278,7 +281,10 @@ class RequestStream:
         if progress.served_by == "fallback":
             now = self._handler.clock()
             for row in decision.picked[: destinations.index(served)]:
-                view.health.replace(decision.layout.endpoints[row], now)
+                view.health.suspect(decision.layout.endpoints[row], now)
+        prefill = decision.roles.get(PREFILL)
+        if event.status == _BAD_GATEWAY and prefill is not None:
+            view.health.suspect(decision.layout.endpoints[prefill.row], self._handler.clock(), NO_PREFILL)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
             seconds = self._handler.clock() - self._started

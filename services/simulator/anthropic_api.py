@@ -16,6 +16,7 @@ from services.simulator.api_error import ApiError, bad_request
 from services.simulator.counters import FinishReason
 from services.simulator.delivery import ResponseWriter
 from services.simulator.inference import JSON, EventStream, Inference
+from services.simulator.kv_transfer import KvTransferParams
 from services.simulator.requests import Call, Choice, GenerationBody, adapter_of, decode, generation
 from services.simulator.sequence import RequestOutput
 from services.simulator.server import ModelServer
@@ -87,13 +88,18 @@ class MessagesBody(CountBody, frozen=True, kw_only=True):
     stream: bool | None = None
     ignore_eos: bool | None = None
     """As in the OpenAI API: the answer has `max_tokens` tokens."""
+    kv_transfer_params: KvTransferParams | None = None
 
 
 def messages(body: bytes, id: str, settings: SimulatorSettings) -> Call:
     """The call of a conversation. Raises `ApiError` for what vLLM would refuse too."""
     parsed = decode(body, MessagesBody)
     common = GenerationBody(
-        model=parsed.model, stream=parsed.stream, stop=parsed.stop_sequences, ignore_eos=parsed.ignore_eos
+        model=parsed.model,
+        stream=parsed.stream,
+        stop=parsed.stop_sequences,
+        ignore_eos=parsed.ignore_eos,
+        kv_transfer_params=parsed.kv_transfer_params,
     )
     return generation("message", f"msg_{id}", common, [_prompt(parsed)], parsed.max_tokens, "max_tokens", settings)
 

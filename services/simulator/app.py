@@ -79,7 +79,7 @@ class Simulator:
         """Accept no new connections, wait for running requests, and cancel them after the drain timeout."""
         log.info("simulator.draining", timeout=self.settings.drain_timeout)
         await self._runner.cleanup()
-        self.server.close()
+        await self.server.close()
         log.info("simulator.stopped")
 
     async def _add_name(self, request: web.Request, response: web.StreamResponse) -> None:

@@ -277,7 +277,8 @@ class Engine:
         if finished or (
             request.stream and (sequence.generated == 1 or not sequence.generated % self.settings.stream_interval)
         ):
-            self._progress.append(RequestOutput(request.id, at, sequence.generated, sequence.cached_tokens, finished))
+            cached = sequence.cached_tokens if request.remote_cached is None else request.remote_cached
+            self._progress.append(RequestOutput(request.id, at, sequence.generated, cached, finished))
         if finished:
             self._withdraw(sequence)
             self._finish(sequence, request.finish)
@@ -325,6 +326,7 @@ class Engine:
             sequence.cached_tokens = sequence.computed
             self.counters.prefix_queries += target
             self.counters.prefix_hits += sequence.computed
+            sequence.computed = max(sequence.computed, sequence.request.transferred)
         return True
 
     def _make_room(self, sequence: Sequence) -> None:
@@ -382,7 +384,8 @@ class Engine:
         if sequence.generated > 1:
             counters.per_token.observe((last - first) / SECOND / (sequence.generated - 1))
         counters.request_preemptions.observe(sequence.preemptions)
-        counters.prefill_computed.observe(sequence.prompt_tokens - sequence.cached_tokens)
+        known = max(sequence.cached_tokens, sequence.request.transferred)
+        counters.prefill_computed.observe(sequence.prompt_tokens - known)
 
     def _blocks(self, tokens: int) -> int:
         return -(-tokens // self.settings.block_tokens)

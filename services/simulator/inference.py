@@ -14,9 +14,11 @@ from services.simulator.api_error import ApiError, bad_request, overloaded
 from services.simulator.delivery import Closed, ResponseWriter, received_headers
 from services.simulator.engine import ContextTooLong, Overloaded
 from services.simulator.faults import Fail, Replace
+from services.simulator.kv_transfer import KvTransferParams, offered
 from services.simulator.requests import Call, Choice
 from services.simulator.sequence import RequestOutput
 from services.simulator.server import ModelServer
+from services.simulator.sidecar import PrefillFailed
 from services.simulator.tokens import BYTES_PER_TOKEN
 
 JSON = "application/json"
@@ -84,6 +86,10 @@ class Inference:
             status, body, reply = 499, b"", ResponseWriter(request)
             try:
                 body = await read_body(request)
+                if server.sidecar is not None:
+                    body, prefiller = await server.sidecar.prefill(request, body)
+                    if prefiller:
+                        reply.header("x-simulator-prefill", prefiller)
                 fault = await server.apply_fault("inference", reply)
                 if request.headers.get("x-simulator-echo", "").lower() in ("1", "true"):
                     echo_headers(reply, request, body)
@@ -104,6 +110,12 @@ class Inference:
                 if error.retry_after is not None:
                     reply.header("retry-after", str(error.retry_after))
                 response = await reply.whole(self._error_body(error), JSON, status)
+            except PrefillFailed as error:
+                status = error.status
+                counts.answered += 1
+                counts.refused += 1
+                counts.prefill_failures += 1
+                response = await reply.whole(error.body, error.content_type, status)
             except Closed:
                 response = web.Response()
             except (asyncio.CancelledError, ClientConnectionError):
@@ -124,6 +136,7 @@ class Inference:
         server = self._server
         server.counts.asked_for(call.model)
         created = int(time.time())
+        await self._fetch(call)
         try:
             outputs = server.driver.submit(call.engine_requests)
         except ContextTooLong as error:
@@ -132,7 +145,8 @@ class Inference:
             raise overloaded(str(error)) from error
         try:
             if not call.stream:
-                return await reply.whole(whole(call, created, await outputs.ends()), JSON)
+                ends = await outputs.ends()
+                return await reply.whole(self._offered(call, whole(call, created, ends), ends), JSON)
             stream = events(call, created)
             await reply.begin(EVENT_STREAM)
             while True:
@@ -144,6 +158,25 @@ class Inference:
                     return await reply.end()
         finally:
             server.driver.withdraw(outputs)
+
+    async def _fetch(self, call: Call) -> None:
+        """Take the time in which the KV blocks come from a prefill server."""
+        if tokens := sum(request.transferred for request in call.engine_requests if request.choices):
+            settings = self._server.settings
+            self._server.counts.prefilled += 1
+            await asyncio.sleep(tokens * settings.kv_transfer_time / settings.speed)
+
+    def _offered(self, call: Call, response: bytes, ends: dict[str, RequestOutput]) -> bytes:
+        """The response, with the KV blocks of the prompt if a decode server asked for them."""
+        if call.transfer is None or not call.transfer.do_remote_decode:
+            return response
+        server = self._server
+        server.counts.prefills += 1
+        cached = ends[call.choices[0].request.id].cached_tokens
+        return offered(
+            response,
+            KvTransferParams(do_remote_prefill=True, remote_engine_id=server.name, remote_cached_tokens=cached),
+        )
 
     def __repr__(self) -> str:
         return f"<Inference at {self._server!r}>"

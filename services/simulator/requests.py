@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from services.simulator.api_error import bad_request, unknown_model
 from services.simulator.counters import FinishReason
+from services.simulator.kv_transfer import KvTransferParams, transferred
 from services.simulator.sequence import EngineRequest
 from services.simulator.settings import SimulatorSettings
 from services.simulator.tokens import (
@@ -50,6 +51,8 @@ class GenerationBody(Struct, frozen=True, kw_only=True):
     n: int | None = None
     ignore_eos: bool | None = None
     """vLLM's extension: the answer has exactly `max_tokens` tokens."""
+    kv_transfer_params: KvTransferParams | None = None
+    """vLLM's extension: which server computes the prompt, and which decodes."""
 
 
 class ChatBody(GenerationBody, frozen=True, kw_only=True):
@@ -97,6 +100,7 @@ class Call(Struct, frozen=True, kw_only=True):
     include_usage: bool = False
     base64: bool = False
     dimensions: int = 0
+    transfer: KvTransferParams | None = None
 
     @property
     def engine_requests(self) -> list[EngineRequest]:
@@ -191,6 +195,8 @@ def generation(
                 stream=bool(body.stream),
                 max_tokens=allowed,
                 choices=0 if index else n,
+                transferred=transferred(body.kv_transfer_params, prompt.tokens),
+                remote_cached=body.kv_transfer_params.remote_cached_tokens if body.kv_transfer_params else None,
             )
             choices.append(Choice(index=index, request=request, text=text, stop=stop))
     options = body.stream_options
@@ -201,6 +207,7 @@ def generation(
         choices=tuple(choices),
         stream=bool(body.stream),
         include_usage=bool(options and options.include_usage),
+        transfer=body.kv_transfer_params,
     )
 
 

@@ -17,6 +17,7 @@ from services.simulator.api_error import ApiError, bad_request
 from services.simulator.counters import FinishReason
 from services.simulator.delivery import ResponseWriter
 from services.simulator.inference import EventStream, Inference
+from services.simulator.kv_transfer import KvTransferParams
 from services.simulator.requests import Call, Choice, GenerationBody, decode, generation
 from services.simulator.sequence import RequestOutput
 from services.simulator.settings import SimulatorSettings
@@ -54,6 +55,7 @@ class ResponsesBody(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     ignore_eos: bool | None = None
     """As in the other APIs: the answer has `max_output_tokens` tokens."""
+    kv_transfer_params: KvTransferParams | None = None
 
 
 def responses(body: bytes, id: str, settings: SimulatorSettings) -> tuple[Call, ResponsesBody]:
@@ -63,7 +65,12 @@ def responses(body: bytes, id: str, settings: SimulatorSettings) -> tuple[Call, 
     if parsed.previous_response_id is not None:
         message = f"Response with id '{parsed.previous_response_id}' not found."
         raise ApiError(404, "invalid_request_error", message, param="response_id")
-    common = GenerationBody(model=parsed.model, stream=parsed.stream, ignore_eos=parsed.ignore_eos)
+    common = GenerationBody(
+        model=parsed.model,
+        stream=parsed.stream,
+        ignore_eos=parsed.ignore_eos,
+        kv_transfer_params=parsed.kv_transfer_params,
+    )
     limit = parsed.max_output_tokens
     return generation("response", f"resp_{id}", common, [_prompt(parsed)], limit, "max_output_tokens", settings), parsed
 

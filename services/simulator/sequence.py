@@ -21,6 +21,10 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     """The client's limit of output tokens."""
     choices: int = 1
     """The client's `n` in its first choice, 0 in the others, because metrics count it once."""
+    transferred: int = 0
+    """Prompt tokens that a prefill server has computed: their blocks are here when the request is admitted."""
+    remote_cached: int | None = None
+    """Prompt tokens that the prefill server had in its cache, which the usage reports instead of this one's."""
 
     @property
     def output_tokens(self) -> int:

@@ -13,6 +13,7 @@ from services.simulator.engine import Engine
 from services.simulator.faults import TARGETS, AnyFault, Close, Fail, Faults, Hang, Replace, Slow, Target
 from services.simulator.metrics import MetricsPage
 from services.simulator.settings import SimulatorSettings
+from services.simulator.sidecar import Sidecar
 
 
 class RequestCounts(Struct):
@@ -29,6 +30,12 @@ class RequestCounts(Struct):
     """Requests whose client left before the end."""
     spoiled: int = 0
     """Requests that a fault cut short."""
+    prefills: int = 0
+    """Prompts that it has computed for a decode server."""
+    prefilled: int = 0
+    """Requests whose prompt a prefill server had computed."""
+    prefill_failures: int = 0
+    """Requests that ended because the prefill server failed."""
     models: dict[str, int] = {}
     """Valid requests by model; a request for a model that is not served is not counted."""
 
@@ -51,6 +58,7 @@ class ModelServer:
         self.driver = Driver(self.engine)
         self.started = time.time()
         self.page = MetricsPage(settings, self.started)
+        self.sidecar = Sidecar() if settings.sidecar else None
         self.faults = Faults()
         self.counts = RequestCounts()
 
@@ -103,9 +111,11 @@ class ModelServer:
         for target in TARGETS:
             self.set_fault(target, None)
 
-    def close(self) -> None:
-        """Stop the engine's timer."""
+    async def close(self) -> None:
+        """Stop the engine's timer, and close the sidecar's connections."""
         self.driver.close()
+        if self.sidecar is not None:
+            await self.sidecar.close()
 
     def __repr__(self) -> str:
         return f"<ModelServer {self.name} {self.settings.engine}, {self.engine!r}>"

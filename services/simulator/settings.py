@@ -61,6 +61,13 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     decode_growth: Annotated[
         float, Meta(ge=0, description="share of decode-time that every further request in the batch adds")
     ] = 0.045
+    kv_transfer_time: Annotated[
+        Duration, Meta(description="time to fetch the KV values of a prompt token that a prefill server has computed")
+    ] = 0.00001
+    sidecar: Annotated[
+        bool,
+        Meta(description="plays llm-d's routing sidecar: x-prefiller-host-port names the server that prefills first"),
+    ] = False
     speed: Annotated[float, Meta(gt=0, description="divides every time of the model: 10 is ten times as fast")] = 1.0
     output_tokens: Annotated[
         int,

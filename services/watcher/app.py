@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import structlog
+from fastapi import APIRouter
 
 from services.watcher.eds import EdsWriter
 from services.watcher.file_provider import FileProvider
@@ -20,16 +21,23 @@ from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler, Publications
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
+from services.watcher.status import watcher_status
 from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publishable import most
+from shared.bus.query_messages import AskView
+from shared.bus.responder import Document
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact
 from shared.service import Service, run
+from shared.service.answers import SHOWN, make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.configured import Configured
+from shared.service.status import MemberStatus
+from shared.service.view import one_endpoint, view_document, view_routes
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +73,7 @@ class WatcherService(Service):
             fitness=self._fitness,
             replicas=settings.nats_replicas,
         )
+        self._frame_bucket = FrameBucket(self.bus, self._subjects)
         self._seen = asyncio.Event()
         """Set once the facts of an earlier watcher have arrived."""
         self._leading: asyncio.Task[None] | None = None
@@ -81,6 +90,8 @@ class WatcherService(Service):
         else:
             self._provider = FileProvider(settings)
         self.reconcilers = tuple(self._reconciler(pool) for pool in self._provider.pools)
+        tokens = list(dict.fromkeys([self._pool, *(reconciler.token for reconciler in self.reconcilers)]))
+        self.responder = make_responder(self, self.bus, self._subjects, tokens, self.status, {AskView: self._view})
         self.bus.on_connect(self._connected)
         self._register_metrics()
         self.readiness.require("published", self._published)
@@ -127,6 +138,8 @@ class WatcherService(Service):
                 await self._load(reconciler)
         self._publish_all()
         await self.leadership.start()
+        await self._frame_bucket.start()
+        await self.responder.start()
         await self.bus.start()
         for reconciler in self.reconcilers:
             if self._provider.remote:
@@ -203,7 +216,9 @@ class WatcherService(Service):
     async def close(self) -> None:
         for reconciler in self.reconcilers:
             await reconciler.frames.close()
+        await self._frame_bucket.close()
         await self.leadership.close()
+        await self.responder.close()
         await self.bus.close()
         await self._provider.close()
 
@@ -276,8 +291,42 @@ class WatcherService(Service):
             "leadership": self.leadership.state(),
         }
 
+    def status(self) -> MemberStatus:
+        """For whoever asks over the bus."""
+        others, watcher = watcher_status(self.reconcilers, self.leadership, time.monotonic())
+        return status_of(
+            self,
+            self.bus,
+            [reconciler.token for reconciler in self.reconcilers],
+            self.leadership.replica,
+            configuration_problem=self._join(PoolReconciler.invalid_origins) or "",
+            configuration_warnings=tuple(
+                f"{origin}: {problem}"
+                for reconciler in self.reconcilers
+                for origin, found in reconciler.desired.warnings().items()
+                for problem in found[:SHOWN]
+            ),
+            sees={self.tier: others},
+            watcher=watcher,
+        )
+
     def configurations(self) -> Sequence[Configured]:
         return tuple(reconciler.configured() for reconciler in self.reconcilers if reconciler.loaded)
+
+    def routes(self) -> APIRouter:
+        return view_routes(self._view)
+
+    def _view(self, question: AskView) -> Document:
+        """What is published, as this watcher sees it."""
+        replica = self.leadership.replica
+        if question.endpoint:
+            return one_endpoint(replica, question.endpoint, self._about)
+        return view_document(self.tier, self._pool, replica, {})
+
+    def _about(self, endpoint: Endpoint) -> dict[str, Any]:
+        """Whether this watcher's sources have the endpoint, too, and as it is published."""
+        ours = [reconciler.endpoints.get(endpoint.id) for reconciler in self.reconcilers]
+        return {"in_sources": any(one is not None for one in ours), "as_published": endpoint in ours}
 
     def _published(self) -> str | None:
         waiting = [reconciler.pool for reconciler in self.reconcilers if not reconciler.loaded]

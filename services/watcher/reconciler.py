@@ -265,7 +265,6 @@ class PoolReconciler:
         """Send what extractors derive for endpoints, once there is an extractor that does. Runs while this watcher
         leads."""
         await self._makes_attributes.wait()
-        await self.frames.start()
         await self.sender.run()
 
     def confirmed_at(self, now: float) -> float:

@@ -17,6 +17,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
+from shared.bus.incarnations import impostor
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -53,6 +54,10 @@ class Candidates:
         best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
         return best if best is not None and live[best][1] > fitness else None
 
+    def owners(self, now: float) -> tuple[str, ...]:
+        """Those that are live, sorted."""
+        return tuple(sorted(self._live(now)))
+
     def __len__(self) -> int:
         return len(self._heard)
 
@@ -81,7 +86,7 @@ class Candidacy:
         self._everybody = subjects.candidates(name)
         self._subject = subjects.candidate(name, owner)
         self.owner = owner
-        self._fitness = fitness
+        self.fitness = fitness
         self._interval = interval
         self._expiry = expiry
         self._patience = patience
@@ -105,14 +110,18 @@ class Candidacy:
 
     def may_lead(self) -> bool:
         """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
-        fitness = self._fitness()
+        fitness = self.fitness()
         if not any(fitness) and (self._listens_since is None or time.monotonic() - self._listens_since < self._expiry):
             return False
         return self._candidates.better(fitness, time.monotonic()) is None
 
+    def others(self) -> tuple[str, ...]:
+        """The other candidates that are live, sorted."""
+        return self._candidates.owners(time.monotonic())
+
     def preferred(self) -> str | None:
         """The fittest of those that are fitter; None when nobody is."""
-        return self._candidates.better(self._fitness(), time.monotonic())
+        return self._candidates.better(self.fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:
         """Wait until somebody has been fitter for as long as `patience`; who."""
@@ -139,11 +148,14 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        self._candidates.heard(candidate, time.monotonic())
+        if problem := impostor(message.subject, candidate.owner):
+            self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
+        else:
+            self._candidates.heard(candidate, time.monotonic())
 
     async def _say(self, *, leaving: bool = False) -> None:
-        candidate = Candidate(owner=self.owner, fitness=self._fitness(), leaving=leaving)
+        candidate = Candidate(owner=self.owner, fitness=self.fitness(), leaving=leaving)
         await self._bus.publish(self._subject, encode(candidate))
 
     def __repr__(self) -> str:
-        return f"<Candidacy {self.owner!r} {self._fitness()}, preferred {self.preferred() or 'nobody'}>"
+        return f"<Candidacy {self.owner!r} {self.fitness()}, preferred {self.preferred() or 'nobody'}>"

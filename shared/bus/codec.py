@@ -27,12 +27,13 @@ from shared.bus.messages import (
     PrefixRequest,
     Synced,
 )
+from shared.bus.query_messages import Query
 from shared.limits import LIMITS
 from shared.model import Endpoint, Fact, unusable_address
 
 M = TypeVar("M", bound=Message)
 
-_Checked = Frame | Load | Synced | PrefixBatch | PrefixRequest | PrefixPiece | Member | Candidate
+_Checked = Frame | Load | Synced | PrefixBatch | PrefixRequest | PrefixPiece | Member | Candidate | Query
 _encoder = msgspec.msgpack.Encoder()
 _fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
@@ -45,6 +46,8 @@ INTERVAL = 60.0
 """Seconds between two lines in the log about one sender."""
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 """Digests are sums modulo 2^64."""
+BATCHES_MASK = MASK >> 1
+"""Those of batches are sums modulo 2^63."""
 
 
 def encode(message: Message) -> bytes:
@@ -156,6 +159,19 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
     return xxh3_64_intdigest(bytes(raw), xxh3_64_intdigest(key.encode()))
 
 
+def load_digest(load: Load) -> int:
+    """What tells a table of load in flight from others."""
+    return xxh3_64_intdigest(load.tokens, xxh3_64_intdigest(load.requests, xxh3_64_intdigest(load.ids)))
+
+
+def batch_digest(batch: PrefixBatch) -> int:
+    """What a batch of prefix placements adds to the digest of its run."""
+    digest = batch.sequence
+    for column in (batch.servers, batch.withdrawn, batch.counts, batch.blocks):
+        digest = xxh3_64_intdigest(column, digest)
+    return digest
+
+
 class SenderLog:
     """Counts faulty messages, and logs one line per sender and minute with their number. `what` is the fault in a word.
 
@@ -213,11 +229,15 @@ class SenderLog:
 
 
 class MalformedLog(SenderLog):
-    """Messages that can't be read, and, told apart, those that can be and say what can't be true."""
+    """Messages that can't be read, and, told apart, those that say what can't be true, those under the id of another
+    process, and those of this process for which its login has no permission."""
 
     def __init__(self, clock: Callable[[], float], *, max_senders: int = 1000) -> None:
         super().__init__(clock, "malformed", max_senders=max_senders)
         self.implausible = SenderLog(clock, "implausible", max_senders=max_senders)
+        self.conflicting = SenderLog(clock, "conflicting", max_senders=max_senders)
+        self.refused = SenderLog(clock, "refused", max_senders=max_senders)
 
     def note(self) -> str | None:
-        return "; ".join(note for note in (super().note(), self.implausible.note()) if note) or None
+        notes = (super().note(), self.implausible.note(), self.conflicting.note(), self.refused.note())
+        return "; ".join(filter(None, notes)) or None

@@ -19,6 +19,7 @@ import nats.errors
 import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.protocol.parser import PERMISSIONS_ERR
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.codec import MalformedLog, SenderLog
@@ -42,7 +43,8 @@ class Bus:
 
     `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` appears in the server's
     monitoring. Log in with a `credentials` file, `user` and `password`, a `token`, or a user in the URL. `ca` (a PEM
-    file) or a `tls://` URL requires TLS. `reconnect_wait` is the range of the pause between two attempts in seconds.
+    file) or a `tls://` URL requires TLS. Subjects of answers begin with `inbox`. `reconnect_wait` is the range of the
+    pause between two attempts in seconds.
     Raises BusOptionError for an unusable option.
     """
 
@@ -56,6 +58,7 @@ class Bus:
         password: str | None = None,
         token: str | None = None,
         ca: Path | None = None,
+        inbox: str = "_INBOX",
         limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
@@ -68,6 +71,7 @@ class Bus:
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
         self._tls = tls_context(self.servers, ca)
+        self._inbox_prefix = inbox
         self.limits = limits
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval
@@ -101,7 +105,7 @@ class Bus:
         self.handler_errors = 0
         self.slow_consumers = 0
         self.malformed = MalformedLog(clock)
-        """Messages that can't be decoded, or say what can't be true."""
+        """Messages that can't be decoded, or say what can't be true, or that the server refused."""
         self._lost_messages = SenderLog(clock, "lost")
         self._unreadable = SenderLog(clock, "unreadable")
 
@@ -214,6 +218,8 @@ class Bus:
             if isinstance(error, nats.errors.SlowConsumerError):
                 self.slow_consumers += 1
                 self._lost_messages.report("somebody", "they come faster than they are handled", subject=error.subject)
+            elif PERMISSIONS_ERR in str(error):
+                self.malformed.refused.report("this process", error)
             elif client is self._client:
                 self._log.info("bus.error", reason=str(error) or type(error).__name__)
 
@@ -242,6 +248,7 @@ class Bus:
                     max_outstanding_pings=_OUTSTANDING_PINGS,
                     pending_size=0,
                     no_echo=True,
+                    inbox_prefix=self._inbox_prefix,
                     tls=self._tls,
                     user=user,
                     password=password,

@@ -1,7 +1,7 @@
-"""The owner of the attributes bucket: sends a collector's frames without waiting for acknowledgements.
+"""Sends a collector's frames without waiting for acknowledgements.
 
-The next frame replaces a lost one. Once a second, a frame is sent with an acknowledgement, which detects a missing
-bucket.
+The next frame replaces a lost one. Once a second, a frame is sent with an acknowledgement, which tells whether the
+bucket gets them. Watchers make sure of the bucket (`shared.bus.frame_bucket`).
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Callable
 
-import structlog
 from msgspec import structs
 
 from shared.bus import jetstream
@@ -17,18 +16,17 @@ from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import FrameContent
-from shared.bus.frame_reader import ATTRIBUTES_TTL
 from shared.bus.messages import Frame
 from shared.bus.subjects import Subjects
 from shared.tasks import cancel
 
 ACK_TIMEOUT = 0.5
-"""Seconds without an acknowledgement after which the bucket is checked."""
+"""Seconds without an acknowledgement after which a frame counts as unacknowledged."""
 
 
 class FramePublisher:
-    """Publishes frames of one sender (a collector's id) about one pool (its token). In seconds: `ttl` after which the
-    bucket drops a frame, `check_interval` between two acknowledged frames."""
+    """Publishes frames of one sender (a collector's id) about one pool (its token). `check_interval`: seconds between
+    two acknowledged frames."""
 
     def __init__(
         self,
@@ -37,7 +35,6 @@ class FramePublisher:
         pool: str,
         sender: str,
         *,
-        ttl: float = ATTRIBUTES_TTL,
         check_interval: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,15 +42,11 @@ class FramePublisher:
         self._subjects = subjects
         self.pool = pool
         self.sender = sender
-        self._bucket = jetstream.Bucket(name=subjects.attributes_bucket, storage="memory", ttl=ttl)
         self._check_interval = check_interval
         self._clock = clock
         self._check_at = clock() + check_interval
         self._task: asyncio.Task[None] | None = None
-        """The bucket is being made sure of, or a frame's acknowledgement is awaited."""
-        self._unhook: Callable[[], None] | None = None
-        self._failure = ""
-        self._log = structlog.get_logger()
+        """A frame's acknowledgement is awaited."""
         self._run = secrets.randbits(63)
         self.sequence = 0
         self.dropped = 0
@@ -61,14 +54,7 @@ class FramePublisher:
         self.acknowledged = 0
         self.unacknowledged = 0
 
-    async def start(self) -> None:
-        """Make sure of the bucket at every connection; doesn't wait for it. Does nothing if it was called before."""
-        if self._unhook is None:
-            self._unhook = self._bus.on_connect(self._connected)
-
     async def close(self) -> None:
-        if self._unhook is not None:
-            self._unhook()
         if self._task is not None:
             await cancel(self._task)
 
@@ -94,32 +80,13 @@ class FramePublisher:
         self.dropped += 1
         return False
 
-    def _connected(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._task = asyncio.create_task(self._ensure_bucket(), name="frame-bucket")
-
     async def _publish_acknowledged(self, subject: str, payload: bytes) -> None:
         try:
             await jetstream.put(self._bus, subject, payload, timeout=ACK_TIMEOUT)
         except BusError:
             self.unacknowledged += 1
-            await self._ensure_bucket()
         else:
             self.acknowledged += 1
-
-    async def _ensure_bucket(self) -> None:
-        try:
-            ensured = await jetstream.ensure_bucket(self._bus, self._bucket)
-        except BusError as error:
-            reason = str(error)
-            if reason != self._failure:
-                self._log.warning("frames.bucket.failed", bucket=self._bucket.name, reason=reason)
-            self._failure = reason
-        else:
-            self._failure = ""
-            if ensured.changed:
-                self._log.info("frames.bucket.created", bucket=self._bucket.name)
 
     def __repr__(self) -> str:
         return (

@@ -19,6 +19,7 @@ from shared.bus import jetstream
 from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
+from shared.bus.incarnations import impostor
 from shared.bus.messages import Frame
 from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.subjects import Subjects
@@ -123,6 +124,8 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
             return
+        if self._is_forged(message.subject, frame):
+            return
         extra_age = self._delays.observe(frame.sender, frame.run, frame.sent, now)
         if extra_age is None:
             self.malformed.implausible.report(frame.sender, IMPLAUSIBLE, subject=message.subject)
@@ -174,9 +177,17 @@ class FrameReader:
         except Malformed as error:
             self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
             return
+        if self._is_forged(stored.subject, frame):
+            return
         if self._order.news(stored.subject, frame):
             self.snapshot_frames += 1
             self._on_frame(frame, self._ttl)
+
+    def _is_forged(self, subject: str, frame: Frame) -> bool:
+        problem = impostor(subject, frame.sender, -2)
+        if problem:
+            self.malformed.conflicting.report(Subjects.sender(subject, -2), problem, subject=subject)
+        return problem is not None
 
     def __repr__(self) -> str:
         return (

@@ -19,6 +19,7 @@ from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
+from shared.bus.incarnations import impostor
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -152,7 +153,9 @@ class Membership:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if member.id == self.id:
+        if problem := impostor(message.subject, member.id):
+            self.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
+        elif member.id == self.id:
             self.duplicate_id.heard(self._clock(), leaving=member.leaving)
         elif self._members.heard(member, self._clock()):
             self._wake.set()

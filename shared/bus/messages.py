@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from shared.attributes import MAX_WIRE_NAME
 from shared.bus.columns import unpack_counts
+from shared.bus.query_messages import AnswerPiece, Query
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
@@ -245,6 +246,8 @@ class PrefixBatch(Struct, frozen=True, kw_only=True, tag="prefix/1"):
     """What the hashes depend on: pickers share placements if it is the same text."""
     complete: bool = True
     """Whether the sender has what other pickers had placed before it started."""
+    digest: Number | None = None
+    """Sum of `shared.bus.codec.batch_digest` of the run's batches up to this number, modulo 2^63; None: not known."""
     servers: bytes = b""
     """Packed uint64: `shared.bus.columns.server_hash` of each row's endpoint."""
     withdrawn: bytes = b""
@@ -286,6 +289,8 @@ class PrefixOrigin(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=MAX_ID)]
     run: Number
     sequence: Number
+    digest: Number | None = None
+    """As a batch's, up to that number."""
 
 
 class PrefixPiece(Struct, frozen=True, kw_only=True, tag="prefix-piece/1"):
@@ -366,4 +371,6 @@ Message: TypeAlias = (
     | Member
     | Candidate
     | Holder
+    | Query
+    | AnswerPiece
 )

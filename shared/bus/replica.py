@@ -19,7 +19,7 @@ from shared.bus.epochs import believed
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
-from shared.bus.replica_state import Counters, ReplicaState
+from shared.bus.replica_state import Counters, Extent, ReplicaState
 from shared.bus.subjects import Subjects
 from shared.model import Fact
 from shared.tasks import cancel, set_within
@@ -87,6 +87,16 @@ class Replica:
     def epoch(self) -> int:
         return self._state.epoch
 
+    def extent(self) -> tuple[Extent, Extent | None]:
+        """(that of the view, that of a complete copy as the owner last said; None before it has)."""
+        return self._state.extent, self._state.announced
+
+    def differs_for(self) -> float:
+        """Seconds for which the view hasn't agreed with what the owner says; 0 while it does. Another snapshot heals
+        it."""
+        since = self._state.differs_since
+        return 0.0 if since is None else max(0.0, self._clock() - since)
+
     @property
     def counters(self) -> Counters:
         return self._state.counters
@@ -94,6 +104,10 @@ class Replica:
     def facts(self) -> dict[str, Fact]:
         """The view: facts by key."""
         return self._state.facts()
+
+    def entries(self) -> Mapping[str, Put]:
+        """What the view has by key, also what can't be decoded; not to be changed."""
+        return self._state.entries()
 
     def readiness(self) -> str | None:
         """None once there has been a complete view, otherwise why there is none."""
@@ -153,7 +167,11 @@ class Replica:
     async def _take_snapshot(self) -> None:
         state, generation = self._state, self._state.generation
         was_synced = state.synced
+        gaps = state.counters.gaps
         state.snapshot_started(self._clock())
+        if state.counters.gaps != gaps:
+            view, announced = self.extent()
+            self._log.warning("replica.differs", pool=self.pool, view=view, announced=announced)
         bucket = self._subjects.endpoints_bucket
         subjects = self._subjects.fact(f"{self.pool}.>")
         start = len(self._subjects.fact(""))

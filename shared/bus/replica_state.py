@@ -91,6 +91,15 @@ class _Copy:
         return {key: entry.fact for key, entry in self.entries.items() if entry.fact is not None}
 
 
+class Extent(Struct, frozen=True):
+    """What tells a copy from others."""
+
+    sequence: int
+    """The last change that is known to be in it."""
+    count: int
+    digest: int
+
+
 class Counters(Struct):
     """What a replica has seen since it started."""
 
@@ -99,6 +108,8 @@ class Counters(Struct):
     deletes: int = 0
     gaps: int = 0
     """Times that `synced` disagreed with the view long enough for another snapshot."""
+    repairs: int = 0
+    """Times that a snapshot ended such a disagreement."""
     snapshots: int = 0
     snapshots_failed: int = 0
     late: int = 0
@@ -139,6 +150,8 @@ class ReplicaState:
         self._challengers: dict[int, float] = {}
         """Lower epochs whose `synced` is being heard, and since when, with nothing of a higher one in between."""
         self._disagrees_since: float | None = None
+        self.differs_since: float | None = None
+        """Since when `synced` has disagreed with the view; None while it agrees."""
         self._snapshot_due: float | None = None
         self._connected = False
         self.epoch = 0
@@ -232,6 +245,17 @@ class ReplicaState:
         return self.synced_at is not None
 
     @property
+    def extent(self) -> Extent:
+        """Of the view."""
+        return Extent(self._view.complete_at[1], len(self._view.entries), self._view.digest)
+
+    @property
+    def announced(self) -> Extent | None:
+        """What the owner last said of a complete copy; None before it has."""
+        latest = self._latest
+        return None if latest is None else Extent(latest.sequence, latest.count, latest.digest)
+
+    @property
     def challengers(self) -> int:
         """Number of lower epochs that are heard."""
         return len(self._challengers)
@@ -239,6 +263,10 @@ class ReplicaState:
     def facts(self) -> dict[str, Fact]:
         """The view: facts by key."""
         return self._view.facts()
+
+    def entries(self) -> dict[str, Put]:
+        """What the view has by key, also what can't be decoded."""
+        return self._view.entries
 
     def age(self, now: float) -> float:
         """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
@@ -282,6 +310,8 @@ class ReplicaState:
             return
         self._latest, self._latest_heard, self.source_age = synced, now, synced.age
         self._latest_at = now
+        if self.synced and self.differs_since is None and not self._view.agrees(synced):
+            self.differs_since = now
         if self.synced and self._view.agrees(synced):
             self._confirm(now)
         elif self._candidate is not None and self._candidate.agrees(synced):
@@ -320,6 +350,7 @@ class ReplicaState:
     def _accept(self, now: float) -> None:
         assert self._latest is not None
         assert self._candidate is not None
+        self.counters.repairs += self.differs_since is not None
         view, self._view = self._view, self._candidate
         self._view.mark_complete(self._latest)
         for key, entry in list(self._view.entries.items()):
@@ -338,6 +369,7 @@ class ReplicaState:
     def _settle(self) -> None:
         self._candidate = None
         self._disagrees_since = None
+        self.differs_since = None
         self._snapshot_due = None
 
     # The view

@@ -14,6 +14,9 @@ from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Obj
 DEFAULT_PREFIX = "pointsman"
 EPOCH = "epoch"
 SYNCED = "synced"
+READER = "reader"
+TIERS = ("watcher", "collector", "picker", READER)
+"""Who has a login: the tiers, and whoever only reads, such as a console."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 MAX_PREFIX = 100
@@ -143,10 +146,10 @@ class Subjects:
         if len(prefix) > MAX_PREFIX:
             raise BusOptionError(f"{len(prefix)} characters; at most {MAX_PREFIX} are allowed", "prefix")
         self.prefix = prefix
-        lead = "" if prefix == DEFAULT_PREFIX else f"{prefix}_"
-        self.endpoints_bucket = f"{lead}endpoints"
-        self.attributes_bucket = f"{lead}attributes"
-        self.leases_bucket = f"{lead}leases"
+        self._lead = "" if prefix == DEFAULT_PREFIX else f"{prefix}_"
+        self.endpoints_bucket = f"{self._lead}endpoints"
+        self.attributes_bucket = f"{self._lead}attributes"
+        self.leases_bucket = f"{self._lead}leases"
 
     @staticmethod
     def stream(bucket: str) -> str:
@@ -186,6 +189,16 @@ class Subjects:
         """Writes a lease."""
         return f"$KV.{self.leases_bucket}.{escape(name)}"
 
+    @property
+    def leases(self) -> str:
+        """Writes any lease."""
+        return f"$KV.{self.leases_bucket}.>"
+
+    @property
+    def lease_events(self) -> str:
+        """All core subjects of leases."""
+        return f"{self.prefix}.lease.>"
+
     def lease_released(self, name: str) -> str:
         """Core subject: its holder has let go of a lease."""
         return f"{self.prefix}.lease.{escape(name)}"
@@ -216,6 +229,9 @@ class Subjects:
         """Requests to a picker for placements."""
         return f"{self.prefix}.{pool}.prefix.{escape(picker)}.dump"
 
+    def prefix_dumps(self, pool: str) -> str:
+        return f"{self.prefix}.{pool}.prefix.*.dump"
+
     def prefix_peers(self, pool: str) -> str:
         """Requests to all pickers that share placements."""
         return f"{self.prefix}.{pool}.prefix-peers"
@@ -225,6 +241,19 @@ class Subjects:
 
     def members(self, pool: str, tier: str) -> str:
         return f"{self.prefix}.{pool}.member.{escape(tier)}.*"
+
+    def inbox(self, tier: str) -> str:
+        """Answers to requests of a tier begin with this. Nobody else hears them, and each installation has its own."""
+        return f"_INBOX_{self._lead}{tier if tier in TIERS else READER}"
+
+    def query(self, pool: str, tier: str, id: str = "") -> str:
+        """Queries to one member of a tier; without an id, to all of them."""
+        subject = f"{self.prefix}.{pool}.query.{escape(tier)}"
+        return f"{subject}.{escape(id)}" if id else subject
+
+    def queries(self, pool: str) -> str:
+        """Queries to anybody."""
+        return f"{self.prefix}.{pool}.query.>"
 
     @staticmethod
     def sender(subject: str, position: int = -1) -> str:

@@ -20,27 +20,23 @@ DEFAULT_DOCUMENT = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
-- type: queue-scorer
-- type: kv-cache-utilization-scorer
-- type: prefix-cache-scorer
+- type: prefix-cache-affinity-filter
+- type: token-load-scorer
 - type: metrics-data-source
 - type: core-metrics-extractor
 schedulingProfiles:
 - name: default
   plugins:
-  - pluginRef: queue-scorer
-    weight: 2
-  - pluginRef: kv-cache-utilization-scorer
-    weight: 2
-  - pluginRef: prefix-cache-scorer
-    weight: 3
+  - pluginRef: prefix-cache-affinity-filter
+  - pluginRef: token-load-scorer
 dataLayer:
   sources:
   - pluginRef: metrics-data-source
     extractors:
     - pluginRef: core-metrics-extractor
 """
-"""What runs when no configuration is given: the Go original's default."""
+"""What runs when no configuration is given: sticky until saturated. The Go original's default is
+docs/profiles/weighted-sum.yaml."""
 
 DEFAULT_PROFILE = "default"
 """The profile of a document that has none."""

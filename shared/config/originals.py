@@ -24,9 +24,6 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "utilization-filter": "slo-headroom-tier-filter",
         "single-profile-handler": "slo-aware-profile-handler",
     },
-    "other parsers": {
-        "passthrough-parser": "vertexai-parser sglanghttp-parser",
-    },
     "response metadata": {
         NONE: "request-attribute-reporter",
     },

@@ -172,15 +172,16 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Anything as JSON. A number that isn't one (a value that nobody reported) is null."""
-    return Response(_encoded(content), status, headers, media_type="application/json")
+    return Response(encoded(content), status, headers, media_type="application/json")
 
 
 def as_json_list(name: str, items: Iterable[object], **head: object) -> Response:
     """An object with a list, which is made and sent item by item: other work goes on meanwhile."""
-    return StreamingResponse(json_list(head, name, items, _encoded), media_type="application/json")
+    return StreamingResponse(json_list(head, name, items, encoded), media_type="application/json")
 
 
-def _encoded(content: object) -> bytes:
+def encoded(content: object) -> bytes:
+    """As `as_json` writes it."""
     return msgspec.json.encode(content, enc_hook=_plain)
 
 

@@ -16,24 +16,26 @@ from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid, Problem
 from shared.service.bus_options import login, named
 from shared.service.flags import flag_of
-from shared.service.settings import CommonSettings, join_sources
+from shared.service.settings import BusSettings, join_sources
 
 
-def make_bus(settings: CommonSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
+def make_bus(settings: BusSettings, tier: str, process_id: str) -> tuple[Bus, Subjects, str]:
     """(the bus, not yet started; the subjects; the pool's token). Raises `Invalid` for contradictory settings."""
     try:
+        subjects = Subjects(settings.nats_prefix)
         bus = Bus(
             settings.nats_url,
             name=f"pointsman-{tier}-{process_id}",
             **login(structs.asdict(settings)),
             ca=Path(settings.nats_ca) if settings.nats_ca else None,
+            inbox=subjects.inbox(tier),
             limits=settings,
         )
         pool = pool_token(settings.pool_namespace, settings.pool_name)
         if len(pool) > MAX_POOL:
             reason = f"take {len(pool)} bytes of a key on the bus; {MAX_POOL} are allowed"
             raise Invalid([Problem("--pool-namespace and --pool-name", reason)])
-        return bus, Subjects(settings.nats_prefix), pool
+        return bus, subjects, pool
     except BusOptionError as error:
         raise Invalid([Problem(join_sources(map(flag_of, named(error))), error.reason)]) from error
 
@@ -63,6 +65,10 @@ class BusMetrics(Collector):
         yield _counter("bus_malformed_messages", text, bus.malformed.total)
         text = "Messages with an impossible time or epoch"
         yield _counter("bus_implausible_messages", text, bus.malformed.implausible.total)
+        text = "Messages dropped because two senders use one id"
+        yield _counter("bus_conflicting_messages", text, bus.malformed.conflicting.total)
+        text = "Messages and subscriptions that NATS refused because the login lacks the permission"
+        yield _counter("bus_refused_messages", text, bus.malformed.refused.total)
         if self._duplicate_id is not None:
             text = "Messages of another process of this tier with the same id"
             yield _counter("bus_namesake_messages", text, self._duplicate_id.messages)
@@ -76,6 +82,10 @@ class BusMetrics(Collector):
         yield _gauge("view_age_seconds", text, replica.age())
         text = "Time since the watcher's source, such as Kubernetes, last confirmed the set; infinite if it never did"
         yield _gauge("view_source_age_seconds", text, replica.source_age())
+        text = "Time for which the view has differed from what the watcher reports; 0 while it agrees"
+        yield _gauge("view_differs_seconds", text, replica.differs_for())
+        text = "How often another copy of the facts ended a difference"
+        yield _counter("view_repairs", text, replica.counters.repairs)
         yield _counter("view_resets", "Complete sets that replaced the view", replica.counters.resets)
         text = "How often the view differed from what the watcher reported"
         yield _counter("view_gaps", text, replica.counters.gaps)

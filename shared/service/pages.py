@@ -85,15 +85,33 @@ def _slices(metric: Metric) -> Iterator[Metric]:
         yield piece
 
 
-@_in_turns
-def json_list(
+def json_pieces(
     head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
 ) -> Iterator[bytes]:
     """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
-    members = b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
-    yield b"{" + members + encode(name) + b":["
-    separator = b""
-    for item in items:
-        yield separator + encode(item)
-        separator = b","
-    yield b"]}"
+    return json_sections(head, {name: items}, encode)
+
+
+def json_sections(
+    head: Mapping[str, object], lists: Mapping[str, Iterable[object]], encode: Callable[[object], bytes]
+) -> Iterator[bytes]:
+    """As `json_pieces`, with several lists."""
+    opening = b"{" + b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
+    for name, items in lists.items():
+        yield opening + encode(name) + b":["
+        separator = b""
+        for item in items:
+            yield separator + encode(item)
+            separator = b","
+        yield b"]"
+        opening = b","
+    yield b"}"
+
+
+json_list = _in_turns(json_pieces)
+
+
+@_in_turns
+def in_turns(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces of a page that are made as a query's answer is."""
+    return pieces

@@ -71,6 +71,7 @@ class Service:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._exit_code = 0
+        self._made_at = time.monotonic()
         self.admin: AdminServer | None = None
         self.admin_port = 0
         """Where admin HTTP listens, once `serve` has begun."""
@@ -83,6 +84,14 @@ class Service:
 
     async def close(self) -> None:
         """Release connections and files, also after a failed or cancelled `start`; limited by `--close-timeout`."""
+
+    def uptime(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._made_at
+
+    def longest_pause(self) -> float:
+        """Seconds of the longest pause of the event loop."""
+        return self._watchdog.longest
 
     def state(self) -> Mapping[str, Any]:
         """What `/debug/state` shows."""

@@ -36,12 +36,9 @@ SECRETS = ("nats_url", "nats_password", "nats_token")
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
-class CommonSettings(BusLimits, frozen=True, kw_only=True):
-    """What every tier can be told."""
+class BusSettings(BusLimits, frozen=True, kw_only=True):
+    """Which pool, and where its NATS is: of every process and command that connects to it."""
 
-    id: Annotated[
-        str, Meta(description="unique name of this process among its peers; default: host name and a random part")
-    ] = ""
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool to serve")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
     nats_url: Annotated[
@@ -58,6 +55,27 @@ class CommonSettings(BusLimits, frozen=True, kw_only=True):
     ] = ""
     nats_token: Annotated[str, Meta(description="NATS token; prefer the variable, as for the password")] = ""
     nats_ca: Annotated[str, Meta(description="a CA file for NATS over TLS")] = ""
+
+    @classmethod
+    def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield (names of settings, problem) beyond the types. `sound` has the settings, given or by default, that are
+        valid by themselves."""
+        # imported here, because what needs no bus, such as the simulator, needn't load the client of NATS
+        from shared.service import bus_options
+
+        yield from bus_options.problems(sound)
+
+    def __repr__(self) -> str:
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
+        return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
+
+
+class CommonSettings(BusSettings, frozen=True, kw_only=True):
+    """What every tier can be told."""
+
+    id: Annotated[
+        str, Meta(description="unique name of this process among its peers; default: host name and a random part")
+    ] = ""
     admin_host: Annotated[str, Meta(min_length=1, description="address of the admin HTTP server")] = "0.0.0.0"
     admin_port: Annotated[int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 uses a free one")] = (
         9090
@@ -100,23 +118,10 @@ class CommonSettings(BusLimits, frozen=True, kw_only=True):
         5.0
     )
 
-    def __repr__(self) -> str:
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in SECRETS}
-        return f"<{type(self).__name__} {', '.join(f'{name}={value!r}' for name, value in given.items())}>"
-
     @property
     def config_bounds(self) -> Bounds:
         """How much a configuration may hold."""
         return Bounds(self.max_config_entries, self.max_config_values)
-
-    @classmethod
-    def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield (names of settings, problem) beyond the types. `sound` has the settings, given or by default, that are
-        valid by themselves."""
-        # imported here, because what needs no bus, such as the simulator, needn't load the client of NATS
-        from shared.service import bus_options
-
-        yield from bus_options.problems(sound)
 
 
 C = TypeVar("C", bound=Struct)
@@ -157,7 +162,7 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None,
         elif field.required and not any(problem.path == source for problem in problems.errors):
             variable = "" if environ is None or name in arguments else f" (or set {_variable(name)})"
             problems.error(source, f"required, and missing{variable}")
-    if issubclass(kind, CommonSettings):
+    if issubclass(kind, BusSettings):
         wrong = {problem.path for problem in problems.errors}  # also of flags without a value
         sound = {
             name: values[name] if name in values else _default_value(field)
@@ -272,7 +277,9 @@ def _sections(kind: type[Struct]) -> list[Section]:
     """What every tier has, then the settings of the class itself, then those of its other bases."""
     fields = _fields(kind)
     arguments = [name for name, field in fields.items() if _extra(field).get("argument")]
-    classes = sorted(kind.__mro__, key=lambda each: each is not CommonSettings)  # the sort keeps the others' order
+    classes = sorted(  # the sort keeps the others' order
+        kind.__mro__, key=lambda each: (each is not CommonSettings, each is not BusSettings)
+    )
     groups: dict[str, list[str]] = {"arguments": arguments}
     for each in classes:
         own = [name for name in vars(each).get("__annotations__", ()) if name in fields and name not in arguments]
@@ -284,8 +291,10 @@ def _sections(kind: type[Struct]) -> list[Section]:
 
 def _title(each: type, kind: type[Struct]) -> str:
     """`common flags`, `bus flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
-    if not issubclass(kind, BusLimits):
+    if not issubclass(kind, BusSettings):
         return "flags"
+    if each is BusSettings and issubclass(kind, CommonSettings):
+        each = CommonSettings
     return f"{each.__name__.removesuffix('Settings').removesuffix('Limits').lower()} flags".strip()
 
 

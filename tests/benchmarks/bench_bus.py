@@ -76,7 +76,6 @@ async def put_to_view(server: NatsServer, readers: int, rate: float, seconds: fl
             await reader.start()
             stack.push_async_callback(reader.close)
         publisher = FramePublisher(await connected(stack, server, "collector"), SUBJECTS, POOL, "collector")
-        await publisher.start()
         stack.push_async_callback(publisher.close)
         await asyncio.sleep(0.3)
         taken.clear()

@@ -173,7 +173,7 @@ def _handler(endpoints: int, configuration: str = "") -> tuple[RequestHandler, d
 
 
 def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
-    """One conversation with the decision on it: parsing, the built-in default configuration, the answers. Every tenth
+    """One conversation with the decision on it: parsing, docs/profiles/weighted-sum.yaml, the answers. Every tenth
     time the scores are made anew, as if a frame had come."""
     handler, served, frame_comes = _handler(endpoints)
     limits, director, parsers = Limits(), handler.pipeline.director, handler.pipeline.parsers

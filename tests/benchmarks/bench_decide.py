@@ -1,4 +1,4 @@
-"""What `Director.decide` costs with the built-in default configuration, by number of endpoints and size of the prompt.
+"""What `Director.decide` costs with docs/profiles/weighted-sum.yaml, by number of endpoints and size of the prompt.
 
     python -m tests.benchmarks.bench_decide
 
@@ -10,6 +10,7 @@ figure is the best of several rounds, interleaved, and counts what the process u
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from prometheus_client import CollectorRegistry
@@ -45,11 +46,15 @@ def reference() -> None:
         total ^= counts[key]
 
 
+WEIGHTED_SUM = Path(__file__).parents[2] / "docs" / "profiles" / "weighted-sum.yaml"
+"""The default of the Go original, with which it is compared."""
+
+
 def world(
     endpoints: int, random: np.random.Generator, configuration: str = ""
 ) -> tuple[View, PickerMetrics, Pipeline, Callable[[], None]]:
-    """A view with metrics of every endpoint, and the default or another configuration on it; the last one ends what is
-    kept of the scores, as a collector's frame does."""
+    """A view with metrics of every endpoint, and the weighted sum or another configuration on it; the last one ends
+    what is kept of the scores, as a collector's frame does."""
     view = View()
     view.reset({f"pool.endpoint.{one}": _endpoint(one) for one in range(endpoints)})
     values = {
@@ -68,7 +73,9 @@ def world(
     )
     view.apply_frame(frame, NOW, 0.0)
     metrics = PickerMetrics(CollectorRegistry(), view)
-    pipeline = build(load(configuration, Registry.installed()), random, time.time, metrics.plugin)
+    pipeline = build(
+        load(configuration or WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin
+    )
 
     def frame_comes() -> None:
         for key in values:

@@ -2,9 +2,9 @@
 
     .venv/bin/python -m tests.benchmarks.bench_picker [--seconds 1] [--rounds 3] [--only "1 kB"] …
 
-It starts two pickers as they are installed (`pointsman picker`, default configuration, metrics on), one with each
-transport, on one core. The clients, nats-server and this process, which publishes the facts and 20 frames a second of
-all endpoints, have the other. What counts is the CPU time that a picker's process takes for a conversation, with all
+It starts two pickers as they are installed (`pointsman picker`, docs/profiles/weighted-sum.yaml, metrics on), one with
+each transport, on one core. The clients, nats-server and this process, which publishes the facts and 20 frames a second
+of all endpoints, have the other. What counts is the CPU time that a picker's process takes for a conversation, with all
 that it does beside; the best of rounds in which the transports take turns.
 
 Two clients ask, 16 conversations at a time on one connection. `turns` says what comes next when the last message has
@@ -46,6 +46,7 @@ from shared.config import load
 from shared.plugin import Registry
 from shared.service import logs
 from tests.benchmarks.bench_conversation import reference, seconds
+from tests.benchmarks.bench_decide import WEIGHTED_SUM
 from tests.benchmarks.http2_client import Http2Client
 from tests.benchmarks.live_pool import RENAMED, TRANSPORTS, LivePool, cpu, endpoints, facts, frame
 from tests.benchmarks.talk import Talk, lean, observed, plain, restored, unread
@@ -83,7 +84,7 @@ def handler(case: Case) -> RequestHandler:
     made = Frame(sender="bench", sent=0.0, sequence=1, ids=content.ids, columns=content.columns, ages=content.ages)
     view.apply_frame(made, time.monotonic() + 3600, 0.0)  # stays fresh while the benchmark runs
     metrics = PickerMetrics(CollectorRegistry(), view)
-    pipeline = build(load("", Registry.installed()), random, time.time, metrics.plugin)
+    pipeline = build(load(WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin)
     return RequestHandler(
         view,
         pipeline,

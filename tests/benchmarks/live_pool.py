@@ -35,6 +35,7 @@ from shared.bus.frame_publisher import FramePublisher
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import Subjects, fact_key, pool_token
 from shared.model import Endpoint, Fact, ModelRewrite, RewriteRule, Target
+from tests.benchmarks.bench_decide import WEIGHTED_SUM
 from tests.nats import NatsServer
 from tests.waiting import TIMEOUT, eventually
 
@@ -150,7 +151,6 @@ class LivePool:
 
     async def _publish(self, bus: Bus) -> None:
         publisher, random = FramePublisher(bus, SUBJECTS, POOL, "collector"), np.random.default_rng(7)
-        await publisher.start()
         try:
             while True:
                 await publisher.publish(0, frame(self.endpoints, random))
@@ -162,7 +162,7 @@ class LivePool:
         """A picker process that is ready and has seen a frame."""
         address = PickerAddress(self.ports.take("ext_proc"), self.ports.take("health"))
         http, own = self._admin(f"picker-{transport}", flags)
-        given = {**own, "transport": transport, "secure-serving": "false"}
+        given = {"config-file": str(WEIGHTED_SUM), **own, "transport": transport, "secure-serving": "false"}
         picker = Picker(str(own["id"]), self.directory, http, address, given)
         await self.run(picker, MEASURED)
 

@@ -118,7 +118,18 @@ class Installation:
         await eventually(is_so, f"{name} is rolled out", timeout=PATIENCE, step=0.3)
 
     async def delete(self, pod: Mapping[str, Any]) -> None:
-        await self.api.delete("v1", "Pod", pod["metadata"]["name"], NAMESPACE)
+        """Delete it, and wait until it is gone, or another one has its name."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        await self.api.delete("v1", "Pod", name, NAMESPACE)
+
+        async def gone() -> bool:
+            try:
+                found = await self.api.get("v1", "Pod", name, NAMESPACE)
+            except ApiError as error:
+                return error.status == 404
+            return bool(found["metadata"]["uid"] != uid)
+
+        await eventually(gone, f"{name} is gone", timeout=PATIENCE, step=0.2)
 
     async def signal(self, pod: Mapping[str, Any], number: signal.Signals) -> None:
         """To our process in a pod, as the kernel does it when memory is short."""
@@ -148,10 +159,12 @@ class Installation:
             pages.append({**yaml.safe_load(text), "pod": pod})
         return pages
 
-    async def leader(self) -> dict[str, Any] | None:
-        """The pod of the release's watcher that leads; None if another one does."""
-        leads = [one for one in await self.states("watcher") if one["leadership"]["leads"]]
-        return leads[0]["pod"] if leads else None
+    async def leader(self) -> dict[str, Any]:
+        """The pod whose watcher leads: one of the release, or Envoy's. Raises AssertionError unless it is one."""
+        states = [*await self.states("watcher"), *await self.states("envoy")]
+        leads = [dict(one["pod"]) for one in states if one["leadership"]["leads"]]
+        assert len(leads) == 1, f"{len(leads)} watchers lead"
+        return leads[0]
 
     async def settled(self, *, endpoints: int = 3) -> None:
         """Wait until the pickers agree with each other, with the collectors and with Envoy."""

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import time
 from functools import partial
+from typing import Any
 
 import yaml
 
@@ -109,7 +110,7 @@ async def added_and_deleted(installed: Installation, load: Load) -> str:
     await eventually(partial(_known, installed, name, True), f"{name} is known", step=0.02)
     appeared = time.monotonic() - since
     await load.goes_on()
-    await installed.delete(added[name])
+    await installed.api.delete("v1", "Pod", name, NAMESPACE)
     since = time.monotonic()
     await eventually(partial(_known, installed, name, False), f"{name} is forgotten", step=0.02)
     disappeared = time.monotonic() - since
@@ -137,14 +138,26 @@ async def collector_killed(installed: Installation, load: Load) -> str:
 
 
 @scenario("the active watcher's pod deleted")
-async def leader_deleted(installed: Installation, load: Load) -> str:
-    leader = await installed.leader()
-    pods = [leader] if leader else await installed.tier("watcher")
-    for pod in pods:
-        await installed.delete(pod)
+async def leader_deleted(installed: Installation, load: Load) -> None:
+    leader = await _leader(installed)
+    while leader["metadata"]["labels"]["app.kubernetes.io/component"] == "envoy":  # that pod has the only Envoy, too
+        await installed.signal(leader, signal.SIGKILL)
+        leader = await _leader(installed, but=leader)
+    await installed.delete(leader)
+    await _leader(installed, but=leader)
     await installed.complete(WATCHERS)
     await installed.settled()
-    return "" if leader else "Envoy's watcher led: both of the release were deleted"
+
+
+async def _leader(installed: Installation, *, but: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The pod of the watcher that leads, once one does that isn't this one."""
+
+    async def found() -> dict[str, Any]:
+        leader = await installed.leader()
+        assert but is None or leader["metadata"]["uid"] != but["metadata"]["uid"], "the same watcher leads"
+        return leader
+
+    return await eventually(found, "a watcher leads", timeout=PATIENCE, step=0.2)
 
 
 @scenario("a NATS pod deleted")

@@ -45,5 +45,5 @@ def test_the_corpus_of_the_parsers_has_every_claimed_path() -> None:
     paths = {seed.read_bytes().partition(b"\n")[0].partition(b" ")[0].decode("latin-1") for seed in seeds("parsers")}
     found = {CHAIN.find(path, Headers())[1] for path in paths}
     claimed = {suffix for parser in found for suffix in parser.SUFFIXES}
-    assert len(found) == 5
+    assert len(found) == 7
     assert {suffix for suffix in claimed if any(path.endswith(suffix) for path in paths)} == claimed

@@ -13,10 +13,12 @@ import yaml
 from pointsman.docs import TIERS
 from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from services.picker.state.proxy_failure_mode import HEADER
+from shared.bus.subjects import TIERS as TIERS_OF_NATS
 from shared.config import load
 from shared.plugin import Registry
 from shared.service import describe
 from shared.version import VERSION
+from tests.nats import nats_server_binary
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -41,6 +43,32 @@ def test_every_image_is_pinned_and_ours_has_the_version() -> None:
         assert tag != "latest", name
         if image == "pointsman":
             assert tag == VERSION, name
+
+
+def test_every_tier_of_compose_has_the_login_that_nats_gives_it() -> None:
+    passwords = SERVICES["nats"]["environment"]
+    assert passwords.keys() == {f"{tier.upper()}_PASSWORD" for tier in TIERS_OF_NATS}
+    assert len(set(passwords.values())) == len(passwords)
+    for name, service in SERVICES.items():
+        if service["image"].startswith("pointsman:") and (tier := service["command"][0]) in TIERS_OF_NATS:
+            environment = service["environment"]
+            login = environment["POINTSMAN_NATS_USER"], environment["POINTSMAN_NATS_PASSWORD"]
+            assert login == (tier, passwords[f"{tier.upper()}_PASSWORD"]), name
+
+
+def test_nats_takes_its_configuration_of_compose() -> None:
+    _, path = SERVICES["nats"]["command"]
+    assert f"./deploy/nats:{Path(path).parent}:ro" in SERVICES["nats"]["volumes"]
+    binary = nats_server_binary()
+    assert binary
+    done = subprocess.run(
+        [binary, "-t", "-c", str(ROOT / "deploy/nats" / Path(path).name)],
+        env={f"{tier.upper()}_PASSWORD": f"{tier}1" for tier in TIERS_OF_NATS},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_command_of_ours_is_one_that_the_process_takes() -> None:

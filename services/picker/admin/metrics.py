@@ -51,6 +51,8 @@ class PickerMetrics(Collector):
         self.requests = RequestMetrics(models, named=lambda model: view.rewrites.mentions(model), clock=clock)
         self.statuses: dict[int, int] = {}
         self.served_by: dict[str, int] = {}
+        self.skipped_stages: dict[tuple[str, str], int] = {}
+        """Routed requests that lacked a stage of disaggregated serving, by stage and reason."""
         self.decision_seconds = Histogram(SHORT)
         self.request_seconds = Histogram(LONG)
         self.scheduling_seconds = Histogram(SHORT)
@@ -66,6 +68,8 @@ class PickerMetrics(Collector):
         if isinstance(decision.outcome, Route):
             self.answered(200, seconds)
             self.scheduling_seconds.note(decision.seconds)
+            for skipped in decision.skipped_stages.items():
+                self.skipped_stages[skipped] = self.skipped_stages.get(skipped, 0) + 1
         else:
             self.answered(decision.outcome.status, seconds)
         return self.requests.decided(decision)
@@ -167,6 +171,14 @@ class PickerMetrics(Collector):
         for name, text, label, counted in counts:
             by_label = [((str(value),), count) for value, count in counted.items()]
             yield from family(CounterMetricFamily, f"pointsman_picker_{name}", text, (label,), by_label)
+        skipped = "Routed requests that had to do without a stage, such as prefill: no endpoint, or down"
+        yield from family(
+            CounterMetricFamily,
+            "pointsman_picker_skipped_stages",
+            skipped,
+            ("stage", "reason"),
+            list(self.skipped_stages.items()),
+        )
         decision = "Time from the end of a request's body to its answer"
         request = "Time from a request's headers to the end of its response"
         plugin = "Duration of a plugin's call"

@@ -100,6 +100,7 @@ class DecisionInFull(DecisionSummary):
     saturation: float | None
     charged_tokens: int
     stages: str
+    skipped_stages: dict[str, str]
     roles: dict[str, RoleEndpoint]
     primary_profile: str
     profiles: dict[str, Profile]

@@ -96,16 +96,14 @@ class JsonBody(Struct):
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
             parallel=(self.sequences() or 1) * prompt.count,
-            cache_salt=self._salt(),
+            cache_salt=self.salt(),
             multimodal=multimodal,
             output_limit=self.output_limit(),
         )
 
-    def _salt(self) -> str:
-        salt = self.cache_salt
-        if salt is not NOTHING and len(memoryview(salt)) > _LONGEST_SALT:
-            return xxhash.xxh3_128_hexdigest(salt)
-        return text_of(salt) or ""
+    def salt(self) -> str:
+        """What keeps equal prompts apart in the server's cache; empty when nothing does."""
+        return salt_of(self.cache_salt)
 
     def _model(self) -> str:
         if self.model is not NOTHING and (size := len(memoryview(self.model))) > MOST_NAME * _ESCAPED:
@@ -115,6 +113,13 @@ class JsonBody(Struct):
             wrong, needed = "model: not a string", "a model name is needed"
             raise Unparsable(f"{wrong}: {shown(self.model)}; {needed}", kept=f"{wrong}; {needed}")
         return name or ""
+
+
+def salt_of(salt: Raw) -> str:
+    """A cache salt; the digest of a long one."""
+    if salt is not NOTHING and len(memoryview(salt)) > _LONGEST_SALT:
+        return xxhash.xxh3_128_hexdigest(salt)
+    return text_of(salt) or ""
 
 
 class BodyReader:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from services.picker.parsers.json_edit import start_of
-from services.picker.responses.usage import NOTHING, Usage, read_usage
+from services.picker.responses.usage import NOTHING, Usage, read_meta_info, read_usage
 
 
 class _Object(Struct):
@@ -18,6 +18,8 @@ class _Object(Struct):
     usage: Raw = Raw()
     response: Raw = Raw()
     message: Raw = Raw()
+    meta_info: Raw = Raw()
+    """Where SGLang's own API reports tokens."""
 
 
 _object = msgspec.json.Decoder(_Object).decode
@@ -52,10 +54,11 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
     except _ERRORS:
         return None
     usage = NOTHING
-    for part in (*inner, top):
-        if _is_object(part.usage, _LONGEST_USAGE):
+    reports = [(part.usage, read_usage) for part in (*inner, top)]
+    for report, reads in (*reports, (top.meta_info, read_meta_info)):
+        if _is_object(report, _LONGEST_USAGE):
             try:
-                usage = usage.merged(read_usage(_any(part.usage)))
+                usage = usage.merged(reads(_any(report)))
             except _ERRORS:
                 return None
     end = 0

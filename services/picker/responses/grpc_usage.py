@@ -1,7 +1,7 @@
-"""Reads the token usage in responses of vLLM's gRPC service, however a proxy cuts their messages.
+"""Reads the token usage in responses of vLLM's and Vertex AI's gRPC services, however a proxy cuts their messages.
 
-The messages pass unchanged. Every message of a stream has the usage so far, so only the last one is read: each complete
-answer, and the last piece of an answer without end.
+The messages pass unchanged. Every message of a stream of vLLM's has the usage so far, so only the last one is read:
+each complete answer, and the last piece of an answer without end. Vertex AI's carry JSON of the OpenAI API.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,6 +10,7 @@ from services.picker.body_buffer import BodyBuffer
 from services.picker.parsers.grpc_frame import COMPRESSED, HEADER, INFLATED, first_message
 from services.picker.parsers.protobuf import Reader
 from services.picker.request import Unparsable
+from services.picker.responses import document
 from services.picker.responses.usage import NOTHING, Usage
 
 _MOST_FIELDS = 5_000
@@ -134,7 +135,23 @@ def _embedded(message: memoryview, reader: Reader) -> Usage:
     return _counts(message, reader, {2: "prompt"})
 
 
-APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {"generate": _generated, "embeddings": _embedded}
+def _carried(message: memoryview, reader: Reader) -> Usage:
+    """Field of google.api.HttpBody: 2 data, which is a JSON object or some server-sent events."""
+    usage = NOTHING
+    for number, value in reader.fields(message):
+        if number == 2 and isinstance(value, memoryview):
+            for text in bytes(value).split(b"data:")[:_MOST_FRAMES]:
+                found = document.read(text, b"", b"") if b'"usage"' in text else None
+                usage = usage if found is None else usage.merged(found.usage)
+    return usage
+
+
+APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {
+    "generate": _generated,
+    "embeddings": _embedded,
+    "chat": _carried,
+    "responses": _carried,
+}
 """What reads a message of the response, by what was asked for."""
 
 

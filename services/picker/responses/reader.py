@@ -29,7 +29,7 @@ GROWTH = 2**20
 
 _TRIES = 8
 """How often as many bytes as the limit may be read in vain: an object may come in pieces that all look like its end."""
-_USAGE = re.compile(rb'"usage"[ \t]*:[ \t]*\{')
+_USAGE = re.compile(rb'"(?:usage|meta_info)"[ \t]*:[ \t]*\{')
 _LINE_END = re.compile(rb"[\r\n]")
 _DATA = b"data:"
 _BLANKS = b" \t\r\n"
@@ -205,7 +205,7 @@ class ResponseReader:
         buffer = self._buffer
         if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
             if not self._target:
-                if b'"usage"' in chunk and _USAGE.search(chunk):
+                if (b'"usage"' in chunk or self._api == "generate") and _USAGE.search(chunk):
                     self._lines(chunk)
                 return chunk
             single = chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk

@@ -1,4 +1,4 @@
-"""The token usage of a response, in the spellings of the OpenAI and Anthropic APIs."""
+"""The token usage of a response, in the spellings of the OpenAI and Anthropic APIs, and of SGLang's own."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,6 +51,13 @@ def read_usage(raw: Any) -> Usage:
         if prompt is not None:
             prompt += cached + (_count(raw.get(_ANTHROPIC_WRITTEN)) or 0)
     return Usage(prompt, _first(raw, _COMPLETION), cached)
+
+
+def read_meta_info(raw: Any) -> Usage:
+    """The counts in a decoded `meta_info` of SGLang's own API."""
+    if not isinstance(raw, Mapping):
+        return NOTHING
+    return Usage(*(_count(raw.get(name)) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")))
 
 
 def _first(raw: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

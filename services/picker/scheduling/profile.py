@@ -16,6 +16,11 @@ from shared.plugin import Role
 
 ROW = np.dtype(np.intp)
 
+SILENT_TRIALS = 16
+"""How often a picker is asked again, for each row that it has named and once more, before it is taken to name no other
+by chance."""
+MOST_TRIALS = 256
+
 Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
 """Chooses some of these rows, which have these totals."""
 
@@ -164,14 +169,32 @@ class Profile:
         if totals is None:
             totals = np.zeros(len(rows))
         totals.setflags(write=False)  # some are kept for the next request
-        if cycle.view.health.unhealthy:
-            picked, unhealthy = pick_healthy_first(self._pick, cycle, rows, totals)
-        else:
-            picked, unhealthy = self._pick(cycle, rows, totals), NONE
+        picked, unhealthy = self._pick_first(cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy
         )
+
+    def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
+        """The rows that the picker could have named first, had it drawn other lots: it is asked again until nothing new
+        comes, so of very many there may be more. The run's own pick is among them."""
+        found = set(run.picked[:1])
+        trials = silent = 0
+        while trials < MOST_TRIALS and silent < SILENT_TRIALS * (1 + len(found)):
+            before = cycle.random.bit_generator.state
+            first = self._pick_first(cycle, run.rows, run.totals)[0][:1]
+            if cycle.random.bit_generator.state == before:
+                break  # it draws no lots
+            silent = silent + 1 if found.issuperset(first) else 0
+            found.update(first)
+            trials += 1
+        return tuple(sorted(found))
+
+    def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
+        """As `pick_healthy_first`."""
+        if cycle.view.health.unhealthy:
+            return pick_healthy_first(self._pick, cycle, rows, totals)
+        return self._pick(cycle, rows, totals), NONE
 
     def _pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[int, ...]:
         """What the picker plugin chooses; a random choice where it fails."""

@@ -76,6 +76,8 @@ class Plan(Struct, frozen=True):
     """The stages that serve the request, such as `prefill-decode` or `decode-only`; empty where there are no stages."""
     port: int | None = None
     """The port of the destination in place of its own. There are no fallbacks then, as a header names its own port."""
+    skipped: Mapping[str, str] = {}
+    """Stages that were wanted and have no working endpoint, such as `prefill`, and why."""
 
 
 class Exchange(Struct, kw_only=True):

@@ -132,6 +132,10 @@ class Scheduler:
             plan = Plan(primary)
         return runs, plan
 
+    def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
+        """The rows that a profile's picker could name first, by chance."""
+        return self._profiles[run.profile].possible_first(cycle, run)
+
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
         """Headers that pre-request plugins set, later ones over earlier ones; or the first refusal."""
         if not self._pre_request:

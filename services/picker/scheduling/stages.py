@@ -1,7 +1,7 @@
 """The stages of disaggregated serving: what the endpoints that were picked for them come to.
 
 A decode server, or the sidecar in front of it, connects to the servers that headers name: it has them encode pictures
-and compute the prompt first.
+and compute the prompt first. It can do both itself, so a stage without a working endpoint is skipped.
 """
 
 from collections.abc import Mapping
@@ -11,17 +11,41 @@ from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import ProfileRun, RolePlan
 
 PREFILL, ENCODE = "prefill", "encode"
+NO_ENDPOINT, DOWN = "no endpoint", "down"
+"""Why a stage is skipped: its profile left no endpoint, or the picked one seems to be down."""
 
 
-def roles(runs: Mapping[str, ProfileRun], decode: str, prefill: str, encode: str) -> dict[str, RolePlan]:
-    """The further endpoints that work on a request, by role; the names are those of profiles. A stage whose endpoint
-    decodes, too, is no further one."""
+def roles(
+    cycle: Cycle, runs: Mapping[str, ProfileRun], decode: str, prefill: str, encode: str
+) -> tuple[dict[str, RolePlan], dict[str, str]]:
+    """(the further endpoints that work on a request, by role; why roles that were wanted have none). The names are
+    those of profiles. A stage whose endpoint decodes, too, is no further one."""
     found: dict[str, RolePlan] = {}
-    if prefill and _apart(runs, prefill, decode):
-        found[PREFILL] = RolePlan(prefill, until_response=True, reads_prompt=True)
-    if encode and _apart(runs, encode, decode):
-        found[ENCODE] = RolePlan(encode, until_response=True)
-    return found
+    skipped: dict[str, str] = {}
+    row = runs[decode].picked[0]
+    for role, profile in ((PREFILL, prefill), (ENCODE, encode)):
+        run = runs.get(profile) if profile else None
+        if run is None:
+            continue
+        if why := unusable(cycle, run, row):
+            skipped[role] = why
+        elif run.picked[0] != row:
+            found[role] = RolePlan(profile, until_response=True, reads_prompt=role == PREFILL)
+    return found, skipped
+
+
+def unusable(cycle: Cycle, run: ProfileRun, decode: int) -> str:
+    """Why the stage that picked this can't be used; empty if it can. If the decode endpoint seems to be down as well,
+    nothing is known of either."""
+    if not run.picked:
+        return NO_ENDPOINT
+    unhealthy = cycle.view.health.unhealthy
+    return DOWN if run.picked[0] in unhealthy and decode not in unhealthy else ""
+
+
+def is_apart(cycle: Cycle, run: ProfileRun | None, decode: int) -> bool:
+    """Whether a stage ran and has a working endpoint of its own."""
+    return run is not None and not unusable(cycle, run, decode) and run.picked[0] != decode
 
 
 def decision_type(stages: Mapping[str, RolePlan]) -> str:
@@ -44,8 +68,3 @@ def rank_header(cycle: Cycle, runs: Mapping[str, ProfileRun], profile: str) -> d
     """The header that names the rank of a data-parallel server behind one port."""
     run = runs.get(profile)
     return {DATA_PARALLEL_HOST: cycle.layout.authorities[run.picked[0]]} if run is not None and run.picked else {}
-
-
-def _apart(runs: Mapping[str, ProfileRun], profile: str, decode: str) -> bool:
-    run = runs.get(profile)
-    return run is not None and bool(run.picked) and run.picked[0] != runs[decode].picked[0]

@@ -1,8 +1,9 @@
 """Which endpoints seem to be down: decisions rank them behind all others.
 
-There are two signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
-timed out; or a fallback served a request in its place. The next good scrape that began after the sign ends it. Without
-news a sign expires, because collectors may be gone, or NATS.
+There are three signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
+timed out; a fallback served a request in its place; or it was to prefill a request that was answered with 502, which is
+what sidecars say of a prefill server that they can't reach. The next good scrape that began after the sign ends it.
+Without news a sign expires, because collectors may be gone, or NATS.
 """
 
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ EXPIRY = 30.0
 """Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
 UNREACHABLE = "its scrapes are refused or time out"
 REPLACED = "a fallback served in its place"
+NO_PREFILL = "its decode server answered 502"
 SHOWN = 5
 """Endpoints that the note names."""
 
@@ -29,8 +31,8 @@ class Health:
         self._columns = columns
         self._expiry = expiry
         self._layout = Layout()
-        self._replaced: dict[str, float] = {}
-        """When a fallback served in an endpoint's place, by its id."""
+        self._seen: dict[str, tuple[float, str]] = {}
+        """When a response was the sign, and of what, by the endpoint's id."""
         self._now = 0.0
         self.unhealthy: Mapping[int, str] = {}
         """Why a row is unhealthy. Replaced, never changed: who reads it may keep it."""
@@ -38,22 +40,22 @@ class Health:
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
         layout already."""
-        if self._replaced:
+        if self._seen:
             here, _ = layout.moved_from(self._layout)
             stayed = {layout.endpoints[row].id for row in here.tolist()}
-            self._replaced = {id: at for id, at in self._replaced.items() if id in stayed}
+            self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
         self._layout = layout
         self.refresh(self._now)
 
-    def replace(self, endpoint: Endpoint, now: float) -> None:
-        """A fallback served a request in this endpoint's place. Has no effect if the endpoint has left the layout or is
+    def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED) -> None:
+        """A response is a sign that this endpoint is down. Has no effect if the endpoint has left the layout or is
         another server now."""
         row = self._layout.index.get(endpoint.id)
         if row is None:
             return
         known = self._layout.endpoints[row]
         if (known.uid, known.authority) == (endpoint.uid, endpoint.authority):
-            self._replaced[endpoint.id] = now
+            self._seen[endpoint.id] = now, why
             self.refresh(now)
 
     def refresh(self, now: float) -> None:
@@ -63,12 +65,12 @@ class Health:
         reported, at = column.values, column.at
         # a row that nobody reported is NaN, which equals nothing
         found = dict.fromkeys(np.flatnonzero((reported == 0.0) & (at >= now - self._expiry)).tolist(), UNREACHABLE)
-        for id, since in list(self._replaced.items()):
+        for id, (since, why) in list(self._seen.items()):
             row = self._layout.index[id]
             if since < now - self._expiry or (reported[row] == 1.0 and at[row] > since):
-                del self._replaced[id]
+                del self._seen[id]
             else:
-                found.setdefault(row, REPLACED)
+                found.setdefault(row, why)
         if found != self.unhealthy:
             self.unhealthy = found
 

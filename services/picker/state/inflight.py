@@ -8,11 +8,13 @@ latest with the next heartbeat: changed endpoints cost nothing for each row that
 """
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout
+from shared.bus.codec import load_digest
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
 from shared.bus.queueing_delay import QueueingDelays
@@ -105,7 +107,7 @@ class _Placement:
 class _Peer:
     """What a peer's last table says of the endpoints of the layout that it met."""
 
-    __slots__ = ("_run", "_sent", "placement", "requests", "rows", "seen", "tokens", "weight")
+    __slots__ = ("_sent", "digest", "placement", "requests", "rows", "run", "seen", "sequence", "tokens", "weight")
 
     def __init__(self, load: Load, layout: Layout, placement: _Placement, seen: float) -> None:
         hashes = unpack_hashes(load.ids)
@@ -114,13 +116,28 @@ class _Peer:
         """Of that layout."""
         self.requests = unpack_counts(load.requests)[known].astype(np.float64)
         self.tokens = unpack_counts(load.tokens)[known].astype(np.float64)
-        self._run, self._sent = load.run, load.sent
+        self.run, self.sequence, self.digest = load.run, load.sequence, load_digest(load)
+        self._sent = load.sent
         self.weight = max(len(hashes), LEAST_ROWS)
         self.seen = seen
 
     def outdates(self, load: Load, seen: float) -> bool:
         """Whether this is a later table than one that was said at `seen`: it came before it all the same."""
-        return load.sent < self._sent if load.run == self._run else seen < self.seen
+        return load.sent < self._sent if load.run == self.run else seen < self.seen
+
+
+class PeerTable(NamedTuple):
+    """What is known of a peer's load."""
+
+    id: str
+    age: float
+    run: int
+    sequence: int
+    digest: int
+    """Of the table as it came."""
+    requests: float
+    tokens: float
+    """At the endpoints that its table met here."""
 
 
 class InFlight:
@@ -259,9 +276,57 @@ class InFlight:
         """Our own part: `{endpoint id: (requests, tokens)}`, without zeros."""
         return {name: (own[0], own[1]) for name, own in self._own.items()}
 
+    def check(self) -> bool:
+        """Whether the sums are those of our own part and of all peers'. If not, they are made anew."""
+        requests, tokens = np.zeros(len(self._layout)), np.zeros(len(self._layout))
+        for name, own in self._own.items():
+            row = self._layout.index.get(name)
+            if row is not None:
+                requests[row] += own[0]
+                tokens[row] += own[1]
+        for peer in self._peers.values():
+            rows = peer.rows if peer.placement is self._placement else peer.placement.now[peer.rows]
+            counted = rows >= 0
+            requests[rows[counted]] += peer.requests[counted]
+            tokens[rows[counted]] += peer.tokens[counted]
+        if np.array_equal(requests, self.requests) and np.array_equal(tokens, self.tokens):
+            return True
+        self.requests, self.tokens = requests, tokens
+        self._sum()
+        return False
+
     def peers(self) -> Iterable[str]:
         """The other pickers whose load is counted."""
         return self._peers.keys()
+
+    def peer_tables(self, now: float) -> list[PeerTable]:
+        """What is known of each peer, sorted."""
+        return [
+            PeerTable(
+                id,
+                max(0.0, now - peer.seen),
+                peer.run,
+                peer.sequence,
+                peer.digest,
+                float(peer.requests.sum()),
+                float(peer.tokens.sum()),
+            )
+            for id, peer in sorted(self._peers.items())
+        ]
+
+    def peer(self, id: str) -> dict[str, tuple[int, int]]:
+        """A peer's part at the endpoints of the layout: `{endpoint id: (requests, tokens)}`, without zeros."""
+        known = self._peers.get(id)
+        if known is None:
+            return {}
+        rows = known.rows if known.placement is self._placement else known.placement.now[known.rows]
+        found = zip(rows.tolist(), known.requests.tolist(), known.tokens.tolist(), strict=True)
+        endpoints = self._layout.endpoints
+        return {
+            endpoints[row].id: (int(requests), int(tokens))
+            for row, requests, tokens in found
+            if row >= 0 and (requests or tokens)
+        }
 
     def _forget(self, sender: str, stays: bool = False) -> None:
         """A peer's table doesn't count any more; a peer that stays is going to replace it."""

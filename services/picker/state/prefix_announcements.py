@@ -9,8 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from services.picker.state.lru_prefix_index import Change, LruPrefixIndex, marks_of
+from shared.bus.codec import BATCHES_MASK, batch_digest
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import MAX_BATCHES, MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
 
@@ -27,6 +29,8 @@ class Announcements:
         self.id, self.run = id, run
         self.sequence = 0
         """Of the last batch."""
+        self.digest = 0
+        """Of all batches up to it."""
         self._sent: deque[bytes] = deque()
         """The last batches, encoded; the last one's number is `sequence`."""
         self._bytes = 0
@@ -34,17 +38,22 @@ class Announcements:
     def batch(self, hashing: str, *, complete: bool, changes: Sequence[Change] = ()) -> PrefixBatch:
         """The next batch, of at most `MAX_BLOCKS` blocks; without changes, a heartbeat."""
         self.sequence += bool(changes)
-        return PrefixBatch(
+        batch = PrefixBatch(
             sender=self.id,
             run=self.run,
             sequence=self.sequence,
             hashing=hashing,
             complete=complete,
+            digest=self.digest,
             servers=pack_hashes([change.server for change in changes]),
             withdrawn=bytes(change.withdrawn for change in changes),
             counts=pack_counts([len(change.blocks) for change in changes]),
             blocks=pack_hashes([block for change in changes for block in change.blocks]),
         )
+        if changes:
+            self.digest = self.digest + batch_digest(batch) & BATCHES_MASK
+            batch = replace(batch, digest=self.digest)
+        return batch
 
     def sent(self, payload: bytes) -> None:
         """The last batch, encoded."""

@@ -7,11 +7,12 @@ or a dump. A dump names the batches that it includes at least, and what comes me
 the last word on each block is the same as if all had come in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import islice, repeat
 
 from services.picker.state.lru_prefix_index import FORMER, MARKS, LruPrefixIndex
+from shared.bus.codec import BATCHES_MASK, batch_digest
 from shared.bus.columns import unpack_counts, unpack_hashes
 from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
 
@@ -31,6 +32,10 @@ MOST_HELD = 32 * 2**20
 """Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
 BATCH = 500
 """Bytes that a held batch counts as in addition."""
+DIFFERENT = 2.0
+"""Seconds for which an origin's digest has to differ before its placements are restored."""
+RESTORED_AGAIN = 10.0
+"""Seconds from one such restoring of an origin to the next."""
 AHEAD = 1000
 """Batches by which a held one may be ahead of what its origin says is its last."""
 
@@ -38,7 +43,10 @@ AHEAD = 1000
 class Origin:
     """One run of a picker, as far as it is known here."""
 
-    __slots__ = ("applied", "ask_at", "asked", "heard", "held", "id", "latest", "mark", "restoring", "run")
+    __slots__ = (
+        *("applied", "ask_at", "asked", "differs_since", "digest", "heard", "held", "id", "latest", "mark"),
+        *("restore_at", "restoring", "run"),
+    )
 
     def __init__(self, id: str, run: int, heard: float) -> None:
         self.id, self.run, self.heard = id, run, heard
@@ -46,12 +54,28 @@ class Origin:
         """0 until it has announced anything."""
         self.applied = self.latest = 0
         """The numbers of the last batch that is applied, and of the last one that there is."""
+        self.digest: int | None = 0
+        """Of the batches that are applied; None if it isn't known."""
+        self.differs_since: float | None = None
+        """Since when it isn't the one that the origin announces."""
+        self.restore_at = 0.0
+        """When to restore its placements, should it still differ."""
         self.held: dict[int, PrefixBatch] = {}
         self.restoring = False
         """Its part of a dump is coming."""
         self.asked = 0
         self.ask_at = 0.0
         """When to ask for what is missing; 0 while nothing is."""
+
+    def compare(self, batch: PrefixBatch, now: float) -> None:
+        """Compare the digest with what a batch says of the batches up to itself, if it is the last one here."""
+        if batch.digest is None or self.digest is None or batch.sequence != self.applied:
+            return
+        if batch.digest == self.digest:
+            self.differs_since = None
+        elif self.differs_since is None:
+            self.differs_since = now
+            self.restore_at = now + DIFFERENT
 
     def __repr__(self) -> str:
         return f"<Origin {self.id!r} {self.applied} of {self.latest}, {len(self.held)} held>"
@@ -65,6 +89,8 @@ class PrefixPeers:
         self.joining = True
         self.batches = self.blocks = self.gaps = self.dumps = 0
         """Counts: what was applied, and how often something was missing or restored."""
+        self.differences = self.repairs = 0
+        """How often an origin's placements weren't those that it announced, for long; and were restored."""
         self._index = index
         self._origins: dict[tuple[str, int], Origin] = {}
         self._free = [mark for mark in reversed(MARKS) if mark > FORMER]
@@ -79,6 +105,7 @@ class PrefixPeers:
             return
         origin.heard = now
         origin.latest = max(origin.latest, batch.sequence)
+        origin.compare(batch, now)
         if not batch.servers or batch.sequence <= origin.applied or batch.sequence in origin.held:
             return
         if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
@@ -88,7 +115,24 @@ class PrefixPeers:
                 origin.held[batch.sequence] = batch
             return
         self._apply(origin, batch)
+        origin.compare(batch, now)
         self.go_on(origin)
+
+    def different(self, now: float) -> list[Origin]:
+        """The origins whose placements are to be restored at this moment: what was applied isn't what they announced,
+        such as a batch in their name. Called from time to time."""
+        found: list[Origin] = []
+        for origin in self._origins.values():
+            if origin.differs_since is not None and now >= origin.restore_at and not (self.joining or origin.restoring):
+                self.differences += origin.restore_at == origin.differs_since + DIFFERENT
+                origin.restore_at = now + RESTORED_AGAIN
+                found.append(origin)
+        return found
+
+    def differs_for(self, now: float) -> float:
+        """Seconds for which an origin's placements have differed; the longest time."""
+        since = [one.differs_since for one in self._origins.values() if one.differs_since is not None]
+        return now - min(since, default=now)
 
     def missing(self, now: float) -> list[Origin]:
         """The origins to be asked for batches at this moment. Called from time to time."""
@@ -125,6 +169,10 @@ class PrefixPeers:
         for origin in self._origins.values():
             self.go_on(origin)
 
+    def origins(self) -> Iterable[Origin]:
+        """Those that are known."""
+        return self._origins.values()
+
     def listening(self, now: float) -> int:
         """How many peers hear what is announced."""
         return len({origin.id for origin in self._origins.values() if now - origin.heard < LISTENING})
@@ -135,15 +183,16 @@ class PrefixPeers:
             if now - origin.heard > FORGOTTEN and not origin.restoring:
                 self.do_without(origin)
 
-    def table(self, id: str, run: int, sequence: int) -> tuple[list[PrefixOrigin], int]:
+    def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
         """(the origins behind the marks, of which this picker's own is the first; the bits of the marks in use)."""
         nobody = PrefixOrigin(id="", run=0, sequence=0)
         marked = {
-            origin.mark: PrefixOrigin(id=origin.id, run=origin.run, sequence=origin.applied)
+            origin.mark: PrefixOrigin(id=origin.id, run=origin.run, sequence=origin.applied, digest=origin.digest)
             for origin in self._origins.values()
             if origin.mark > FORMER
         }
-        found = [PrefixOrigin(id=id, run=run, sequence=sequence), *(marked.get(mark, nobody) for mark in MARKS[1:])]
+        own = PrefixOrigin(id=id, run=run, sequence=sequence, digest=digest)
+        found = [own, *(marked.get(mark, nobody) for mark in MARKS[1:])]
         while found[-1] is nobody:
             found.pop()
         used = {*MARKS[:2], *marked, *self._former}
@@ -195,6 +244,8 @@ class PrefixPeers:
             elif mark != FORMER:  # others have it, too
                 self._index.withdraw(server, blocks, mark)
         origin.applied = batch.sequence
+        if origin.digest is not None:
+            origin.digest = origin.digest + batch_digest(batch) & BATCHES_MASK
         self.batches += 1
         self.blocks += len(batch.blocks) // 8
 
@@ -230,7 +281,7 @@ class Restore:
         self._peers, self._index, self._id, self._now = peers, index, id, now
         self._origin = origin
         self._mark = 0
-        self._numbers: list[tuple[Origin, int]] = []
+        self._numbers: list[tuple[Origin, PrefixOrigin]] = []
         self._marks: list[int] | None = None
         self._translated: dict[int, int] = {}
         if origin is not None:
@@ -252,14 +303,17 @@ class Restore:
     def finish(self, sequence: int) -> None:
         """That was the last piece; `sequence` is the last batch of its sender."""
         self._peers.dumps += 1
-        for restored, number in self._numbers:
-            restored.applied = max(restored.applied, number)
         origin = self._origin
+        for restored, sent in self._numbers:
+            if sent.sequence > restored.applied or (restored is origin and sent.sequence == restored.applied):
+                restored.applied, restored.digest = sent.sequence, sent.digest
         if origin is None:
             self._peers.complete()
         else:
             self._peers.retire(origin.mark, 0)
             origin.mark, origin.restoring = self._mark, False
+            self._peers.repairs += origin.differs_since is not None
+            origin.differs_since = None
             self._peers.go_on(origin)
             self._peers.answered(origin, sequence)
 
@@ -272,7 +326,7 @@ class Restore:
     def _marks_of(self, piece: PrefixPiece) -> Iterator[int]:
         """The marks here of the origins of a dump."""
         if self._origin is not None:
-            self._numbers = [(self._origin, sent.sequence) for sent in piece.origins[:1]]
+            self._numbers = [(self._origin, sent) for sent in piece.origins[:1]]
             yield self._mark
             return
         for sent in piece.origins:
@@ -281,7 +335,7 @@ class Restore:
             if origin is None:
                 yield FORMER
             else:
-                self._numbers.append((origin, sent.sequence))
+                self._numbers.append((origin, sent))
                 yield self._peers.mark_of(origin)
 
     def _mark_for(self, sent: int) -> int:

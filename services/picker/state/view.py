@@ -4,6 +4,7 @@ Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes 
 tables. A burst of endpoint changes makes one new layout, when it is next read.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from services.picker.state.prefix_hits import PrefixHits
 from services.picker.state.rewrites import Rewrites
 from shared.attributes import KV_CACHE_USAGE, REACHABLE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus.messages import Frame, Load
-from shared.model import Endpoint, Fact, Model, ModelRewrite, Objective, Pool
+from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
 
 
 class View:
@@ -122,6 +123,17 @@ class View:
             self.delete(key)
         for key, fact in facts.items():
             self.upsert(key, fact)
+
+    def differs(self, facts: Mapping[str, Fact]) -> list[str]:
+        """The keys of facts that aren't here as they are given, sorted. The configuration is no part of the view."""
+        keys = self._facts.keys() | facts.keys()
+        return sorted(
+            key
+            for key in keys
+            if (ours := self._facts.get(key)) is not (theirs := facts.get(key))
+            and ours != theirs
+            and not isinstance(ours if theirs is None else theirs, Configuration)
+        )
 
     def upsert(self, key: str, fact: Fact) -> None:
         """A fact is new, or has changed."""

@@ -134,6 +134,12 @@ class WorkerPages:
             raise HTTPException(404, f"no worker has a decision on a request {request_id!r}{missing}")
         return as_json({"decisions": decisions, **_named(answers)})
 
+    async def view(self, endpoint: str = "") -> Response:
+        """What each worker knows, by its id."""
+        query = f"?endpoint={quote(endpoint, safe='')}" if endpoint else ""
+        answers = await self._ask(f"/debug/view{query}", Raw)
+        return as_json({"workers": answers.found, **_named(answers)})
+
     async def _metrics(self) -> AsyncIterator[bytes]:
         """The metrics of the workers and of the supervisor together, family by family."""
         runs = {worker.id: worker.restarts for worker in self._workers}

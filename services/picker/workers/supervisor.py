@@ -29,6 +29,7 @@ from services.picker.workers.worker import Worker
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
 from shared.service import Service
+from shared.service.view import add_view
 
 log = structlog.get_logger(__name__)
 
@@ -122,7 +123,9 @@ class Supervisor(Service):
         return self._pages
 
     def routes(self) -> APIRouter:
-        return decision_routes(self._pages)
+        router = decision_routes(self._pages)
+        add_view(router, self._pages.view)
+        return router
 
     def _serving(self) -> bool:
         """For gRPC health: from when all workers are ready, as long as one is. Were one enough at the start, it would

@@ -2,9 +2,9 @@
 picker that hears them decides, can be scraped, and forgets a peer that falls silent.
 
 An input is a sequence of messages, with lines of two dashes between them. One is a line that says what it is (`frame`,
-`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`; `fact` and its key; `delete`,
-its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is meant, in which an
-object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
+`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`, `query`, `answer`; `fact` and
+its key; `delete`, its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is
+meant, in which an object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
 """
 
 import json
@@ -18,17 +18,21 @@ import numpy as np
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from services.picker.flow_control.peers import Peers
 from services.picker.state.inflight import EXPIRY
 from services.picker.state.lru_prefix_index import UNKNOWN_SWEEPS
 from services.picker.state.prefix import DEFAULT_CAPACITY
 from services.picker.state.prefix_peers import FORGOTTEN, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
+from shared.bus.asking import Collected
+from shared.bus.candidacy import Candidates
 from shared.bus.codec import decode, encode, encode_fact, fact_digest
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Event, Reset, Upsert, parse_entry
 from shared.bus.frame_reader import FrameReader
+from shared.bus.incarnations import Incarnations
 from shared.bus.membership import Members
 from shared.bus.messages import (
     Candidate,
@@ -43,6 +47,7 @@ from shared.bus.messages import (
     PrefixRequest,
     Synced,
 )
+from shared.bus.query_messages import Query
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
 from shared.bus.subscription import Handler, Subscription
@@ -56,6 +61,7 @@ POOL = "default_pool"
 PACKED = ("<f8", "<f4", "<u8", "<u4")
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions")]
 ASKED = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 400}]}).encode()
+MOST_CANDIDATES = 3
 STEP = 0.3
 """Seconds between two messages."""
 NEVER_SAID = "pointsman_picker_attribute_age_seconds"
@@ -95,9 +101,13 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
+        self.candidates = Candidates(most=MOST_CANDIDATES)
+        self.queues = Peers()
+        self.answers = Collected()
         self.prefixes = PrefixPeers(self.view.prefixes)
         self._bus = Listened(lambda: self.picker.now)
         self.malformed = self._bus.malformed
+        self.senders = Incarnations(self.malformed.conflicting)
         self._frames = FrameReader(self._bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now)
         _run(self._frames.start())
         self._taken = 0
@@ -131,23 +141,38 @@ class Listener:
 
     @property
     def _counted(self) -> int:
-        return self.malformed.total + self.malformed.implausible.total
+        return self.malformed.total + self.malformed.implausible.total + self.malformed.conflicting.total
 
     def _take(self, kind: str, key: str, order: list[str], data: bytes) -> None:
         now = self.picker.now
         match kind:
             case "load":
-                self.view.apply_load(decode(Load, data), now)
+                row = decode(Load, data)
+                subject = Subjects().load(POOL, row.sender)
+                taken = self.senders.accepts(subject, row.sender, row.run, now, leaving=row.leaving)
+                if taken and self.view.apply_load(row, now) and row.queue is not None:
+                    self.queues.apply(row.sender, row.run, row.sent, row.queue, now)
             case "prefix":
                 self.prefixes.hear(decode(PrefixBatch, data), now)
                 self.prefixes.missing(now)
+                self.prefixes.different(now)
             case "piece":
                 piece = decode(PrefixPiece, data)
+                for batch in piece.batches:
+                    self.prefixes.hear(decode(PrefixBatch, batch), now)
                 restore = Restore(self.prefixes, self.view.prefixes, "p1", now, None)
                 restore.take(piece)
                 restore.finish(piece.sequence)
+            case "candidate":
+                candidate = decode(Candidate, data)
+                self.candidates.heard(candidate, now)
+                assert len(self.candidates) <= MOST_CANDIDATES
             case "request":
                 decode(PrefixRequest, data)
+            case "query":
+                decode(Query, data)
+            case "answer":
+                self.answers.take(data)
             case "member":
                 member = decode(Member, data)
                 self.members.heard(member, now)
@@ -159,7 +184,7 @@ class Listener:
                 self._stored.append(entry)
                 self.replica.receive(entry, now)
             case _:
-                decode(Candidate if kind == "candidate" else Holder if kind == "holder" else Epoch, data)
+                decode(Holder if kind == "holder" else Epoch, data)
 
     def _snapshot(self) -> None:
         self.replica.snapshot_started(self.picker.now)
@@ -216,6 +241,10 @@ class Listener:
         self.members.resume(self.picker.now)
         self.members.expire(self.picker.now + 1e6)
         assert self.members.ids == ()
+        assert all(count > 0 for count in self.queues.waiting.values())
+        self.queues.expire(self.picker.now + 2 * EXPIRY)
+        assert (len(self.queues), self.queues.waiting) == (0, {})
+        assert self.candidates.better((), self.picker.now + 1e6) is None
         in_flight.expire(self.picker.now + 2 * EXPIRY)
         assert not list(in_flight.peers())
         assert not in_flight.requests.any()

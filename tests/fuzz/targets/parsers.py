@@ -12,6 +12,8 @@ from services.picker.parsers.json_edit import replace_model
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.parser import ParserChain
 from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.sglang_http import SglangHttpParser
+from services.picker.parsers.vertexai import VertexAiParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.request import Content, Headers, Unparsable
@@ -26,6 +28,8 @@ CHAIN = ParserChain(
         AnthropicParser("anthropic"),
         VllmHttpParser("vllmhttp"),
         VllmGrpcParser("vllmgrpc"),
+        SglangHttpParser("sglang"),
+        VertexAiParser("vertexai"),
         PassthroughParser("passthrough"),
     ]
 )

@@ -53,11 +53,11 @@ EVERYTHING = {
         "service": {"annotations": {"a": "b"}},
         **TIER,
     },
-    "nats": {"authSecret": "login"},
+    "nats": {"loginsSecret": "login"},
     "networkPolicy": {"metrics": [{"namespaceSelector": {}}]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
 }
-ELSEWHERE = {"enabled": False, "url": "nats://bus.example:4222", "authSecret": "login", "caSecret": "authority"}
+ELSEWHERE = {"enabled": False, "url": "nats://bus.example:4222", "loginsSecret": "login", "caSecret": "authority"}
 RENDERED: dict[str, Callable[[Renderer], Objects]] = {
     **{f"overlay {name}": partial(Renderer.overlay, name=name) for name in OVERLAYS},
     "base": lambda renderer: renderer.base("monitoring", "custom-metrics", "nodes", "endpoint-slices"),

@@ -43,6 +43,7 @@ async def test_helm_installs_upgrades_and_goes_back(
     """The page's commands, in its order, with another namespace. No controller is there, so no pod starts."""
     environment = {"KUBECONFIG": str(apiserver.kubeconfig(tmp_path / "kubeconfig")), "HOME": str(tmp_path), "PATH": ""}
     said: list[str] = []
+    passwords: list[dict[str, str]] = []
     for words in [words for words in commands() if words[0] == "helm" and "pointsman" in words]:
         words = [renderer.helm, *(namespace if word == NAMESPACE else word for word in words[1:])]
         done = await asyncio.to_thread(
@@ -53,10 +54,12 @@ async def test_helm_installs_upgrades_and_goes_back(
         deployment = await cluster.get("apps/v1", "Deployment", "pointsman-picker", namespace)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]
         said.append(container["image"].rpartition(":")[2])
+        passwords.append((await cluster.get("v1", "Secret", "pointsman-nats-logins", namespace))["data"])
         pool = await cluster.get("inference.networking.k8s.io/v1", "InferencePool", "llama", namespace)
         assert pool["spec"]["selector"] == {"matchLabels": {"model": "llama"}}
         assert pool["spec"]["targetPorts"] == [{"number": 8000}]
     assert said[1::2] == ["0.1.0", "0.1.0", "0.1.1", "0.1.0"]
+    assert passwords == passwords[:1] * 4
     assert f"picks for the InferencePool {namespace}/llama" in said[0]
     config = await cluster.get("v1", "ConfigMap", "pointsman-config", namespace)
     assert "maxNumOfEndpoints: 3" in config["data"]["pointsman.yaml"]
@@ -65,6 +68,7 @@ async def test_helm_installs_upgrades_and_goes_back(
 NOT_RUN = {
     "apply -f https": "the definitions come from the internet, and are there in a form of ours",
     "--namespace inference port-forward": "there is no kubelet, so no pod runs",
+    "--namespace inference exec": "there is no kubelet, so no pod runs",
 }
 """The beginnings of the page's kubectl commands that can't be run here, and why."""
 

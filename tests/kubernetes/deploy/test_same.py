@@ -30,9 +30,12 @@ VALUES: dict[str, dict[str, Any]] = {
 
 def plain(objects: Objects) -> Objects:
     """Without what only one of the two can say: whose an object is (Helm), that pods change with their configuration
-    (Helm's checksum), in which namespace it is (Helm's installation), and the namespace in a ClusterRole's name."""
+    (Helm's checksum), in which namespace it is (Helm's installation), the namespace in a ClusterRole's name, and
+    passwords that Helm draws."""
     found: Objects = {}
     for (kind, name), value in deepcopy(objects).items():
+        if kind == "Secret":
+            continue
         metadata = value["metadata"]
         assert metadata.pop("namespace", NAMESPACE) == NAMESPACE
         for label in ("app.kubernetes.io/managed-by", "helm.sh/chart"):

@@ -128,18 +128,18 @@ def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer,
 
 
 def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
-    nats = {"enabled": False, "url": "tls://bus.example:4222", "prefix": "second", "authSecret": "login"}
+    nats = {"enabled": False, "url": "tls://bus.example:4222", "prefix": "second", "loginsSecret": "login"}
     objects = renderer.chart({"nats": {**nats, "caSecret": "authority"}})
     assert not [one for one in workloads(objects) if one["kind"] == "StatefulSet"]
     assert not [key for key in objects if "nats" in key[1]]
     command = container(objects["Deployment", "pointsman-picker"])
-    secrets = {one["name"]: one["valueFrom"].get("secretKeyRef") for one in command["env"]}
-    assert secrets["POINTSMAN_NATS_PASSWORD"] == {"name": "login", "key": "password"}
-    environment = {name: "x" for name, secret in secrets.items() if secret}
+    variables = {one["name"]: one for one in command["env"]}
+    assert variables["POINTSMAN_NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "login", "key": "picker"}}
+    environment = {name: one.get("value", "x") for name, one in variables.items()}
     settings = parse(PickerSettings, command["args"][1:], environment, "picker")
     assert settings.nats_url == ("tls://bus.example:4222",)
     assert settings.nats_prefix == "second"
-    assert (settings.nats_user, settings.nats_password) == ("x", "x")
+    assert (settings.nats_user, settings.nats_password) == ("picker", "x")
     (mount,) = command["volumeMounts"]
     assert settings.nats_ca == f"{mount['mountPath']}/ca.crt"
     (volume,) = objects["Deployment", "pointsman-picker"]["spec"]["template"]["spec"]["volumes"]

@@ -2,6 +2,7 @@
 themselves, and say where it came from."""
 
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ from msgspec import structs
 from structlog.testing import capture_logs
 
 from shared.bus import jetstream as js
+from shared.bus.candidacy import Candidacy
 from shared.bus.codec import encode, encode_fact
 from shared.bus.connection import Bus
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader
-from shared.bus.messages import Epoch, FactEnvelope, Frame, Synced
+from shared.bus.membership import Membership
+from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Member, Synced
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import EPOCH, fact_key, pool_token, synced_key
 from shared.limits import BusLimits
@@ -106,7 +109,6 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
     publisher = FramePublisher(await connect(), SUBJECTS, POOL, "c1", clock=clock)
     await reader.start()
     await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server
-    await publisher.start()
 
     async def heard() -> tuple[Frame, float]:
         await eventually(lambda: seen, lambda: reader)
@@ -131,6 +133,35 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
     finally:
         await publisher.close()
         await reader.close()
+
+
+async def test_a_heartbeat_a_candidacy_and_a_frame_are_of_whom_their_subjects_name(connect: Connect) -> None:
+    bus, stranger = await connect(), await connect("stranger")
+    frames: list[Frame] = []
+    reader = FrameReader(bus, SUBJECTS, POOL, lambda frame, _: frames.append(frame))
+    members = Membership(bus, SUBJECTS, POOL, "collector", None, lambda _: None)
+    candidacy = Candidacy(bus, SUBJECTS, "watcher", "w1", lambda: (1,))
+
+    def messages(id: str) -> list[tuple[str, bytes]]:
+        """Of `one`, under subjects of `id`."""
+        return [
+            (SUBJECTS.frame(POOL, id, 0), encode(Frame(sender="one", sent=1.0, sequence=1, run=1, ids=()))),
+            (SUBJECTS.member(POOL, "collector", id), encode(Member(id="one", tier="collector", sent=1.0))),
+            (SUBJECTS.candidate("watcher", id), encode(Candidate(owner="one", fitness=(2,)))),
+        ]
+
+    async with AsyncExitStack() as stack:
+        for part in (reader, members, candidacy):
+            await part.start()
+            stack.push_async_callback(part.close)
+        await bus.request("$JS.API.INFO")  # a round trip: the subscriptions are known to the server
+        for subject, message in messages("two"):
+            await stranger.publish(subject, message)
+        await eventually(lambda: bus.malformed.conflicting.total == 3, lambda: bus.malformed.conflicting)
+        assert (frames, members.ids, candidacy.preferred()) == ([], (), None)
+        for subject, message in messages("one"):
+            await stranger.publish(subject, message)
+        await eventually(lambda: frames and members.ids == ("one",) and candidacy.preferred() == "one", "all three")
 
 
 async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect: Connect) -> None:

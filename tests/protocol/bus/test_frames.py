@@ -11,6 +11,7 @@ from shared.bus import jetstream as js
 from shared.bus.columns import pack_ages, pack_floats, unpack_ages, unpack_floats
 from shared.bus.connection import Bus
 from shared.bus.errors import JetStreamError
+from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader
@@ -40,13 +41,16 @@ class Received:
 
 
 @asynccontextmanager
-async def publishing(bus: Bus, sender: str = "c1", **options: float) -> AsyncIterator[FramePublisher]:
-    publisher = FramePublisher(bus, SUBJECTS, POOL, sender, **options)  # type: ignore[arg-type]
-    await publisher.start()
+async def publishing(bus: Bus, *, check_interval: float = 1.0, **options: float) -> AsyncIterator[FramePublisher]:
+    """A collector, and the watcher that makes sure of the bucket."""
+    bucket = FrameBucket(bus, SUBJECTS, **options)
+    publisher = FramePublisher(bus, SUBJECTS, POOL, "c1", check_interval=check_interval)
+    await bucket.start()
     try:
         yield publisher
     finally:
         await publisher.close()
+        await bucket.close()
 
 
 @asynccontextmanager
@@ -165,12 +169,12 @@ async def test_memory_lost_with_the_server_frames_flow_again_and_the_bucket_is_b
 async def test_a_bucket_that_was_deleted_is_made_again_though_nobody_is_disconnected(connect: Connect) -> None:
     """Readers go on hearing frames from the subject; the missing bucket shows only in the acknowledged one."""
     bus = await connect()
-    async with publishing(bus, check_interval=0.2) as publisher, reading_frames(await connect()):
+    async with publishing(bus, check_interval=0.1, check=2.0) as publisher, reading_frames(await connect()):
         await bucket_is_there(bus)
         await js.api(bus, "STREAM.DELETE.KV_attributes", {})
         sending = asyncio.create_task(keep_sending(publisher))
+        await eventually(lambda: publisher.unacknowledged, lambda: publisher)
         await bucket_is_there(bus)
-        assert publisher.unacknowledged >= 1
         sending.cancel()
 
 

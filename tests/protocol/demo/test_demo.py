@@ -130,6 +130,21 @@ async def test_everything_happens_and_no_request_fails(demo: Start, tmp_path: Pa
     assert not (tmp_path / ".run").exists()
 
 
+async def test_a_pool_of_prefill_and_decode_servers_outlives_them_one_by_one(demo: Start) -> None:
+    run = await demo("--pd", "--seconds", "10", "--rate", "8")
+    assert await run.end() == 0, run.output
+    assert not run.alive
+    for happened in (
+        r"SIGKILL to prefill-1",
+        r"SIGKILL to prefill-2",
+        r"Without prefill-1 and prefill-2, decode servers compute the prompts",
+        r"prefill-1 and prefill-2 are back and compute prompts again",
+        r"SIGKILL to decode-\d, with \d+ requests? in flight. Pickers name 2 servers",
+        r"No request failed\.$",
+    ):
+        assert re.search(happened, run.output, re.MULTILINE), f"{happened} in\n{run.output}"
+
+
 async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
     """Interrupted, also while a process is stopping, it ends with the summary."""
     run = await demo("--rate", "10")

@@ -74,12 +74,15 @@ def received(response: httpx.Response) -> list[tuple[str, str]]:
 
 
 @asynccontextmanager
-async def pool(directory: Path, *, endpoints: int, pickers: int = 2) -> AsyncIterator[Pool]:
+async def pool(
+    directory: Path, *, endpoints: int = 1, pickers: int = 2, configuration: str = ""
+) -> AsyncIterator[Pool]:
+    """`endpoints` is the number of destinations that the usual configuration picks."""
     plan = StackPlan(
         simulators=simulators(3, speed=20, models="base,steady-and-longer"),
         collectors=1,
         pickers=pickers,
-        configuration=CONFIGURATION.format(endpoints=endpoints),
+        configuration=configuration or CONFIGURATION.format(endpoints=endpoints),
         resources=RESOURCES,
         envoy=None,
         secure_serving=True,

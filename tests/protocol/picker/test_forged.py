@@ -9,7 +9,7 @@ from shared.attributes import WAITING_QUEUE_SIZE
 from shared.bus.codec import encode
 from shared.bus.columns import endpoint_hash, pack_ages, pack_counts, pack_floats, pack_hashes
 from shared.bus.connection import Bus
-from shared.bus.messages import Frame, Load
+from shared.bus.messages import Frame, Load, PrefixBatch
 from shared.bus.subjects import Subjects, pool_token
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
@@ -65,3 +65,30 @@ async def test_forged_numbers_and_times_are_told_and_change_nothing(nats: NatsSe
     assert "1 malformed messages" in notes["bus"]
     assert "2 implausible messages" in notes["bus"]
     assert f'pointsman_attribute_values_out_of_range_total{{attribute="{WAITING_QUEUE_SIZE}"}} 1.0' in metrics.text
+
+
+async def test_what_one_picker_says_under_the_id_of_another_is_refused_or_told_by_the_other(
+    nats: NatsServer, owner: Owner
+) -> None:
+    """The login is the pickers', so that NATS lets it through."""
+    first, second = picker(nats.url, id="p1"), picker(nats.url, id="p2")
+    async with serving(first), serving(second), Bus(nats.url, name="mallory") as mallory:
+        await owner.publish([endpoint("a", 8000)])
+        await eventually(lambda: list(second.view.in_flight.peers()) == ["p1"], "the other picker")
+        await eventually(lambda: len(second.view.layout) == 1, "the endpoint")
+        row = load(tuple(second.view.layout.index), 99, sent=1.0)
+        batch = encode(PrefixBatch(sender="p1", run=77, sequence=1, hashing="1: x"))
+        messages = [(SUBJECTS.load(POOL, id), row) for id in ("p1", "p3")]
+        messages += [(SUBJECTS.prefix_batch(POOL, id), batch) for id in ("p1", "p3")]
+
+        async def told() -> bool:
+            for subject, message in messages:
+                await mallory.publish(subject, message)
+            refused = second.registry.get_sample_value("pointsman_bus_conflicting_messages_total") or 0.0
+            note = first.readiness.notes().get("id", "")
+            return refused >= 2 * len(messages) and "another picker has the id 'p1' too" in note
+
+        await eventually(told, lambda: (first.readiness.notes(), second.readiness.notes()), step=0.1)
+        assert second.view.in_flight.requests.tolist() == [0.0]
+        assert 77 not in [origin["run"] for origin in second.state()["prefixes"]["origins"]]
+        assert "conflicting messages" in second.readiness.notes()["bus"]

@@ -13,6 +13,7 @@ from services.picker.app import PickerService
 from services.picker.request_stream import RequestStream
 from services.picker.state import prefix_peers
 from shared.bus.codec import encode
+from shared.bus.columns import pack_counts, pack_hashes, server_hash
 from shared.bus.connection import Bus
 from shared.bus.messages import PrefixBatch
 from shared.bus.subjects import Subjects
@@ -155,6 +156,34 @@ async def test_a_picker_cant_speak_for_another(nats: NatsServer, pool: AsyncExit
         await stranger.publish(Subjects().prefix_batch(POOL, "p3"), encode(batch))
         await eventually(lambda: "it says that it is from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
     assert counted(service, "peers") == 0
+
+
+async def test_a_batch_forged_in_anothers_name_is_found_and_undone(
+    nats: NatsServer, pool: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_peers, "DIFFERENT", 0.1)
+    first, second = [await started(pool, nats.url, name) for name in ("p1", "p2")]
+    await eventually(lambda: counted(first, "peers") == counted(second, "peers") == 1, "each other")
+    ask(first, PROMPT)
+    await eventually(lambda: held(second) == held(first) != {}, "the placement")
+    async with Bus(nats.url, name="stranger") as stranger:
+        await stranger.wait_connected(5.0)
+        forged = PrefixBatch(
+            sender="p1",
+            run=first.prefixes.mine.run,
+            sequence=first.prefixes.mine.sequence + 1,
+            hashing=first.prefixes.hashing,
+            servers=pack_hashes([server_hash(endpoint("a", 8000))]),
+            withdrawn=b"\0",
+            counts=pack_counts([500]),
+            blocks=pack_hashes(list(range(500))),
+        )
+        await stranger.publish(Subjects().prefix_batch(POOL, "p1"), encode(forged))
+        await eventually(lambda: held(second).get("default/a", 0) >= 500, "the forged placement")
+    ask(first, "another " * 500)
+    repaired = "pointsman_picker_view_repairs_total"
+    await eventually(lambda: second.registry.get_sample_value(repaired, {"part": "prefixes"}) == 1.0, "the repair")
+    await eventually(lambda: held(second) == held(first), lambda: (held(first), held(second)))
 
 
 async def test_a_picker_that_hashes_differently_is_ignored_and_told(nats: NatsServer, pool: AsyncExitStack) -> None:

@@ -26,8 +26,8 @@ POOL = pool_token("default", "default")
 class Reader:
     """A picker's view of the facts: what there is now, and every event that led to it."""
 
-    def __init__(self, url: str | Sequence[str], pool: str = POOL) -> None:
-        self.bus = Bus(url, name="reader")
+    def __init__(self, url: str | Sequence[str], pool: str = POOL, **login: Any) -> None:
+        self.bus = Bus(url, name="reader", **login)
         self.events: list[Event] = []
         self.replica = Replica(self.bus, Subjects(), pool, self.events.append)
 
@@ -72,9 +72,9 @@ class Reader:
 R = TypeVar("R", bound=Reader)
 
 
-def reader(url: str | Sequence[str]) -> AbstractAsyncContextManager[Reader]:
+def reader(url: str | Sequence[str], **login: Any) -> AbstractAsyncContextManager[Reader]:
     """A reader of the default pool."""
-    return started(Reader(url))
+    return started(Reader(url, **login))
 
 
 @asynccontextmanager

@@ -39,6 +39,15 @@ nats://{{ include "pointsman.fullname" . }}-nats:4222
 {{- end -}}
 {{- end }}
 
+{{/* Secret with the tiers' passwords for NATS; empty: no login. */}}
+{{- define "pointsman.loginsSecret" -}}
+{{- if .Values.nats.loginsSecret -}}
+{{ .Values.nats.loginsSecret }}
+{{- else if .Values.nats.enabled -}}
+{{ include "pointsman.fullname" . }}-nats-logins
+{{- end -}}
+{{- end }}
+
 {{/* Common fields of all pods: (list root component). */}}
 {{- define "pointsman.podSpec" -}}
 {{- $root := index . 0 -}}
@@ -130,17 +139,14 @@ spec:
       valueFrom:
         fieldRef:
           fieldPath: metadata.namespace
-    {{- if $nats.authSecret }}
+    {{- with include "pointsman.loginsSecret" $root }}
     - name: POINTSMAN_NATS_USER
-      valueFrom:
-        secretKeyRef:
-          name: {{ $nats.authSecret }}
-          key: user
+      value: {{ $component }}
     - name: POINTSMAN_NATS_PASSWORD
       valueFrom:
         secretKeyRef:
-          name: {{ $nats.authSecret }}
-          key: password
+          name: {{ . }}
+          key: {{ $component }}
     {{- end }}
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
@@ -309,12 +315,10 @@ pid_file: "/run/nats/nats.pid"
 # A stopping server announces it, and disconnects its clients one after the other.
 lame_duck_grace_period: 5s
 lame_duck_duration: 30s
-{{- if .Values.nats.authSecret }}
-authorization {
-  user: $NATS_USER
-  password: $NATS_PASSWORD
-}
-{{- end }}
+# Each tier publishes only what is its own.
+{{- $prefix := .Values.nats.prefix }}
+{{- $lead := ternary "" (printf "%s_" $prefix) (eq $prefix "pointsman") }}
+{{ .Files.Get "files/accounts.conf" | replace "PREFIX_" $lead | replace "PREFIX." (printf "%s." $prefix) | trim }}
 jetstream {
   store_dir: "/data"
   # Attributes and leases are in memory storage, facts in file storage.

@@ -1,7 +1,8 @@
 """`prefix-cache-affinity-filter`: keeps the endpoints that have the prompt in their caches, until they are saturated.
 
 They are saturated when the prompts that wait to be computed there take longer than those elsewhere, by more than the
-penalty that affinity is worth. In-flight tokens and the peak prefill throughput say how long that is.
+penalty that affinity is worth. In-flight tokens and the peak prefill throughput say how long that is. An endpoint that
+seems to be down doesn't count.
 """
 
 from typing import Annotated, Literal
@@ -67,13 +68,17 @@ class PrefixCacheAffinityFilter(Filter):
         matched = match.matched.take(rows)
         cycle.note(PREFIX_MATCH.wire, rows, matched)
         sticky = matched / match.total >= wanted.affinity_threshold
+        others = ~sticky
+        if unhealthy := cycle.view.health.unhealthy:
+            up = ~np.isin(rows, list(unhealthy))
+            sticky, others = sticky & up, others & up
         among = int(np.count_nonzero(sticky))
         if among in (0, len(rows)):
             return rows
-        if wanted.max_ttft_penalty_ms:
+        if wanted.max_ttft_penalty_ms and others.any():
             tokens = cycle.view.in_flight.tokens.take(rows)
             cycle.note("InFlightTokens", rows, tokens)
-            gap = float(tokens[sticky].min() - tokens[~sticky].min())
+            gap = float(tokens[sticky].min() - tokens[others].min())
             if gap / wanted.peak_prefill_throughput * 1000.0 > wanted.max_ttft_penalty_ms:
                 return rows
         kept: Rows = rows[sticky]

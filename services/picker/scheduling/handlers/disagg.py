@@ -1,7 +1,7 @@
 """`disagg-profile-handler`: picks endpoints for decode and, where deciders say so, for prefill and encode.
 
-The decode endpoint is the request's destination; headers name the others. A stage for which no endpoint is left is
-skipped: decode servers can do everything themselves.
+The decode endpoint is the request's destination; headers name the others. A stage for which no endpoint is left, or
+none that seems to be up, is skipped: decode servers can do everything themselves.
 """
 
 from collections.abc import Mapping
@@ -125,8 +125,9 @@ class StagesHandler(ProfileHandler):
         names = self._profiles
         if not results[names.decode].picked:
             return Plan(names.decode)
-        stages = roles(results, names.decode, names.prefill, names.encode)
-        return Plan(names.decode, stages, host_headers(cycle, results, stages), decision_type(stages))
+        stages, skipped = roles(cycle, results, names.decode, names.prefill, names.encode)
+        headers = host_headers(cycle, results, stages)
+        return Plan(names.decode, stages, headers, decision_type(stages), skipped=skipped)
 
     def _wants(self, decider: str, cycle: Cycle, row: int | None) -> bool:
         """Whether the stage is used. One whose decider fails isn't."""

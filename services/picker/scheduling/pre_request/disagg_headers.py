@@ -7,7 +7,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import PreRequest
 from services.picker.scheduling.record import RolePlan
-from services.picker.scheduling.stages import ENCODE, PREFILL, host_headers
+from services.picker.scheduling.stages import ENCODE, PREFILL, host_headers, is_apart
 
 
 class DisaggHeadersParameters(Struct, frozen=True, rename="camel"):
@@ -18,7 +18,7 @@ class DisaggHeadersParameters(Struct, frozen=True, rename="camel"):
 
 
 class DisaggHeadersHandler(PreRequest):
-    """Headers for the stages that ran and picked another endpoint than the request's destination."""
+    """Headers for the stages that ran and picked another working endpoint than the request's destination."""
 
     TYPE = "disagg-headers-handler"
     Parameters = DisaggHeadersParameters
@@ -29,6 +29,6 @@ class DisaggHeadersHandler(PreRequest):
         stages = {
             stage: RolePlan(profile)
             for stage, profile in named.items()
-            if (run := cycle.runs.get(profile)) is not None and run.picked and run.picked[0] != picked[0]
+            if is_apart(cycle, cycle.runs.get(profile), picked[0])
         }
         return host_headers(cycle, cycle.runs, stages)

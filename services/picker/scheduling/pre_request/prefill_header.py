@@ -7,7 +7,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import PreRequest
 from services.picker.scheduling.record import RolePlan
-from services.picker.scheduling.stages import PREFILL, host_headers
+from services.picker.scheduling.stages import PREFILL, host_headers, is_apart
 
 
 class PrefillHeaderParameters(Struct, frozen=True, rename="camel"):
@@ -17,7 +17,7 @@ class PrefillHeaderParameters(Struct, frozen=True, rename="camel"):
 
 
 class PrefillHeaderHandler(PreRequest):
-    """A header if prefill ran and picked another endpoint than the request's destination."""
+    """A header if prefill ran and picked another working endpoint than the request's destination."""
 
     TYPE = "prefill-header-handler"
     Parameters = PrefillHeaderParameters
@@ -25,7 +25,6 @@ class PrefillHeaderHandler(PreRequest):
 
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str]:
         profile = self.parameters.prefill_profile
-        run = cycle.runs.get(profile)
-        if run is None or not run.picked or run.picked[0] == picked[0]:
+        if not is_apart(cycle, cycle.runs.get(profile), picked[0]):
             return {}
         return host_headers(cycle, cycle.runs, {PREFILL: RolePlan(profile)})

@@ -35,6 +35,18 @@ def test_an_answer_that_a_killed_server_had_begun_is_cut_off_not_failed() -> Non
     assert (tally.interrupted, tally.unseen, tally.failed) == (3, 1, 0)
 
 
+def test_a_request_whose_prefill_server_is_gone_is_sent_again() -> None:
+    tally = Tally()
+    tally.add_kill("decode-1", now=5.0)
+    assert not tally.count_unprefilled(5.0)
+    kill = tally.add_kill("prefill-1", now=10.0, prefills=True)
+    assert tally.count_unprefilled(9.0)
+    assert tally.count_unprefilled(12.0), "the pickers don't know yet"
+    kill.back = 20.0
+    assert (tally.count_unprefilled(19.0), tally.count_unprefilled(21.0)) == (True, False)
+    assert (kill.interrupted, tally.interrupted, tally.failed) == (3, 3, 0)
+
+
 def test_kills_and_reasons_are_bounded() -> None:
     tally = Tally()
     for number in range(1000):

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pointsman.docs import DOCS
 from services.picker.admin.schemas import DecisionInFull
 from services.picker.decision import SHOWN, Decision
 from services.picker.director import Director, Prepared
@@ -61,7 +62,7 @@ def test_a_decision_keeps_only_the_beginning_of_what_headers_say() -> None:
     assert (made.objective, made.target_model) == (large[:SHOWN], large[:SHOWN])
 
 
-def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None:
+def test_a_decision_is_reproduced_by_hand_from_its_explanation() -> None:
     """Queue weighs 2, KV cache 2, prefix 3.
 
     a1: queue 0 of 0..10 → 1.0; usage 0.5 → 0.5; no prefix → 0.      2·1.0 + 2·0.5 + 3·0    = 3.0
@@ -70,7 +71,8 @@ def test_a_default_decision_is_reproduced_by_hand_from_its_explanation() -> None
     """
     view = pool("a1", "a2", "a3")
     report(view, {WAITING_QUEUE_SIZE: [0, 5, 10], KV_CACHE_USAGE: [0.5, 0.2, 0.0]}, ages=0.5)
-    made = director()
+    text = (DOCS / "profiles" / "weighted-sum.yaml").read_text(encoding="utf-8")
+    made = director(text[text.index("plugins:") :])
     block = 256
     prompt = bytes(range(256)) * 4
     for row, blocks in ((1, 3), (2, 1)):
@@ -173,6 +175,7 @@ def test_a_rule_goes_before_the_rewrite_header_and_the_header_before_nothing() -
     assert route(decide(view, request(model="client", headers=header))).target_model == "target"
     assert route(decide(view, request(model="other", headers=header))).target_model == "wanted"
     assert route(decide(view, request(model="", headers=header))).target_model is None
+    assert route(decide(view, request(model="client", model_fixed=True, headers=header))).target_model is None
 
 
 def test_a_body_without_a_model_needs_a_rewrite_that_supplies_one() -> None:

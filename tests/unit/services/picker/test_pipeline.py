@@ -17,10 +17,10 @@ def test_the_default_configuration_is_described() -> None:
     state = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0).state()
     assert state["origin"] == "built-in default"
     assert state["profiles"] == [
-        "<Profile 'default': queue-scorer·2 → kv-cache-utilization-scorer·2 → prefix-cache-scorer·3 → max-score-picker>"
+        "<Profile 'default': prefix-cache-affinity-filter → token-load-scorer·1 → max-score-picker>"
     ]
     assert state["saturation_detector"] == "utilization-detector"
-    assert state["plugins"]["queue-scorer"] == {"type": "queue-scorer", "added_by_default": False}
+    assert state["plugins"]["token-load-scorer"] == {"type": "token-load-scorer", "added_by_default": False}
     assert state["plugins"]["max-score-picker"]["added_by_default"]
     assert state["stale_metrics"] == {"after": 2.0, "policy": "saturated"}
     assert set(state["parsers"]) >= {"openai-parser", "passthrough-parser"}
@@ -44,10 +44,10 @@ def test_a_decision_names_the_revision_of_the_configuration_that_made_it() -> No
 
 
 def test_what_profiles_and_the_detector_read_of_servers_is_known_with_its_readers() -> None:
-    made = build(load("", REGISTRY), np.random.default_rng(1), lambda: 0.0)
+    made = build(load(HEAD + "plugins: [{type: queue-scorer}]", REGISTRY), np.random.default_rng(1), lambda: 0.0)
     assert made.reads == {
         WAITING_QUEUE_SIZE: ("queue-scorer", "utilization-detector"),
-        KV_CACHE_USAGE: ("kv-cache-utilization-scorer", "utilization-detector"),
+        KV_CACHE_USAGE: ("utilization-detector",),
     }
 
 

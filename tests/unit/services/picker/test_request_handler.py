@@ -13,7 +13,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT
-from services.picker.state.health import REPLACED
+from services.picker.state.health import NO_PREFILL, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.config import load
 from shared.model import ModelRewrite, RewriteRule, Target
@@ -505,6 +505,33 @@ def test_nothing_follows_for_a_single_destination_when_another_endpoint_of_the_p
     world.say(stream, response_headers(served=A2, end=True))
     assert world.metrics.served_by == {"other": 1}
     assert choices(world) == A1
+
+
+PREFILLED = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: label-selector-filter, name: prefill-only, parameters: {matchLabels: {role: prefill}}}
+- {type: label-selector-filter, name: decode-only, parameters: {matchLabels: {role: decode}}}
+- type: always-disagg-pd-decider
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-only}]}
+- {name: decode, plugins: [{pluginRef: decode-only}]}
+"""
+
+
+@pytest.mark.parametrize(("status", "suspect"), [(502, True), (503, False), (500, False), (200, False)])
+def test_a_502_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: bool) -> None:
+    world = PickerUnderTest(pool(endpoint("a1", role="prefill"), endpoint("a2", role="decode")), PREFILLED)
+    for skipped in (None, 1 if suspect else None):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+        assert destinations(answers) == A2
+        assert world.load == {"a2": 1, **({"a1": 1} if skipped is None else {})}
+        assert world.sample("pointsman_picker_skipped_stages_total", stage="prefill", reason="down") == skipped
+        world.say(stream, response_headers(status, served=A2, end=True))
+        stream.end()
+        assert world.view.health.unhealthy == ({world.view.layout.index["a1"]: NO_PREFILL} if suspect else {})
 
 
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:

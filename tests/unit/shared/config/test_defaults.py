@@ -27,9 +27,8 @@ def test_an_empty_text_is_the_default_document() -> None:
     config = load("", types)
     assert config == load("  \n", types) == load(DEFAULT_DOCUMENT, types)
     assert members(config) == [
-        ("queue-scorer", 2.0),
-        ("kv-cache-utilization-scorer", 2.0),
-        ("prefix-cache-scorer", 3.0),
+        ("prefix-cache-affinity-filter", 1.0),
+        ("token-load-scorer", 1.0),
         ("max-score-picker", 1.0),
     ]
 

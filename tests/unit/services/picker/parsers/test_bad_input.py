@@ -8,6 +8,8 @@ from services.picker.parsers.json_edit import replace_model
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.parser import ParserChain
 from services.picker.parsers.passthrough import PassthroughParser
+from services.picker.parsers.sglang_http import SglangHttpParser
+from services.picker.parsers.vertexai import VertexAiParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.request import Content, Headers, Unparsable
@@ -18,6 +20,8 @@ CHAIN = ParserChain(
         AnthropicParser("anthropic"),
         VllmHttpParser("vllm"),
         VllmGrpcParser("grpc"),
+        SglangHttpParser("sglang"),
+        VertexAiParser("vertexai"),
         PassthroughParser("other"),
     ]
 )
@@ -33,8 +37,13 @@ JSON_FIELDS = {
     "/v1/messages": '"messages":[{"role":"user","content":%s}]',
     "/v1/messages/count_tokens": '"messages":[{"role":"user","content":%s}]',
     "/inference/v1/generate": '"token_ids":[1],"features":%s',
+    "/generate": '"text":"x","image_data":%s',
 }
-GRPC = ["/vllm.grpc.engine.VllmEngine/Generate", "/vllm.grpc.engine.VllmEngine/Embed"]
+GRPC = [
+    "/vllm.grpc.engine.VllmEngine/Generate",
+    "/vllm.grpc.engine.VllmEngine/Embed",
+    "/google.cloud.aiplatform.v1beta1.PredictionService/ChatCompletions",
+]
 OTHER = ["/v1/rerank"]
 HEADERS = Headers([(":method", "POST"), ("content-type", "application/json")])
 

@@ -142,7 +142,12 @@ def test_nothing_is_held_where_there_is_no_room() -> None:
 
 @pytest.mark.parametrize(
     ("api", "kind"),
-    [("chat", "application/grpc"), ("", "application/grpc"), ("generate", "application/grpc-web"), ("generate", "")],
+    [
+        ("completions", "application/grpc"),
+        ("", "application/grpc"),
+        ("generate", "application/grpc-web"),
+        ("generate", ""),
+    ],
 )
 def test_other_responses_arent_read(api: str, kind: str) -> None:
     assert ResponseReader(api=api).begin(Headers([("content-type", kind)])) is Interest.NOTHING

@@ -25,7 +25,7 @@ def run(
     """A profile over four endpoints that score `SCORES`; those in `down` seem to be."""
     view = pool("a1", "a2", "a3", "a4")
     for row in down:
-        view.health.replace(view.layout.endpoints[row], NOW)
+        view.health.suspect(view.layout.endpoints[row], NOW)
     profile = Profile(
         "p",
         (),

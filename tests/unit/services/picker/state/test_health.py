@@ -20,7 +20,7 @@ def reported(view: View, id: str, answered: bool, *, at: float, now: float | Non
 
 def replaced(view: View, id: str, now: float) -> None:
     """A fallback has served in the endpoint's place."""
-    view.health.replace(view.layout.endpoints[view.layout.index[id]], now)
+    view.health.suspect(view.layout.endpoints[view.layout.index[id]], now)
 
 
 def unhealthy(view: View) -> dict[str, str]:
@@ -95,8 +95,8 @@ def test_a_fallbacks_mark_that_comes_too_late_says_nothing_of_the_server_that_is
     former = view.layout.endpoints[0]
     view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.9.9"))
     _ = view.layout
-    view.health.replace(former, NOW)
-    view.health.replace(endpoint("gone"), NOW)
+    view.health.suspect(former, NOW)
+    view.health.suspect(endpoint("gone"), NOW)
     assert unhealthy(view) == {}
 
 

@@ -106,6 +106,10 @@ class InFlightMachine(RuleBasedStateMachine):
         self.table.note_samples(np.array(at))
 
     @invariant()
+    def sums_are_those_of_the_tables(self) -> None:
+        assert self.table.check()
+
+    @invariant()
     def sums_agree(self) -> None:
         requests, tokens = Counter[str](), Counter[str]()
         for name, weight in self.held.values():

@@ -59,6 +59,8 @@ GREATEST = {
     "pointsman_picker_worker_answered",
     "pointsman_picker_worker_connections",
     "pointsman_picker_worker_ready",
+    "pointsman_picker_view_differs_seconds",
+    "pointsman_view_differs_seconds",
     "pointsman_view_age_seconds",
     "pointsman_view_source_age_seconds",
     "process_open_fds",

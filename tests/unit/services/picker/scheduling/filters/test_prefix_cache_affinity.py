@@ -121,3 +121,26 @@ def test_a_prompt_sticks_breaks_out_at_the_gap_and_returns() -> None:
     more.release()
     view.in_flight.charge(view.layout.endpoints[other].id, 2000)  # both have the prompt by now
     assert goes_to() == home
+
+
+@pytest.mark.parametrize(
+    ("matched", "tokens", "down", "expected"),
+    [
+        ([10, 10, 0], [0, 0, 0], [0], [1]),
+        ([10, 0, 0], [0, 0, 0], [0], [0, 1, 2]),  # the one that has it seems to be down: none is sticky
+        ([10, 0, 0], [900_000, 0, 0], [1, 2], [0]),  # so do the others: their emptiness says nothing
+        ([10, 0, 0], [900_000, 0, 800_000], [1], [0]),
+        ([10, 0, 0], [900_000, 0, 0], [1], [0, 1, 2]),
+    ],
+)
+def test_an_endpoint_that_seems_to_be_down_is_neither_sticky_nor_an_alternative(
+    matched: list[float], tokens: list[int], down: list[int], expected: list[int]
+) -> None:
+    names = [f"a{number}" for number in range(len(matched))]
+    view = pool(*names)
+    view.apply_load(load("peer", {name: (1, count) for name, count in zip(names, tokens, strict=True)}), NOW)
+    for row in down:
+        view.health.suspect(view.layout.endpoints[row], NOW)
+    run = cycle(view)
+    run.put(PREFIX_MATCH, PrefixMatch(np.array(matched, np.float64), 10, 64))
+    assert plugin(PrefixCacheAffinityFilter, {}).filter(run, run.candidates).tolist() == expected

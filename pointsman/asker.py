@@ -1,0 +1,60 @@
+"""What commands that ask the members of a pool share: the connection, and how they fail."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError
+from shared.bus.subjects import Subjects
+from shared.config.problems import Invalid
+from shared.quantities import PositiveDuration
+from shared.service import logs, report
+from shared.service.bus import make_bus
+from shared.service.settings import BusSettings
+
+FAILED = 1
+"""Exit code where something is wrong, or can't be found out."""
+CONNECT = 5.0
+"""Seconds that a connection may take."""
+
+
+class AskerSettings(BusSettings, frozen=True, kw_only=True):
+    """Options of a command that asks members."""
+
+    timeout: Annotated[PositiveDuration, Meta(description="how long to wait for answers")] = 2.0
+
+
+class Asker:
+    """A connection to a pool's members."""
+
+    def __init__(self, bus: Bus, subjects: Subjects, pool: str, timeout: float) -> None:
+        self.bus, self.subjects, self.pool, self.timeout = bus, subjects, pool, timeout
+
+    def __repr__(self) -> str:
+        return f"<Asker {self.pool!r} {self.bus!r}>"
+
+
+@asynccontextmanager
+async def connected(settings: AskerSettings, command: str) -> AsyncIterator[Asker]:
+    """A connection for as long as the block runs. Raises BusError if there is none."""
+    bus, subjects, pool = make_bus(settings, command, "cli")
+    async with bus:
+        await bus.wait_connected(CONNECT)
+        yield Asker(bus, subjects, pool, settings.timeout)
+
+
+def run_command(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command to its exit code; one that can't reach the members fails with the reason."""
+    logs.configure("error", "console")
+    try:
+        return asyncio.run(work)
+    except Invalid as error:
+        report(error)
+    except BusError as error:
+        print(error, file=sys.stderr)
+    return FAILED

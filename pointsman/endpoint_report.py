@@ -1,0 +1,91 @@
+"""What is the matter with an endpoint, in sentences, from what the members of all tiers know of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+FEW_PICKS = 0.25
+"""A share of an even part of the decisions below which an endpoint is passed over."""
+LEAST = 20
+"""Decisions from which on that says something."""
+
+View = dict[str, Any]
+
+
+def sentences(views: Mapping[str, Sequence[View]]) -> list[str]:
+    """`views` has by tier what each member knows of the endpoint. The first line names it; problems follow."""
+    known = [view for found in views.values() for view in found if view.get("known")]
+    if not known:
+        return []
+    fact = known[0]["fact"]
+    lines = [f"{fact['id']} at {fact['address']}:{fact['port']}"]
+    problems = [*_watchers(views.get("watcher", ())), *_collectors(views.get("collector", ()))]
+    pickers = [view for view in views.get("picker", ()) if view.get("known")]
+    missing = [view["member"] for view in views.get("picker", ()) if not view.get("known")]
+    if missing:
+        problems.append(f"not known to picker {', '.join(missing)}")
+    said: dict[str, list[str]] = {}
+    for view in pickers:
+        for text in _picker(view):
+            said.setdefault(text, []).append(view["member"])
+    problems += [f"picker {', '.join(members)}: {text}" for text, members in said.items()]
+    lines += [f"  {problem}" for problem in problems] or ["  nothing is wrong with it"]
+    return [*lines, *(f"  picker {view['member']}: {_normal(view)}" for view in pickers if "recently" in view)]
+
+
+def _watchers(views: Sequence[View]) -> Iterator[str]:
+    for view in views:
+        if view.get("known") and not view.get("in_sources", True):
+            yield f"watcher {view['member']} doesn't find it in its sources"
+        elif view.get("known") and not view.get("as_published", True):
+            yield f"watcher {view['member']} finds it otherwise in its sources than it is published"
+
+
+def _collectors(views: Sequence[View]) -> Iterator[str]:
+    assigned = [view for view in views if view.get("assigned")]
+    if not assigned:
+        yield "no collector scrapes it"
+    for view in assigned:
+        for source in view["sources"]:
+            if not source["up"]:
+                age = source["age"]
+                last = "no page ever" if age is None else f"the last page {age:.0f} s ago"
+                reason = source["error"] or source["last_error"] or "not scraped yet"
+                yield f"collector {view['member']} can't scrape {source['source']} ({source['url']}), {last}: {reason}"
+
+
+def _picker(view: View) -> Iterator[str]:
+    if "recently" not in view:
+        yield "it isn't in the layout yet"
+        return
+    if view["unhealthy"]:
+        yield f"it ranks last: {view['unhealthy']}"
+    stale = {name: one for name, one in view["attributes"].items() if one["read_by"] and not one["fresh"]}
+    if stale:
+        oldest = max(one["age"] for one in stale.values())
+        names = ", ".join(name.partition("/")[0] for name in stale)
+        yield f"metrics {oldest:.0f} s old ({names}), {_policy(view['stale_policy'])}"
+    if view["missing"]:
+        names = ", ".join(name.partition("/")[0] for name in view["missing"])
+        yield f"metrics that it never reported ({names}), {_policy(view['stale_policy'])}"
+    recent = view["recently"]
+    candidate = recent["candidate"]
+    if candidate >= LEAST and recent["chosen"] < FEW_PICKS * candidate / max(view["endpoints"], 1):
+        why = [f"{plugin} removed it {count} times" for plugin, count in recent["filtered"].items()]
+        why += [f"{plugin} put it behind {count} times" for plugin, count in recent["behind"].items()]
+        yield f"chosen {recent['chosen']} times of the last {candidate}: {', '.join(why)}"
+
+
+def _policy(policy: str) -> str:
+    return {
+        "saturated": "load scores 0",
+        "ignore": "scored with the mean of the others",
+        "lastKnown": "scored by what was known last",
+    }.get(policy, f"policy {policy}")
+
+
+def _normal(view: View) -> str:
+    recent = view["recently"]
+    return (
+        f"{view['requests']} requests in flight, {view['own_requests']} of them its own; {view['prefix_blocks']} "
+        f"prefix blocks; chosen {recent['chosen']} times in the last {recent['candidate']} decisions that could"
+    )

@@ -1,0 +1,121 @@
+"""`pointsman why ID`: why a request went where it did, in a sentence or two, whichever picker decided.
+`pointsman why --endpoint NAME`: what is the matter with an endpoint, from all processes."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
+from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.endpoint_report import sentences
+from shared.bus.asking import Answer, ask_all
+from shared.bus.query_messages import AskDecision, AskView
+from shared.config.problems import Invalid, Problem
+from shared.service import parse, report
+from shared.service.survey import TIERS
+
+QUIET = 0.3
+"""Seconds without a further answer after which those that have come may do."""
+
+
+class WhySettings(AskerSettings, frozen=True, kw_only=True):
+    """Says why a request went where it did, or what is the matter with an endpoint."""
+
+    request: Annotated[
+        tuple[str, ...], Meta(description="request ids (`x-request-id`)", extra={"argument": "ID…"})
+    ] = ()
+    endpoint: Annotated[str, Meta(description="the id or name of an endpoint, instead of a request id")] = ""
+    format: Format = "text"
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman why`: 0 if there is an answer, 1 if nobody knows the request or endpoint, 2 for wrong options."""
+    try:
+        settings = parse(WhySettings, argv, os.environ, "pointsman why")
+        if bool(settings.request) is bool(settings.endpoint):
+            raise Invalid([Problem("ID", "a request id or --endpoint is needed, and not both")])
+    except Invalid as error:
+        report(error)
+        return USAGE_ERROR
+    return run_command(_endpoint(settings) if settings.endpoint else _requests(settings))
+
+
+async def _requests(settings: WhySettings) -> int:
+    found: dict[str, list[dict[str, Any]]] = {}
+    async with connected(settings, "why") as asker:
+        for id in settings.request:
+            answers = await _remembering(asker, id)
+            found[id] = decisions(answers)
+            _complain(answers)
+    if settings.format == "json":
+        print_json(found)
+    for id, made in found.items():
+        if not made:
+            print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
+        elif settings.format == "text":
+            print("\n".join(line for decision in made for line in because(id, decision)))
+    return 0 if all(found.values()) else FAILED
+
+
+async def _remembering(asker: Asker, id: str) -> list[Answer]:
+    """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
+    there is one."""
+    answers: list[Answer] = []
+    for quiet in (QUIET, None):
+        question = AskDecision(request_id=id)
+        answers = await ask_all(
+            asker.bus, asker.subjects, asker.pool, "picker", question, timeout=asker.timeout, quiet=quiet
+        )
+        if decisions(answers):
+            break
+    return answers
+
+
+def decisions(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """The decisions of all pickers, the newest first, each with the id of its picker."""
+    found = [
+        {"picker_id": answer.id, **decision}
+        for answer in answers
+        if not answer.error
+        for decision in answer.document()["decisions"]
+    ]
+    return sorted(found, key=lambda decision: str(decision["at"]), reverse=True)
+
+
+def because(id: str, decision: dict[str, Any]) -> list[str]:
+    """The reasons of a decision: the first sentence with the request, then the others."""
+    first, *others = decision["why"] or ["no reason is known"]
+    where = f"{id} at {decision['at']} by picker {decision['picker_id']}"
+    return [f"{where}: {first}", *(f"  {reason}" for reason in others)]
+
+
+async def _endpoint(settings: WhySettings) -> int:
+    async with connected(settings, "why") as asker:
+        views = dict(zip(TIERS, await asyncio.gather(*(_views(asker, tier, settings) for tier in TIERS)), strict=True))
+    if settings.format == "json":
+        print_json(views)
+    known = any(view.get("known") for found in views.values() for view in found)
+    if not known:
+        print(f"no member of the pool knows an endpoint {settings.endpoint!r}", file=sys.stderr)
+        return FAILED
+    if settings.format == "text":
+        print("\n".join(sentences(views)))
+    return 0
+
+
+async def _views(asker: Asker, tier: str, settings: WhySettings) -> list[dict[str, Any]]:
+    """What the members of a tier know of the endpoint, each with its id."""
+    question = AskView(endpoint=settings.endpoint)
+    answers = await ask_all(asker.bus, asker.subjects, asker.pool, tier, question, timeout=asker.timeout)
+    _complain(answers)
+    return [{"member": answer.id, **answer.document()} for answer in answers if not answer.error]
+
+
+def _complain(answers: Sequence[Answer]) -> None:
+    for answer in answers:
+        if answer.error:
+            print(f"{answer.tier} {answer.id}: {answer.error}", file=sys.stderr)

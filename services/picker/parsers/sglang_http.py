@@ -1,0 +1,82 @@
+"""`sglanghttp-parser`: SGLang's own `/generate`, which takes token ids or texts.
+
+Ids are the prompt itself, so its blocks are the very blocks of the server's cache. `extra_key` keeps prompts of
+different tenants apart there, as a cache salt does.
+"""
+
+from typing import ClassVar, cast
+
+from msgspec import Raw, Struct
+
+from services.picker.parsers import prompts
+from services.picker.parsers.json_body import BodyReader, JsonBody, salt_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking
+from services.picker.parsers.parser import Parser
+from services.picker.parsers.prompts import Prompt, TextOrIds
+from services.picker.request import Content, Headers, Unparsable
+
+
+class _Sampling(Struct):
+    max_new_tokens: Raw = NOTHING
+    n: Raw = NOTHING
+
+
+class _Generate(JsonBody):
+    API = "generate"
+    NEEDS_MODEL = False
+    PROMPT = ("text", "input_ids")
+    PLAIN = "input_ids"
+
+    input_ids: list[int | list[int]] | None = None
+    text: str | list[str] | None = None
+    input_embeds: Raw = NOTHING
+    image_data: Raw = NOTHING
+    extra_key: Raw = NOTHING
+    sampling_params: _Sampling | list[Raw] | None = None
+    """A list has one for each prompt of the request."""
+
+    def prompt_of(self) -> Prompt:
+        read = cast(TextOrIds | None, self.input_ids or self.text)
+        if not read and given(self.input_embeds):
+            return Prompt()
+        if not read:
+            raise Unparsable(f"input_ids: {lacking(self.input_ids)}; token ids, or a text, are needed")
+        try:
+            return prompts.plain(read)
+        except ValueError as error:
+            raise Unparsable(f"input_ids: {error}") from error
+
+    def multimodal(self) -> bool:
+        return given(self.image_data)
+
+    def undecoded_multimodal(self) -> bool:
+        return given(self.image_data)
+
+    def output_limit(self) -> int | None:
+        return count_of(self.sampling_params.max_new_tokens) if isinstance(self.sampling_params, _Sampling) else None
+
+    def sequences(self) -> int | None:
+        return count_of(self.sampling_params.n) if isinstance(self.sampling_params, _Sampling) else None
+
+    def salt(self) -> str:
+        """Pictures stand beside the prompt: those with others share no blocks."""
+        pictures = prompts.digest_of("image", self.image_data).decode() if self.multimodal() else ""
+        salt = salt_of(self.extra_key)
+        if not salt and given(self.extra_key):  # a list has one for each prompt of the request
+            salt = prompts.digest_of("keys", self.extra_key).decode()
+        return salt + pictures
+
+
+_READER = BodyReader(_Generate)
+
+
+class SglangHttpParser(Parser):
+    """Reads the bodies of SGLang's own API."""
+
+    TYPE = "sglanghttp-parser"
+    Parameters = JsonParameters
+    SUFFIXES: ClassVar[tuple[str, ...]] = ("/generate",)
+    parameters: JsonParameters
+
+    def parse(self, path: str, headers: Headers, body: bytes) -> Content:
+        return _READER.content(body, self.parameters)

@@ -1,0 +1,93 @@
+"""Answers about decisions: those that were made, and the one that would be made now."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from services.picker import metadata
+from services.picker.decision import Decision
+from services.picker.extproc.events import RequestHead, RequestReady
+from services.picker.reports.reasons import changes, reasons
+from services.picker.reports.reports import Parts
+from services.picker.request import Headers, Route
+from services.picker.scheduling.interfaces import Producer
+from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain
+from shared.bus.responder import Document, Unanswerable
+from shared.service.admin import encoded
+from shared.service.pages import json_pieces
+
+
+def in_full(decision: Decision) -> dict[str, Any]:
+    """The decision with its reasons."""
+    return {**decision.explain(), "why": reasons(decision), "changes": changes(decision)}
+
+
+def decisions(parts: Parts, question: AskDecisions) -> Document:
+    """The last decisions, or those that are new."""
+    total = parts.ring.total
+    newest = parts.ring.newest(max(0, min(question.limit, total - question.after)))
+    items = (in_full(decision) if question.full else decision.summary() for decision in newest)
+    return json_pieces({"total": total}, "decisions", items, encoded)
+
+
+def decision(parts: Parts, question: AskDecision) -> Document:
+    """Those on a request."""
+    found = parts.ring.of_request(question.request_id, question.limit)
+    return json_pieces({}, "decisions", map(in_full, found), encoded)
+
+
+def explain(parts: Parts, question: AskExplain) -> Document:
+    """The decision on a request that nobody sends. Raises Unanswerable if the request is too large."""
+    handler, now = parts.handler, parts.handler.clock()
+    limits = handler.limits
+    if len(question.body) > limits.request_body:
+        raise Unanswerable(f"the body has {len(question.body)} bytes; the limit is {limits.request_body}")
+    return _explained(parts, question, now)
+
+
+def _explained(parts: Parts, question: AskExplain, now: float) -> Iterator[bytes]:
+    handler = parts.handler
+    headers = Headers([(":method", question.method), (":path", question.path), *question.headers])
+    head = RequestHead(
+        headers=headers,
+        path=question.path,
+        method=question.method,
+        request_id=headers.get(metadata.REQUEST_ID) or handler.make_id(),
+        subset=None if question.subset is None else tuple(question.subset),
+        received_at=now,
+        has_body=bool(question.body),
+    )
+    prepared = handler.prepare(RequestReady(head, question.body), now)
+    yield b""
+    queues = parts.flow.controller is not None
+    found, possible = handler.pipeline.director.rehearse(prepared, parts.view, now, queues=queues)
+    yield b""
+    document = {
+        **found.to_keep().explain(),
+        "state": "rehearsed" if isinstance(found.outcome, Route) else "refused",
+        "why": reasons(found, possible),
+        "changes": changes(found),
+        "possible": [found.layout.endpoints[row].id for row in possible],
+        "flow_control": _flow(parts, prepared.priority) if queues and prepared.refusal is None else None,
+        "left_out": _left_out(prepared.producers),
+    }
+    yield encoded(document)
+
+
+def _flow(parts: Parts, priority: int) -> dict[str, Any] | None:
+    """What the request would find before it."""
+    state = parts.flow.state()
+    if state is None:
+        return None
+    bands = [band for band in state["bands"] if band["priority"] >= priority]
+    return {
+        "saturation": state["saturation"],
+        "band": priority,
+        "ahead": sum(band["requests"] for band in bands),
+        "ahead_at_peers": sum(band["requests_at_peers"] for band in bands),
+    }
+
+
+def _left_out(producers: tuple[Producer, ...]) -> list[str]:
+    """What a rehearsal doesn't do and a request does, where it matters for its outcome."""
+    return [f"{producer.name} prepares something for each request, and didn't" for producer in islice(producers, 20)]

@@ -1,0 +1,122 @@
+"""What a picker knows: facts, attributes, load in flight and prefix placements; and all about one endpoint."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from services.picker.decision import Decision
+from services.picker.reports.reports import Parts, stale_after
+from services.picker.request import Refusal
+from shared.bus.columns import server_hash
+from shared.bus.query_messages import AskView
+from shared.bus.responder import Document
+from shared.model import Endpoint
+from shared.service.status import hexadecimal
+from shared.service.view import one_endpoint, view_document
+
+LAST = 200
+"""Decisions from which is told how an endpoint fares."""
+
+
+def view(parts: Parts, pool: str, id: str, question: AskView) -> Document:
+    """The document; `id` is the picker's."""
+    if question.endpoint:
+        return one_endpoint(parts.replica, question.endpoint, lambda endpoint: _about(parts, endpoint))
+    lists = {"attributes": _attributes(parts), "load": _load(parts, id), "prefixes": _prefixes(parts)}
+    return view_document("picker", pool, parts.replica, lists)
+
+
+def _attributes(parts: Parts) -> Iterator[dict[str, Any]]:
+    view = parts.view
+    for id in sorted(view.layout.index):
+        row = view.layout.index.get(id)
+        if row is not None:
+            known = view.columns.of(row, 0.0)
+            yield {"endpoint": id, "values": {name: known[name]["value"] for name in sorted(known)}}
+
+
+def _load(parts: Parts, id: str) -> Iterator[dict[str, Any]]:
+    """Each picker's table, this one's too."""
+    in_flight = parts.view.in_flight
+    tables = {peer: in_flight.peer(peer) for peer in in_flight.peers()}
+    tables[id] = in_flight.own()
+    for picker in sorted(tables):
+        table = tables[picker]
+        yield {"picker": picker, "endpoints": {name: list(table[name]) for name in sorted(table)}}
+
+
+def _prefixes(parts: Parts) -> Iterator[dict[str, Any]]:
+    """Each endpoint's blocks, as their number and the sum of their hashes."""
+    view = parts.view
+    for id in sorted(view.layout.index):
+        row = view.layout.index.get(id)
+        if row is None:
+            continue
+        blocks, _ = view.prefixes.states(server_hash(view.layout.endpoints[row]))
+        if blocks:
+            digest = int(np.array(blocks, np.uint64).sum(dtype=np.uint64))
+            yield {"endpoint": id, "blocks": len(blocks), "digest": hexadecimal(digest)}
+
+
+def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
+    """All about one endpoint."""
+    view, now = parts.view, parts.handler.clock()
+    row = view.layout.index.get(endpoint.id)
+    if row is None:
+        return {"id": endpoint.id}
+    after, policy = stale_after(parts), parts.handler.pipeline.config.stale_metrics.policy
+    attributes = view.columns.of(row, now)
+    read = {key.wire: list(readers) for key, readers in parts.handler.pipeline.reads.items()}
+    own = view.in_flight.own().get(endpoint.id, (0, 0))
+    return {
+        "id": endpoint.id,
+        "unhealthy": view.health.unhealthy.get(row),
+        "attributes": {
+            name: {**value, "fresh": value["age"] <= after, "read_by": read.get(name, [])}
+            for name, value in sorted(attributes.items())
+        },
+        "missing": sorted(read.keys() - attributes.keys()),
+        "stale_after": after,
+        "stale_policy": policy,
+        "requests": int(view.in_flight.requests[row]),
+        "own_requests": own[0],
+        "tokens": int(view.in_flight.tokens[row]),
+        "prefix_blocks": view.prefixes.blocks_of(endpoint.id),
+        "endpoints": len(view.layout),
+        "recently": _fares(parts.ring.newest(LAST), endpoint.id),
+    }
+
+
+def _fares(decisions: list[Decision], id: str) -> dict[str, Any]:
+    """How an endpoint fared in these decisions: how often it was a candidate, first choice, or removed, by filter; and
+    the scorers by which it fell behind the first choice."""
+    candidate = chosen = refused = 0
+    filtered: Counter[str] = Counter()
+    behind: Counter[str] = Counter()
+    for decision in decisions:
+        refused += isinstance(decision.outcome, Refusal)
+        row = decision.layout.index.get(id)
+        run = decision.runs.get(decision.primary)
+        if row is None or run is None or not run.picked or not np.any(run.candidates == row):
+            continue
+        candidate += 1
+        if run.picked[0] == row:
+            chosen += 1
+            continue
+        if not np.any(run.rows == row):
+            filtered[next(step.plugin for step in run.filters if not np.any(step.kept == row))] += 1
+            continue
+        here, there = (int(np.flatnonzero(run.rows == one)[0]) for one in (row, run.picked[0]))
+        lost = {step.plugin: step.weight * float(step.scores[there] - step.scores[here]) for step in run.scores}
+        most = max(lost, key=lambda plugin: lost[plugin], default="")
+        behind[most if most and lost[most] > 0 else ""] += 1
+    return {
+        "decisions": len(decisions),
+        "refused": refused,
+        "candidate": candidate,
+        "chosen": chosen,
+        "filtered": dict(filtered),
+        "behind": {plugin or "chance": count for plugin, count in behind.most_common()},
+    }

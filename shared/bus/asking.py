@@ -1,0 +1,166 @@
+"""Asks members over the bus: one of them, or all of a tier within a bounded time."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+from nats.aio.msg import Msg
+
+from shared.bus.codec import decode, encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
+from shared.bus.query_messages import AnswerPiece, Question, query
+from shared.bus.subjects import Subjects
+
+T = TypeVar("T")
+
+MOST_BYTES = 256 * 2**20
+"""Of all answers to one question."""
+
+
+class Unanswered(BusError):
+    """A member says why it doesn't answer a question."""
+
+
+class Answer(Struct, frozen=True):
+    """What a member has answered."""
+
+    id: str
+    tier: str
+    run: int
+    """Tells apart two processes with one id."""
+    content: bytes
+    """A JSON document; half of one, or nothing, if there is an error."""
+    error: str = ""
+
+    def document(self) -> Any:
+        """The document as it is. Raises as `read`."""
+        return self.read(object)
+
+    def read(self, kind: type[T]) -> T:
+        """The document. Raises Unanswered, or Malformed if it isn't what is expected."""
+        if self.error:
+            raise Unanswered(f"{self.tier} {self.id}: {self.error}")
+        try:
+            return msgspec.json.decode(self.content, type=kind)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise Malformed(f"{self.tier} {self.id} answers what can't be read: {error}") from error
+
+
+class Collected:
+    """The pieces of the answers to one question, in the order in which each member sends them."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._left = most
+        self._parts: dict[tuple[str, str, int], list[bytes]] = {}
+        self.pieces = 0
+        self.whole: list[Answer] = []
+        """Answers that are complete."""
+
+    def take(self, data: bytes) -> Answer | None:
+        """A piece has come; the answer that it completes. Raises Malformed."""
+        piece = decode(AnswerPiece, data)
+        member = piece.sender, piece.tier, piece.run
+        parts = self._parts.setdefault(member, [])
+        self.pieces += 1
+        self._left -= len(piece.content)
+        if self._left < 0:
+            raise Malformed("the answers are too large")
+        error = piece.error
+        if piece.number != len(parts):
+            error = error or "a part of the answer got lost"
+        parts.append(piece.content)
+        if piece.more and not error:
+            return None
+        answer = Answer(*member, content=b"".join(parts), error=error)
+        parts.clear()
+        if all((one.id, one.tier, one.run) != member for one in self.whole):
+            self.whole.append(answer)
+        return answer
+
+    def answers(self) -> list[Answer]:
+        """Those that are complete, and the others with an error, sorted."""
+        done = {(answer.id, answer.tier, answer.run) for answer in self.whole}
+        cut = [
+            Answer(*member, content=b"".join(parts), error="the rest of the answer didn't come in time")
+            for member, parts in self._parts.items()
+            if member not in done
+        ]
+        return sorted([*self.whole, *cut], key=lambda answer: (answer.tier, answer.id, answer.run))
+
+    def __repr__(self) -> str:
+        return f"<Collected {len(self.whole)} of {len(self._parts)} answers>"
+
+
+async def ask(
+    bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, question: Question, *, timeout: float = 5.0
+) -> Answer:
+    """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
+    NotConnected."""
+    collected = Collected()
+
+    def is_last(message: Msg) -> bool:
+        try:
+            return collected.take(message.data) is not None
+        except Malformed as error:
+            bus.malformed.report(id, error, subject=message.subject)
+            return False
+
+    subject = subjects.query(pool, tier, id)
+    try:
+        await bus.request_many(subject, encode(query(question, timeout)), last=is_last, timeout=timeout)
+    except RequestTimeout:
+        if not (answers := collected.answers()):
+            raise
+        return answers[0]
+    return collected.whole[0]
+
+
+async def ask_all(
+    bus: Bus,
+    subjects: Subjects,
+    pool: str,
+    tier: str,
+    question: Question,
+    *,
+    timeout: float = 1.0,
+    expected: Collection[str] = (),
+    first: bool = False,
+    quiet: float | None = None,
+) -> list[Answer]:
+    """The answers of all members of a tier, by id, that come within `timeout` seconds; those that are cut off have an
+    error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
+    no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
+    Raises NotConnected."""
+    collected = Collected()
+    wanted = set(expected)
+
+    def is_last(message: Msg) -> bool:
+        try:
+            answer = collected.take(message.data)
+        except Malformed as error:
+            bus.malformed.report("somebody", error, subject=message.subject)
+            return False
+        if answer is None:
+            return False
+        if first and not answer.error:
+            return True
+        return bool(wanted) and wanted <= {one.id for one in collected.whole}
+
+    payload = encode(query(question, timeout))
+    asking = asyncio.ensure_future(bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout))
+    try:
+        pieces = -1
+        while not asking.done():
+            await asyncio.wait({asking}, timeout=quiet)
+            if collected.whole and collected.pieces == pieces and len(collected.whole) == len(collected.answers()):
+                return collected.answers()
+            pieces = collected.pieces
+        await asking
+    except (NoResponders, RequestTimeout):
+        pass
+    finally:
+        asking.cancel()
+    return collected.answers()

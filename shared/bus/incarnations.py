@@ -1,0 +1,63 @@
+"""Refuses what a process says under the id of another one of its tier.
+
+A login is for a tier: NATS can't refuse that a picker publishes under another picker's id. But a sender draws a number
+when it starts, its run. While a run is heard, messages of another run under the same id come from somebody else. Of a
+forger that repeats the right run, the owner of the id hears (`shared.bus.duplicate_id`).
+"""
+
+from msgspec import Struct
+
+from shared.bus.codec import SenderLog
+from shared.bus.heartbeat import EXPIRY
+from shared.bus.subjects import Subjects
+from shared.limits import LIMITS
+
+
+def impostor(subject: str, sender: str, position: int = -1) -> str | None:
+    """What is wrong with a message that has a sender, and its subject that of another one; None if nothing is."""
+    expected = Subjects.sender(subject, position)
+    return None if sender == expected else f"it says that it is from {sender!r}"
+
+
+class _Known(Struct):
+    run: int
+    heard: float
+
+
+class Incarnations:
+    """The run of each sender of a kind of message, from its first message until it leaves or has been silent for
+    `EXPIRY`. Beyond `most`, new senders are refused until others are silent. Refused messages are counted in `log`."""
+
+    def __init__(self, log: SenderLog, most: int = LIMITS.max_senders) -> None:
+        self._log = log
+        self._most = most
+        self._known: dict[str, _Known] = {}
+
+    def accepts(self, subject: str, sender: str, run: int, now: float, *, leaving: bool = False) -> bool:
+        """Whether a message is from the sender that its subject names. `leaving`: it is the sender's last one."""
+        problem = impostor(subject, sender) or self._conflict(sender, run, now)
+        if problem:
+            self._log.report(Subjects.sender(subject), problem, subject=subject)
+            return False
+        if leaving:
+            self.forget(sender)
+        else:
+            self._known[sender] = _Known(run, now)
+        return True
+
+    def forget(self, sender: str) -> None:
+        """The sender has left: the next one with its id is another run of it."""
+        self._known.pop(sender, None)
+
+    def _conflict(self, sender: str, run: int, now: float) -> str | None:
+        known = self._known.get(sender)
+        if known is not None:
+            if known.run == run or now - known.heard >= EXPIRY:
+                return None
+            return "two senders have this id: another one, heard before, is still there"
+        if len(self._known) >= self._most:
+            self._known = {id: known for id, known in self._known.items() if now - known.heard < EXPIRY}
+        return None if len(self._known) < self._most else f"{self._most} senders are there already"
+
+    def __repr__(self) -> str:
+        return f"<Incarnations of {len(self._known)} senders>"

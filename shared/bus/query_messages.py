@@ -1,0 +1,120 @@
+"""Queries: what any member of a tier can be asked over the bus, and how it answers.
+
+A query is one message. An answer is a JSON document that comes in pieces, so that people and browsers can read it as it
+is. It can be long, and making it can take a while: a member makes it in steps, and sends each when it has it.
+"""
+
+from math import isfinite
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+MAX_KIND = 64
+"""Characters of a query's kind."""
+MAX_SENDER = 4096
+"""Characters of an id, as of every process's."""
+MAX_ERROR = 1024
+"""Characters of an answer's error."""
+MAX_PIECE = 64 * 2**10
+"""Bytes of a document in a piece."""
+LONGEST = 30.0
+"""Seconds for which a member works on a query at most, however long the asker would wait."""
+MAX_HEADERS = 1000
+"""Of a request that is to be explained."""
+NO_ARGUMENTS = msgspec.Raw(b"\x80")
+
+Text = Annotated[str, Meta(max_length=4096)]
+_Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
+    """Asks one member, or all members of a tier, by the subject."""
+
+    kind: Annotated[str, Meta(max_length=MAX_KIND)]
+    """`status`, `decisions`, …: the `KIND` of a `Question`."""
+    arguments: msgspec.Raw = NO_ARGUMENTS
+    """MessagePack of the `Question`."""
+    within: float = 5.0
+    """Seconds for which the asker waits."""
+
+    def fault(self) -> str | None:
+        """What can't be about it, or None."""
+        return None if isfinite(self.within) and self.within > 0 else f"the asker waits for {self.within} s"
+
+
+class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
+    """A piece of a member's answer. The answer is whole when the piece without `more` has come, and all before it."""
+
+    sender: Annotated[str, Meta(max_length=MAX_SENDER)]
+    """The member's id."""
+    tier: Annotated[str, Meta(max_length=MAX_KIND)]
+    run: _Number
+    """Drawn when the member started: tells apart two processes with one id."""
+    number: _Number
+    """Counts the pieces from 0."""
+    more: bool = False
+    content: Annotated[bytes, Meta(max_length=MAX_PIECE)] = b""
+    """What follows of the JSON document."""
+    error: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
+    """Why the document isn't there or ends here; empty if nothing is wrong."""
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """The arguments of one kind of query. A member ignores those that it doesn't know."""
+
+    KIND: ClassVar[str]
+
+
+class AskStatus(Question, frozen=True):
+    """How the member is: a `shared.service.status.MemberStatus`. Every tier answers it."""
+
+    KIND = "status"
+
+
+class AskView(Question, frozen=True):
+    """What the member knows, without ages, sorted: members that know the same give the same text. The page
+    `/debug/view`."""
+
+    KIND = "view"
+    endpoint: Text = ""
+    """The id or name of the only endpoint to show, with ages, and with what became of it in decisions; empty shows
+    everything."""
+
+
+class AskDecisions(Question, frozen=True):
+    """A picker's last decisions, the newest first: `{"total", "decisions"}`."""
+
+    KIND = "decisions"
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    after: _Number = 0
+    """Only those behind so many: the `total` of an earlier answer of the same run."""
+    full: bool = False
+    """Whether each is to be explained; else a summary of each."""
+
+
+class AskDecision(Question, frozen=True):
+    """A picker's decisions on a request id in full, the newest first: `{"decisions"}`, empty if it made none."""
+
+    KIND = "decision"
+    request_id: Text
+    limit: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
+class AskExplain(Question, frozen=True):
+    """The decision that a picker would make on this request now. Nothing is sent, charged or remembered."""
+
+    KIND = "explain"
+    method: Text = "POST"
+    path: Text = "/v1/chat/completions"
+    headers: Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)] = []
+    """Names and values."""
+    body: bytes = b""
+    subset: Annotated[list[Text], Meta(max_length=MAX_HEADERS)] | None = None
+    """The gateway's subset hint; None: no hint."""
+
+
+def query(question: Question, within: float) -> Query:
+    """The message that asks this."""
+    arguments: Any = msgspec.msgpack.encode(question)
+    return Query(kind=question.KIND, arguments=msgspec.Raw(arguments), within=within)

@@ -1,0 +1,264 @@
+"""Asks all members of a pool how they are, and judges what they say together."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec import Struct
+
+from shared.bus import jetstream
+from shared.bus.asking import Answer, ask_all
+from shared.bus.codec import decode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, JetStreamError
+from shared.bus.messages import Holder
+from shared.bus.query_messages import AskStatus
+from shared.bus.subjects import Subjects, split_pool
+from shared.service.status import MemberStatus
+
+TIERS = ("watcher", "collector", "picker")
+LEASE = "watcher"
+"""The lease's name: all watchers of an installation share it."""
+SILENT = 3.0
+"""Seconds without the leading watcher's word after which a copy is out of touch: it comes every second."""
+LASTING = 3.0
+"""Seconds after which a difference isn't only a message that is on its way."""
+PAUSE = 1.0
+"""Seconds of a pause of an event loop that are worth a note: peers take a member for dead after 1.5 s."""
+NAMED = 5
+"""Names that a problem lists at most."""
+
+
+class Failed(Struct, frozen=True):
+    """A member whose answer can't be used."""
+
+    tier: str
+    id: str
+    error: str
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    """What the members of a pool say, and what is wrong."""
+
+    pool: str
+    """`namespace/name`."""
+    at: float
+    """Unix seconds."""
+    leader: str
+    """The id of the watcher that holds the lease; empty if nobody does, or it can't be read."""
+    members: tuple[MemberStatus, ...]
+    """By tier and id."""
+    failed: tuple[Failed, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong, most important first."""
+    notes: tuple[str, ...] = ()
+    """What is worth to know, and may be in order."""
+
+
+async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.0) -> Survey:
+    """The state of a pool (a token); members that don't answer within `timeout` seconds are missing. Raises
+    NotConnected."""
+    asked = (ask_all(bus, subjects, pool, tier, AskStatus(), timeout=timeout) for tier in TIERS)
+    (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
+    members, failed = _read([answer for found in answers for answer in found])
+    found = list(problems(members, failed, leader if not unknown else None))
+    said = [*([unknown] if unknown else []), *notes(members)]
+    return Survey(
+        pool="/".join(split_pool(pool)),
+        at=time.time(),
+        leader=leader,
+        members=tuple(members),
+        failed=tuple(failed),
+        problems=tuple(dict.fromkeys(found)),
+        notes=tuple(dict.fromkeys(said)),
+    )
+
+
+async def _leader(bus: Bus, subjects: Subjects) -> tuple[str, str]:
+    """(the id of the watcher that holds the lease, empty for nobody; why that isn't known)."""
+    try:
+        found = await jetstream.last(bus, subjects.leases_bucket, subjects.lease(LEASE))
+        return ("", "") if found is None else (decode(Holder, found.data).owner.rpartition("/")[0], "")
+    except JetStreamError as error:
+        missing = error.error_code == jetstream.STREAM_NOT_FOUND
+        return "", "" if missing else f"the lease can't be read: {error}"
+    except BusError as error:
+        return "", f"the lease can't be read: {error}"
+
+
+def _read(answers: Iterable[Answer]) -> tuple[list[MemberStatus], list[Failed]]:
+    members: list[MemberStatus] = []
+    failed: list[Failed] = []
+    for answer in answers:
+        try:
+            members.append(answer.read(MemberStatus))
+        except BusError as error:
+            failed.append(Failed(answer.tier, answer.id, answer.error or str(error)))
+    members.sort(key=lambda member: (TIERS.index(member.tier) if member.tier in TIERS else len(TIERS), member.id))
+    return members, failed
+
+
+def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:
+    """What is wrong with these members. `leader` holds the lease; None if that isn't known."""
+    tiers = {tier: [member for member in members if member.tier == tier] for tier in TIERS}
+    for tier, found in tiers.items():
+        if not found and not any(one.tier == tier for one in failed):
+            yield f"no {tier} answers"
+    for one in failed:
+        yield f"{one.tier} {one.id}: {one.error}"
+    yield from _leadership(tiers["watcher"], leader)
+    yield from _identities(members, failed)
+    yield from _grouped(members, _of)
+    yield from _configurations(members)
+    yield from _copies(members)
+    yield from _pickers(tiers["picker"])
+
+
+def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
+    """What is worth to know of these members."""
+    versions = defaultdict(list)
+    for member in members:
+        versions[member.version].append(f"{member.tier} {member.id}")
+    if len(versions) > 1:
+        yield "versions differ: " + "; ".join(f"{version}: {few(who)}" for version, who in sorted(versions.items()))
+    yield from dict.fromkeys(f"configuration: {text}" for member in members for text in member.configuration_warnings)
+    yield from _grouped(members, _notes_of)
+
+
+def _grouped(members: Sequence[MemberStatus], say: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
+    """What is said of each member; what is said of several of a tier alike, once."""
+    said: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for member in members:
+        for text in say(member):
+            said[member.tier, text].append(member.id)
+    for (tier, text), ids in said.items():
+        yield f"{tier} {few(ids)}: {text}"
+
+
+def _notes_of(member: MemberStatus) -> Iterator[str]:
+    picker = member.picker
+    for name, text in member.notes.items():
+        if not (name == "endpoints" and picker is not None and picker.unhealthy_count):  # a problem says the same
+            yield f"{name}: {text}"
+    if member.longest_pause > PAUSE:
+        yield f"its event loop once stood still for {member.longest_pause:.1f} s"
+    if picker is not None and picker.prefixes.hashing and not picker.prefixes.complete:
+        yield "it doesn't have the prefix placements of the others yet"
+
+
+def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterator[str]:
+    leading = [member.id for member in watchers if member.watcher is not None and member.watcher.leads]
+    if len(leading) > 1:
+        yield f"{len(leading)} watchers lead: {few(leading)}"
+    if leader == "" and watchers:
+        yield "no watcher holds the lease"
+    if leader and all(member.id != leader for member in watchers):
+        yield f"watcher {leader} holds the lease and doesn't answer"
+
+
+def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Iterator[str]:
+    """Members that others see and that don't answer, and those that answer twice."""
+    answering = {(member.tier, member.id) for member in members} | {(one.tier, one.id) for one in failed}
+    for tier, id in sorted(answering):
+        same = [member for member in members if (member.tier, member.id) == (tier, id)]
+        if len(same) > 1:
+            where = few([f"process {member.pid} on {member.host}" for member in same])
+            yield f"{len(same)} processes are {tier} {id}: {where}"
+    seen: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for member in members:
+        for tier, ids in member.sees.items():
+            for id in ids:
+                seen[tier, id].append(member.id)
+    for (tier, id), by in sorted(seen.items()):
+        if (tier, id) not in answering:
+            yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
+
+
+def _of(member: MemberStatus) -> Iterator[str]:
+    """What a member itself says is wrong."""
+    for name, reason in member.reasons.items():
+        yield f"not ready: {name}: {reason}"
+    if member.configuration_problem:
+        yield f"the last configuration was refused: {member.configuration_problem}"
+    facts = member.facts
+    if facts is not None and facts.synced and (facts.age is None or facts.age > SILENT):
+        heard = "nothing" if facts.age is None else f"nothing for {facts.age:.0f} s"
+        yield f"it has heard {heard} of the leading watcher"
+    if facts is not None and facts.differs_for > LASTING:
+        yield f"its facts have differed from the leading watcher's for {facts.differs_for:.0f} s"
+    for part, repairs in member.convergence.items():
+        if repairs.differs_for > LASTING:
+            yield f"{part}: different from what its owners announce for {repairs.differs_for:.0f} s"
+    if member.watcher is not None and member.watcher.disagreement:
+        yield member.watcher.disagreement
+    if member.collector is not None and member.collector.down_count:
+        yield f"no pages of {_counted(member.collector.down_count, member.collector.down)}"
+    if (picker := member.picker) is not None:
+        if picker.stale_count:
+            yield f"no fresh metrics of {_counted(picker.stale_count, picker.stale)}"
+        if picker.unhealthy_count:
+            named = [f"{id} ({why})" for id, why in picker.unhealthy.items()]
+            yield f"ranked last: {_counted(picker.unhealthy_count, named)}"
+
+
+def _configurations(members: Sequence[MemberStatus]) -> Iterator[str]:
+    """Members of one pool should run one configuration."""
+    revisions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for member in members:
+        for configured in member.configurations:
+            revisions[configured.pool][configured.revision].append(f"{member.tier} {member.id}")
+    for pool, found in sorted(revisions.items()):
+        if len(found) > 1:
+            yield f"{pool}: configurations differ: " + "; ".join(
+                f"{revision}: {few(who)}" for revision, who in sorted(found.items())
+            )
+
+
+def _copies(members: Sequence[MemberStatus]) -> Iterator[str]:
+    """Copies of the facts with the same epoch and sequence are the same."""
+    copies: dict[tuple[tuple[str, ...], int, int], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for member in members:
+        facts = member.facts
+        if facts is not None and facts.synced and facts.sequence == facts.announced_sequence:
+            copies[member.pools[:1], facts.epoch, facts.sequence][facts.digest].append(f"{member.tier} {member.id}")
+    for digests in copies.values():
+        if len(digests) > 1:
+            yield "copies of the facts differ: " + "; ".join(
+                f"{digest}: {few(who)}" for digest, who in sorted(digests.items())
+            )
+
+
+def _pickers(pickers: Sequence[MemberStatus]) -> Iterator[str]:
+    """What pickers say of each other."""
+    own = {member.id: member.picker for member in pickers if member.picker is not None}
+    hashing = defaultdict(list)
+    for id, picker in own.items():
+        if picker.prefixes.hashing:
+            hashing[picker.prefixes.hashing].append(id)
+        for peer in picker.load.peers:
+            other = own[peer.id].load if peer.id in own else None
+            same = other is not None and (other.run, other.sequence) == (peer.run, peer.sequence) != ("", 0)
+            if same and other is not None and other.digest != peer.digest:
+                yield f"picker {id} has another load of picker {peer.id} than that one published"
+        for origin in picker.prefixes.origins:
+            theirs = own[origin.id].prefixes if origin.id in own else None
+            if theirs is None or theirs.run != origin.run:
+                continue
+            if theirs.sequence == origin.applied and theirs.digest and origin.digest not in ("", theirs.digest):
+                yield f"picker {id} has other prefix placements of picker {origin.id} than that one announced"
+    if len(hashing) > 1:
+        yield "pickers hash prompts differently, and don't share placements: " + "; ".join(
+            f"{text}: {few(who)}" for text, who in sorted(hashing.items())
+        )
+
+
+def _counted(count: int, names: Sequence[str]) -> str:
+    return f"{count} endpoint{'' if count == 1 else 's'}: {few(names, count)}"
+
+
+def few(names: Sequence[str], count: int | None = None) -> str:
+    """The first of the names, and how many more of `count` there are."""
+    count = len(names) if count is None else count
+    shown = list(names[:NAMED])
+    return ", ".join([*shown, *([f"{count - len(shown)} more"] if count > len(shown) else [])])

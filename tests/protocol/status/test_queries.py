@@ -1,0 +1,217 @@
+"""Members of all tiers answer queries over a real nats-server."""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from services.picker.request_stream import RequestStream
+from shared.bus.asking import ask, ask_all
+from shared.bus.codec import encode
+from shared.bus.connection import Bus
+from shared.bus.errors import NoResponders
+from shared.bus.messages import Load
+from shared.bus.query_messages import AskStatus, AskView, Question
+from shared.bus.responder import Responder
+from shared.bus.subjects import Subjects
+from shared.service.status import MemberStatus
+from shared.service.survey import survey
+from shared.version import VERSION
+from tests.in_process import picker, serving
+from tests.nats import NatsServer
+from tests.protocol.collector.harness import POOL, OddServer, collector, vllm
+from tests.protocol.watcher.harness import watcher
+from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.waiting import TIMEOUT, eventually
+
+SUBJECTS = Subjects()
+ENOUGH = 1.0
+"""Seconds in which members in this process answer."""
+
+
+class Members:
+    """One member of each tier in this process, in front of one model server."""
+
+    def __init__(self, stack: AsyncExitStack, nats: NatsServer, directory: Path) -> None:
+        self._stack, self._nats, self._directory = stack, nats, directory
+
+    async def start(self) -> None:
+        server = await self._stack.enter_async_context(OddServer(vllm(1.0)))
+        files = self._directory / "endpoints.yaml"
+        files.write_text(f"endpoints:\n- {{name: a, address: 127.0.0.1, port: '{server.port}'}}\n")
+        enter = self._stack.enter_async_context
+        self.watcher = await enter(watcher(self._nats.url, id="w", endpoints_file=str(files)))
+        self.collector = await enter(collector(self._nats.url, id="c"))
+        self.first = await enter(serving(picker(self._nats.url, id="p1")))
+        self.second = await enter(serving(picker(self._nats.url, id="p2")))
+        self.bus = await enter(Bus(self._nats.url, name="asker"))
+        await self.bus.wait_connected(TIMEOUT)
+
+    async def status(self, tier: str, id: str) -> MemberStatus:
+        return (await ask(self.bus, SUBJECTS, POOL, tier, id, AskStatus())).read(MemberStatus)
+
+
+@pytest.fixture
+async def members(nats: NatsServer, tmp_path: Path) -> AsyncIterator[Members]:
+    async with AsyncExitStack() as stack:
+        made = Members(stack, nats, tmp_path)
+        await made.start()
+        yield made
+
+
+async def test_every_tier_answers_how_it_is(members: Members) -> None:
+    async def so() -> bool:
+        found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
+        assert not found.problems, found.problems
+        return True
+
+    await eventually(so, "a pool without problems")
+    found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
+    assert [(member.tier, member.id) for member in found.members] == [
+        ("watcher", "w"),
+        ("collector", "c"),
+        ("picker", "p1"),
+        ("picker", "p2"),
+    ]
+    assert found.leader == "w"
+    assert {member.version for member in found.members} == {VERSION}
+    assert {member.facts.digest for member in found.members if member.facts} == {
+        member.facts.announced_digest for member in found.members if member.facts
+    }
+    assert [member.sees.get("picker") for member in found.members[2:]] == [("p2",), ("p1",)]
+    by_id = {member.id: member for member in found.members}
+    assert by_id["w"].watcher is not None
+    assert by_id["w"].watcher.leads
+    assert by_id["c"].collector is not None
+    assert (by_id["c"].collector.assigned, by_id["c"].collector.down) == (1, ())
+    assert by_id["p1"].picker is not None
+    assert (by_id["p1"].picker.endpoints, by_id["p1"].picker.stale) == (1, ())
+
+
+async def test_one_member_is_asked_by_its_id_and_an_unknown_one_answers_nothing(members: Members) -> None:
+    assert (await members.status("picker", "p2")).id == "p2"
+    with pytest.raises(NoResponders):
+        await ask(members.bus, SUBJECTS, POOL, "picker", "nobody", AskStatus())
+    assert await ask_all(members.bus, SUBJECTS, POOL, "no-tier", AskStatus()) == []
+
+
+class AskNonsense(Question, frozen=True):
+    KIND = "nonsense"
+
+
+class AskBadly(Question, frozen=True):
+    KIND = "view"
+    endpoint: Any = 5
+
+
+@pytest.mark.parametrize(
+    ("question", "error"),
+    [(AskNonsense(), "unknown query 'nonsense': this collector answers status, view"), (AskBadly(), "Expected `str`")],
+)
+async def test_a_question_that_isnt_understood_gets_an_error_that_names_it(
+    members: Members, question: Question, error: str
+) -> None:
+    answer = await ask(members.bus, SUBJECTS, POOL, "collector", "c", question)
+    assert error in answer.error
+
+
+async def test_members_that_know_the_same_show_the_same(members: Members) -> None:
+    async def so() -> bool:
+        texts = [(await ask(members.bus, SUBJECTS, POOL, "picker", id, AskView())).document() for id in ("p1", "p2")]
+        assert texts[0]["facts"] == texts[1]["facts"] != []
+        assert [one["picker"] for one in texts[0]["load"]] == ["p1", "p2"]
+        assert texts[0] == texts[1]
+        return True
+
+    await eventually(so, "equal views")
+
+
+async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: NatsServer) -> None:
+    def long(question: AskView) -> Iterator[bytes]:
+        yield b'["'
+        for _ in range(1000):
+            yield b"x" * 700
+        if question.endpoint:
+            raise ValueError("it broke")
+        yield b'"]'
+
+    async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
+        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {AskView: long})
+        await responder.start()
+        await bus.wait_connected(TIMEOUT)
+        await asker.wait_connected(TIMEOUT)
+        whole, *others = await asyncio.gather(
+            *(ask(asker, SUBJECTS, POOL, "picker", "p", AskView(), timeout=TIMEOUT) for _ in range(3)),
+            ask(asker, SUBJECTS, POOL, "picker", "p", AskView(endpoint="x"), timeout=TIMEOUT),
+        )
+        assert whole.document() == ["x" * 700_000]
+        assert [one.error for one in others] == ["", "", "ValueError: it broke"]
+        await responder.close()
+
+
+async def run(nats: NatsServer, *words: str) -> tuple[int, str, str]:
+    """A command; its exit code, and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pointsman", *words, f"--nats-url={nats.url}"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await asyncio.wait_for(process.communicate(), TIMEOUT)
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_status_says_what_is_wrong_and_exits_with_1(nats: NatsServer, members: Members) -> None:
+    async def well() -> bool:
+        found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
+        return not found.problems
+
+    await eventually(well, "a pool without problems")
+    code, out, err = await run(nats, "status")
+    assert (code, err) == (0, "")
+    assert out.endswith("all is well\n")
+    row = Load(sender="ghost", sent=time.monotonic(), sequence=1, ids=b"", requests=b"", tokens=b"")
+
+    async def haunt() -> None:
+        while True:
+            await members.bus.publish(SUBJECTS.load(POOL, "ghost"), encode(row))
+            await asyncio.sleep(0.2)
+
+    haunting = asyncio.create_task(haunt())
+    await eventually(lambda: "ghost" in members.first.view.in_flight.peers(), "the ghost")
+    code, out, _ = await run(nats, "status", "--format=json")
+    assert code == 1
+    assert "picker ghost doesn't answer, and is seen by p1, p2" in json.loads(out)["problems"]
+    haunting.cancel()
+
+
+async def test_commands_decode_entries_and_explain_decisions(nats: NatsServer, members: Members) -> None:
+    await eventually(lambda: members.first.readiness.ready and members.first.view.layout.endpoints, "an endpoint")
+    code, out, err = await run(nats, "bus", "get", "endpoint.default/a", "--format=json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["fact"]["name"] == "a"
+    code, _, err = await run(nats, "bus", "get", "endpoint.default/b")
+    assert (code, err) == (1, "no entry 'endpoint.default/b'; `pointsman bus ls` lists them\n")
+    code, out, err = await run(nats, "explain", "--model=m", "--prompt=hello", "--picker=p1", "--header=x-request-id=1")
+    assert (code, err) == (0, "")
+    assert "because: default/a was the only candidate" in out
+    assert not members.first.ring.total
+    stream = RequestStream(members.first.handler)
+    for message in (
+        headers([(":method", "POST"), (":path", "/v1/completions"), ("x-request-id", "mine")], modes=LEAN),
+        body(b'{"model":"m","prompt":"hello"}', end=True),
+    ):
+        list(stream.receive(message.SerializeToString()))
+    code, out, err = await run(nats, "why", "mine")
+    assert (code, err) == (0, "")
+    assert "by picker p1: default/a was the only candidate" in out
+    stream.end()
+    code, out, _ = await run(nats, "why", "--endpoint=a")
+    never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"
+    assert (code, out.splitlines()[1]) == (0, f"  {never}")

@@ -1,0 +1,85 @@
+"""Entries of the buckets, decoded; and the keys that users may mean."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pointsman.bus import spellings
+from pointsman.bus_entries import decode_entry, summary
+from shared.bus.codec import encode, encode_fact
+from shared.bus.columns import pack_ages, pack_floats
+from shared.bus.jetstream import Stored
+from shared.bus.messages import Epoch, FactEnvelope, Frame, Holder, Message, Synced
+from shared.model import Objective
+
+OBJECTIVE = Objective(name="o", priority=3)
+FRAME = Frame(
+    sender="c",
+    sent=1.0,
+    sequence=2,
+    ids=("a", "b"),
+    columns={"queue/core": pack_floats([4.0, float("nan")])},
+    ages={"queue/core": pack_ages([0.25, 0.0]), "adapters/core": pack_ages([0.0, 0.5])},
+    objects={"adapters/core": [None, ["x"]]},
+    absent={"kv/core": [1]},
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "said", "content"),
+    [
+        (
+            FactEnvelope(epoch=1, sequence=2, fact=msgspec.Raw(encode_fact(OBJECTIVE))),
+            "fact",
+            "objective/1 of epoch 1",
+            {"sequence": 2, "fact": {"type": "objective/1", "name": "o", "priority": 3}},
+        ),
+        (
+            Synced(epoch=1, sequence=2, count=3, digest=255),
+            "synced",
+            "3 facts @ 00000000000000ff",
+            {"digest": "00000000000000ff"},
+        ),
+        (Epoch(epoch=1, owner="w"), "epoch", "epoch of w", {"epoch": 1}),
+        (Holder(owner="w"), "lease", "lease of w", {"owner": "w"}),
+        (
+            FRAME,
+            "frame",
+            "frame of c: 2 endpoints",
+            {
+                "endpoints": {
+                    "a": {"queue/core": {"value": 4.0, "age": 0.25}},
+                    "b": {"adapters/core": {"value": ["x"], "age": 0.5}},
+                },
+                "absent": {"kv/core": ["b"]},
+            },
+        ),
+    ],
+)
+def test_every_kind_of_entry_is_decoded(message: Message, kind: str, said: str, content: dict[str, Any]) -> None:
+    entry = decode_entry("key", Stored("$KV.b.key", encode(message), {}, 5))
+    assert (entry.kind, summary(entry), entry.revision) == (kind, said, 5)
+    found = entry.document()
+    assert {name: found[name] for name in content} == content
+
+
+def test_what_was_deleted_or_cant_be_read_is_told() -> None:
+    deleted = decode_entry("key", Stored("$KV.b.key", b"", {"KV-Operation": "PURGE"}, 5))
+    assert (deleted.kind, summary(deleted)) == ("deleted", "deleted")
+    unreadable = decode_entry("key", Stored("$KV.b.key", b"\xc1", {}, 5))
+    assert unreadable.kind == "unreadable"
+    assert unreadable.document()["raw"] == "c1"
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("epoch", ["epoch", "p_q.epoch"]),
+        ("endpoint.default/a:1", ["endpoint.default/a=3A1", "p_q.endpoint.default/a=3A1"]),
+        ("p_q.endpoint.a", ["p_q.endpoint.a", "p_q.p_q.endpoint.a", "p_q.endpoint=2Ea", "p_q.p_q.endpoint=2Ea"]),
+        ("a b", ["a=20b"]),
+    ],
+)
+def test_a_key_may_lack_its_pool_and_its_escapes(key: str, expected: list[str]) -> None:
+    assert spellings("p_q", key) == expected

@@ -1,0 +1,53 @@
+"""Stages of disaggregated serving without a working endpoint: the decode endpoint does their work, and it is told."""
+
+import pytest
+
+from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
+from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
+from tests.unit.services.picker.scheduling.plugins import plugin
+from tests.unit.services.picker.scheduling.test_disaggregation import (
+    BOTH,
+    ENCODERS,
+    PICTURE,
+    PREFILLER,
+    at,
+    decided,
+    document,
+    ran,
+    route,
+    servers,
+)
+from tests.unit.services.picker.world import NOW
+
+
+@pytest.mark.parametrize(
+    ("roles", "down", "headers", "stages", "skipped"),
+    [
+        ("ppd", [0], {PREFILLER: at(1)}, "prefill-decode", {}),
+        ("ppd", [0, 1], {}, "decode-only", {"prefill": "down"}),
+        ("d", [], {}, "decode-only", {"prefill": "no endpoint"}),
+        ("epd", [1], {ENCODERS: at(0)}, "encode-decode", {"prefill": "down"}),
+        ("epd", [0, 1], {}, "decode-only", {"prefill": "down", "encode": "down"}),
+        ("pd", [0, 1], {PREFILLER: at(0)}, "prefill-decode", {}),  # nothing is known of either
+        ("b", [], {}, "decode-only", {}),  # it prefills itself
+    ],
+)
+def test_a_stage_without_a_working_endpoint_is_skipped_and_named(
+    roles: str, down: list[int], headers: dict[str, str], stages: str, skipped: dict[str, str]
+) -> None:
+    view = servers(roles)
+    for row in down:
+        view.health.suspect(view.layout.endpoints[row], NOW)
+    decision = decided(document("disagg-profile-handler", BOTH), view, PICTURE)
+    assert route(decision)[1] == headers
+    expected = skipped if "e" in roles else {"encode": "no endpoint", **skipped}
+    assert (decision.stages, dict(decision.skipped_stages)) == (stages, expected)
+    assert decision.explain()["skipped_stages"] == dict(decision.skipped_stages)
+    assert decision.roles.keys() == {stage for stage in ("prefill", "encode") if stage in stages}
+
+
+def test_headers_by_plugins_of_older_generations_dont_name_a_dead_endpoint() -> None:
+    run = ran(decode=(2,), prefill=(1,), encode=(0,))
+    run.view.health.suspect(run.layout.endpoints[1], NOW)
+    assert plugin(DisaggHeadersHandler, {}).pre_request(run, (2,)) == {ENCODERS: at(0)}
+    assert plugin(PrefillHeaderHandler, {}).pre_request(run, (2,)) == {}

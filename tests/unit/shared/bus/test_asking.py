@@ -1,0 +1,60 @@
+"""Answers that come in pieces, from several members at once."""
+
+import pytest
+
+from shared.bus.asking import Collected, Unanswered
+from shared.bus.codec import encode
+from shared.bus.errors import Malformed
+from shared.bus.query_messages import AnswerPiece
+
+
+def piece(
+    number: int, content: bytes = b"", *, id: str = "p", run: int = 1, more: bool = False, error: str = ""
+) -> bytes:
+    return encode(
+        AnswerPiece(sender=id, tier="picker", run=run, number=number, more=more, content=content, error=error)
+    )
+
+
+def test_pieces_of_several_members_are_joined_each_for_itself() -> None:
+    collected = Collected()
+    for data in (
+        piece(0, b"[1,", more=True),
+        piece(0, b"[3,", id="q", more=True),
+        piece(1, b"2]"),
+        piece(0, b"[5]", run=2),
+        piece(1, b"4]", id="q"),
+    ):
+        collected.take(data)
+    assert [(one.id, one.run, one.document()) for one in collected.answers()] == [
+        ("p", 1, [1, 2]),
+        ("p", 2, [5]),
+        ("q", 1, [3, 4]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "error"),
+    [
+        ([piece(0, b"[", more=True), piece(2, b"]")], "a part of the answer got lost"),
+        ([piece(0, b"[", more=True)], "the rest of the answer didn't come in time"),
+        ([piece(0, b"[", more=True), piece(1, error="it broke")], "it broke"),
+    ],
+)
+def test_an_answer_that_isnt_whole_has_an_error(pieces: list[bytes], error: str) -> None:
+    collected = Collected()
+    for data in pieces:
+        collected.take(data)
+    (answer,) = collected.answers()
+    with pytest.raises(Unanswered, match=error):
+        answer.document()
+
+
+def test_answers_that_are_no_documents_or_too_large_are_malformed() -> None:
+    collected = Collected(most=5)
+    answer = collected.take(piece(0, b"[1"))
+    assert answer is not None
+    with pytest.raises(Malformed):
+        answer.document()
+    with pytest.raises(Malformed, match="too large"):
+        collected.take(piece(0, b"1234", id="q"))

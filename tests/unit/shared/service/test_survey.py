@@ -1,0 +1,174 @@
+"""What is wrong with the members of a pool, from what they say."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from shared.service.configured import Configured
+from shared.service.status import (
+    CollectorStatus,
+    FactsStatus,
+    LoadStatus,
+    MemberStatus,
+    PeerLoad,
+    PickerStatus,
+    PrefixOriginStatus,
+    PrefixStatus,
+    Repairs,
+    WatcherStatus,
+)
+from shared.service.survey import Failed, notes, problems
+
+FACTS = FactsStatus(synced=True, age=0.5, epoch=1, sequence=7, count=3, digest="aa", announced_sequence=7)
+REVISION = (Configured("default/default", "a file", "1234"),)
+
+
+def member(tier: str, id: str, **details: Any) -> MemberStatus:
+    common = {"version": "1", "ready": True, "pools": ("default/default",), "facts": FACTS, "configurations": REVISION}
+    return MemberStatus(tier=tier, id=id, **{**common, **details})
+
+
+WATCHER = member("watcher", "w", watcher=WatcherStatus(leads=True))
+COLLECTOR = member("collector", "c", collector=CollectorStatus(endpoints=1, assigned=1))
+PICKER = member("picker", "p", picker=PickerStatus(endpoints=1))
+OTHER = replace(PICKER, id="q")
+WELL = [WATCHER, COLLECTOR, PICKER]
+
+
+def load(**peer: Any) -> MemberStatus:
+    """A picker that has a peer's load."""
+    return replace(PICKER, picker=PickerStatus(load=LoadStatus(peers=(PeerLoad(id="q", run="1", sequence=5, **peer),))))
+
+
+def prefixes(**origin: Any) -> MemberStatus:
+    known = PrefixOriginStatus(id="q", run="1", **origin)
+    return replace(PICKER, picker=PickerStatus(prefixes=PrefixStatus(hashing="x", origins=(known,))))
+
+
+LOADED = replace(OTHER, picker=PickerStatus(load=LoadStatus(run="1", sequence=5, digest="aa")))
+PLACED = replace(OTHER, picker=PickerStatus(prefixes=PrefixStatus(hashing="x", run="1", sequence=5, digest="aa")))
+
+CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
+    ("all is well", WELL, []),
+    ("a peer's load is older than it says", [WATCHER, COLLECTOR, load(digest="bb"), replace(LOADED, id="r")], []),
+    ("a tier is missing", [WATCHER, PICKER], ["no collector answers"]),
+    (
+        "nobody leads",
+        [replace(WATCHER, id="v"), COLLECTOR, PICKER],
+        ["watcher w holds the lease and doesn't answer"],
+    ),
+    ("two lead", [*WELL, replace(WATCHER, id="v")], ["2 watchers lead: w, v"]),
+    (
+        "one id twice",
+        [*WELL, replace(PICKER, pid=2, host="b")],
+        ["2 processes are picker p: process 0 on , process 2 on b"],
+    ),
+    (
+        "a member that others see is silent",
+        [WATCHER, COLLECTOR, replace(PICKER, sees={"picker": ("q",), "collector": ("c",)})],
+        ["picker q doesn't answer, and is seen by p"],
+    ),
+    (
+        "a member isn't ready",
+        [WATCHER, COLLECTOR, replace(PICKER, ready=False, reasons={"view": "no endpoints yet"})],
+        ["picker p: not ready: view: no endpoints yet"],
+    ),
+    (
+        "several say the same",
+        [WATCHER, COLLECTOR, *(replace(PICKER, id=id, configuration_problem="line 3") for id in "pqr")],
+        ["picker p, q, r: the last configuration was refused: line 3"],
+    ),
+    (
+        "a configuration was refused",
+        [WATCHER, COLLECTOR, replace(PICKER, configuration_problem="line 3")],
+        ["picker p: the last configuration was refused: line 3"],
+    ),
+    (
+        "configurations differ",
+        [WATCHER, COLLECTOR, replace(PICKER, configurations=(Configured("default/default", "x", "5678"),))],
+        ["default/default: configurations differ: 1234: watcher w, collector c; 5678: picker p"],
+    ),
+    (
+        "a member hears nothing",
+        [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, age=60.0))],
+        ["picker p: it has heard nothing for 60 s of the leading watcher"],
+    ),
+    (
+        "a copy differs from what is announced",
+        [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, announced_sequence=8, differs_for=9.0))],
+        ["picker p: its facts have differed from the leading watcher's for 9 s"],
+    ),
+    (
+        "copies of one sequence differ",
+        [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, digest="bb"))],
+        ["copies of the facts differ: aa: watcher w, collector c; bb: picker p"],
+    ),
+    (
+        "a copy is one message behind",
+        [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, digest="bb", announced_sequence=8))],
+        [],
+    ),
+    (
+        "a part of the view differs",
+        [WATCHER, COLLECTOR, replace(PICKER, convergence={"prefixes": Repairs(differs_for=8.0)})],
+        ["picker p: prefixes: different from what its owners announce for 8 s"],
+    ),
+    (
+        "endpoints are down",
+        [
+            WATCHER,
+            replace(COLLECTOR, collector=CollectorStatus(down=("a", "b"), down_count=9)),
+            replace(
+                PICKER, picker=PickerStatus(stale=("a",), stale_count=1, unhealthy={"a": "why"}, unhealthy_count=1)
+            ),
+        ],
+        [
+            "collector c: no pages of 9 endpoints: a, b, 7 more",
+            "picker p: no fresh metrics of 1 endpoint: a",
+            "picker p: ranked last: 1 endpoint: a (why)",
+        ],
+    ),
+    (
+        "a peer's load is another than it published",
+        [WATCHER, COLLECTOR, load(digest="bb"), LOADED],
+        ["picker p has another load of picker q than that one published"],
+    ),
+    ("a peer's load is that which it published", [WATCHER, COLLECTOR, load(digest="aa"), LOADED], []),
+    (
+        "prefix placements differ",
+        [WATCHER, COLLECTOR, prefixes(applied=5, digest="bb"), PLACED],
+        ["picker p has other prefix placements of picker q than that one announced"],
+    ),
+    ("prefix placements are behind", [WATCHER, COLLECTOR, prefixes(applied=4, digest="bb"), PLACED], []),
+    ("an older picker has no digest", [WATCHER, COLLECTOR, prefixes(applied=5), PLACED], []),
+    (
+        "pickers hash differently",
+        [WATCHER, COLLECTOR, prefixes(), replace(PLACED, picker=PickerStatus(prefixes=PrefixStatus(hashing="y")))],
+        ["pickers hash prompts differently, and don't share placements: x: p; y: q"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("members", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_what_is_wrong_is_named(members: Sequence[MemberStatus], expected: list[str]) -> None:
+    assert list(problems(members, (), "w")) == expected
+
+
+def test_a_lease_that_nobody_holds_and_an_answer_that_failed_are_problems() -> None:
+    assert list(problems(WELL, [Failed("picker", "q", "too large")], "")) == [
+        "picker q: too large",
+        "no watcher holds the lease",
+    ]
+    assert list(problems(WELL, (), None)) == []
+
+
+def test_what_may_be_in_order_is_a_note() -> None:
+    newer = replace(PICKER, version="2", notes={"metrics": "gone"}, longest_pause=2.0, configuration_warnings=("old",))
+    assert list(notes([WATCHER, newer])) == [
+        "versions differ: 1: watcher w; 2: picker p",
+        "configuration: old",
+        "picker p: metrics: gone",
+        "picker p: its event loop once stood still for 2.0 s",
+    ]

@@ -48,7 +48,7 @@ PARTS = ("compose", "kubernetes")
 async def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.deploy", description=__doc__)
     parser.add_argument("--part", choices=PARTS, help="this part alone")
-    parser.add_argument("--only", default="", help="scenarios with this in their names")
+    parser.add_argument("--only", default="", help="scenarios whose names match this regular expression")
     parser.add_argument("--write", action="store_true", help=f"write the tables of {PAGE.name}")
     parser.add_argument("--if-possible", action="store_true", help="end with 0 where a part can't run")
     arguments = parser.parse_args()

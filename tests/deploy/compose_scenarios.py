@@ -16,7 +16,7 @@ scenario: Scenarios[Compose] = Scenarios()
 
 
 async def everything(compose: Compose, only: str) -> list[Result]:
-    """A cold start, and all scenarios, or those with `only` in their name."""
+    """A cold start, and all scenarios, or those whose names match `only`."""
 
     async def start() -> None:
         await compose.up()

@@ -22,7 +22,7 @@ scenario: Scenarios[Installation] = Scenarios()
 
 
 async def everything(installed: Installation, only: str) -> list[Result]:
-    """The installation, and all scenarios, or those with `only` in their name."""
+    """The installation, and all scenarios, or those whose names match `only`."""
     first = await first_answers(installed.install, installed, installed.settled)
     return [first, *await scenario.play(installed, only)]
 

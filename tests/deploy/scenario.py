@@ -1,5 +1,6 @@
 """Scenarios: something happens to a running system under constant load through Envoy, and failed requests count."""
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,10 +47,10 @@ class Scenarios(Generic[S]):
         return register
 
     async def play(self, system: S, only: str = "") -> list[Result]:
-        """All, or those with `only` in their names. One that fails is played once more."""
+        """All whose names match the regular expression `only`. One that fails is played once more."""
         results = []
         for name in self.of:
-            if only not in name:
+            if not re.search(only, name):
                 continue
             result = await self._once(system, name)
             if not result.passed:

@@ -3,8 +3,10 @@
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from shared.version import VERSION
@@ -32,6 +34,8 @@ COMMANDS = {
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C has ended."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a container's process that SIGTERM has ended before it had a handler of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns 1 without a message if nobody reads the output (`pointsman picker --help | head -1`), and 130 without a
     message after Ctrl-C if the command doesn't handle it, for example while its modules are imported.
     """
+    if os.getpid() == 1:  # in a container, where the kernel ignores signals that have no handler
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
@@ -51,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
         return 1
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
 
 
 def _run(arguments: list[str]) -> int:

@@ -11,10 +11,10 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test soak flaky attack mutants unit check format bench fuzz docs lock clean
+.PHONY: help install demo test deploy-test soak flaky attack mutants unit check format bench lab fuzz docs lock release clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(VENV)/.dev ## everything into .venv: the services, the local parts, the development tools
 
@@ -24,6 +24,9 @@ demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECO
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+deploy-test: $(VENV)/.dev ## containers for real, as root on Linux: every scenario of docs/reliability.md; ONLY=NATS: those
+	$(BIN)/python -m tests.deploy $(if $(PART),--part $(PART)) $(if $(ONLY),--only "$(ONLY)")
 
 soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99 beside what the design promises
 	@$(BIN)/python -m tests.kubernetes.prepare
@@ -54,6 +57,10 @@ format: $(VENV)/.dev ## let ruff put the code in form
 bench: $(VENV)/.dev ## the benchmarks, one after the other
 	@for bench in tests/benchmarks/bench_*.py; do echo "== $$bench"; $(BIN)/python -m $$(echo $${bench%.py} | tr / .) || exit 1; done
 
+lab: $(VENV)/.dev ## simulate profiles with several pickers: a table, and plots in .run/lab.svg; ARGS="--trace FILE PROFILE…"
+	@mkdir -p .run
+	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/weighted-sum.yaml docs/profiles/shared-prefixes.yaml)
+
 fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
 	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \
 	for one in "$$@"; do echo "== $$one, $$each s"; mkdir -p .run/fuzz/$$one; \
@@ -71,8 +78,12 @@ lock: ## write constraints.txt anew, from the newest versions that pyproject.tom
 	  .venv-lock/bin/python -m pip freeze --exclude-editable; } > constraints.txt
 	rm -rf .venv-lock
 
+release: $(VENV)/.dev ## what publishing the tagged version needs, in dist/; REHEARSE=1 without a tag, WITHOUT=image,chart
+	$(BIN)/python -m pointsman.release --python $(PYTHON) $(if $(REHEARSE),--rehearse) $(if $(WITHOUT),--without $(WITHOUT)) \
+	  $(if $(HELM),--helm $(HELM))
+
 clean: ## remove what make made
-	rm -rf $(VENV) .venv-lock .run build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-lock .run build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -37,7 +37,14 @@ from services.picker.flow_control.waiting import Waiting
 from services.picker.parsers.parser import Parser
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
 from services.picker.responses.usage import Usage
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle, PrefixMatch
+from services.picker.scheduling.cycle import (
+    IN_FLIGHT_LOAD,
+    PREFIX_MATCH,
+    TOKENIZED_PROMPT,
+    Cycle,
+    MediaTokens,
+    PrefixMatch,
+)
 from services.picker.scheduling.formulas import least_is_best, linear, most_is_best
 from services.picker.scheduling.interfaces import (
     Admitter,
@@ -92,6 +99,7 @@ __all__ = [
     "REACHABLE",
     "RUNNING_REQUESTS_SIZE",
     "SERVED_MODELS",
+    "TOKENIZED_PROMPT",
     "VERSION",
     "WAITING_MODELS",
     "WAITING_QUEUE_SIZE",
@@ -127,6 +135,7 @@ __all__ = [
     "KubernetesObject",
     "Layout",
     "Mask",
+    "MediaTokens",
     "MetricsBinding",
     "NoParameters",
     "NotificationEvent",

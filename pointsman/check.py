@@ -187,6 +187,8 @@ def _count(number: int, what: str) -> str:
 def _endpoint(endpoint: Endpoint) -> str:
     where = endpoint.authority if endpoint.address else f"{join_host_port(endpoint.host, endpoint.port)} (a host name)"
     parts = [f"  {endpoint.id}", where]
+    if endpoint.draining:
+        parts.append("drains")
     if endpoint.metrics_host:
         parts.append(f"metrics at {endpoint.metrics_host}")
     parts += [f"{name}={value}" for name, value in sorted(endpoint.labels.items())]

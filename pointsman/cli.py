@@ -3,8 +3,10 @@
 import gc
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from shared.version import VERSION
@@ -19,7 +21,11 @@ COMMANDS = {
     "top": ("pointsman.top.app", "show a pool's endpoints, queues and processes"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
+    "lab": ("pointsman.lab.app", "simulate profiles with several pickers"),
     "probe": ("pointsman.probe", "scrape a model server once and show the result"),
+    "plugins": ("pointsman.plugins", "list the installed plugin types"),
+    "drain": ("pointsman.drain", "let an endpoint finish its requests and get no new ones"),
+    "undrain": ("pointsman.undrain", "give a drained endpoint new requests again"),
     "status": ("pointsman.status", "show the members of a pool, and what is wrong"),
     "bus": ("pointsman.bus", "list and decode what is on the bus"),
     "explain": ("pointsman.explain", "ask a picker where a request would go, and why"),
@@ -28,6 +34,8 @@ COMMANDS = {
 
 INTERRUPTED = 130
 """The exit code of a process that Ctrl-C has ended."""
+TERMINATED = 128 + signal.SIGTERM
+"""The exit code of a container's process that SIGTERM has ended before it had a handler of its own."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns 1 without a message if nobody reads the output (`pointsman picker --help | head -1`), and 130 without a
     message after Ctrl-C if the command doesn't handle it, for example while its modules are imported.
     """
+    if os.getpid() == 1:  # in a container, where the kernel ignores signals that have no handler
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         try:
             return _run(list(sys.argv[1:] if argv is None else argv))
@@ -47,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at its end
         return 1
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(TERMINATED)
 
 
 def _run(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""`python -m pointsman.docs`: writes the pages, and the Envoy configuration, that are generated from other files.
+"""`python -m pointsman.docs`: writes the pages, the Envoy configuration and the Grafana dashboard that are generated.
 
 A test compares them with what the code generates."""
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
+from pointsman.grafana_board import grafana_board
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
 from pointsman.local.envoy_closed import closed
 from pointsman.markdown import code, table
@@ -70,6 +71,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/chart-values.md": chart_page,
     "docs/compatibility.md": _compatibility,
+    "deploy/grafana/boards/pointsman.json": grafana_board,
     str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
     **{f"deploy/systemd/{name}": partial(units().__getitem__, name) for name in units()},
 }

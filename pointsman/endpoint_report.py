@@ -57,6 +57,8 @@ def _picker(view: View) -> Iterator[str]:
     if "recently" not in view:
         yield "it isn't in the layout yet"
         return
+    if view["draining"]:
+        yield "it is draining, and gets no new requests"
     if view["unhealthy"]:
         yield f"it ranks last: {view['unhealthy']}"
     stale = {name: one for name, one in view["attributes"].items() if one["read_by"] and not one["fresh"]}

@@ -5,11 +5,22 @@ Resources follow the Gateway API Inference Extension (InferencePool v1, Inferenc
 InferenceModel v1alpha2), as far as a tier reads them.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from ipaddress import ip_address
 from typing import TypeAlias
 
 from msgspec import Struct
+
+ROLE = "llm-d.ai/role"
+"""The label with an endpoint's part in disaggregated serving."""
+DRAIN = "pointsman/drain"
+"""The label of an endpoint, or annotation of its pod, that drains it: with any value but `false`."""
+
+
+def drains(marks: Mapping[str, str]) -> bool:
+    """Whether labels or annotations drain an endpoint."""
+    return marks.get(DRAIN, "false") != "false"
 
 
 class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
@@ -34,6 +45,8 @@ class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
     """Address of that node: where exporters of the node, such as NVIDIA's DCGM exporter, answer."""
     uid: str = ""
     """Tells a server from an earlier one of the same name and address, as a pod's UID does; may be empty."""
+    draining: bool = False
+    """Whether its requests finish and it gets no new ones."""
 
     @property
     def authority(self) -> str:

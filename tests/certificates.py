@@ -31,15 +31,15 @@ class Authority:
         self.ca.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
         self._identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
 
-    def issue(self, host: str = "127.0.0.1", *, expired: bool = False) -> tuple[Path, Path]:
-        """(certificate, key) for an IP address, as PEM files; an expired one was valid until an hour ago."""
+    def issue(self, host: str = "127.0.0.1", *others: str, expired: bool = False) -> tuple[Path, Path]:
+        """(certificate, key) for IP addresses, as PEM files; an expired one was valid until an hour ago."""
         self._issued += 1
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         end = now - datetime.timedelta(hours=1) if expired else now + DAY
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         builder = self._builder(subject, key.public_key(), now - 2 * DAY, end)
-        alternatives = x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))])
+        alternatives = x509.SubjectAlternativeName([x509.IPAddress(ip_address(one)) for one in (host, *others)])
         builder = builder.add_extension(alternatives, critical=False).add_extension(self._identifier, critical=False)
         signed = builder.sign(self._key, hashes.SHA256())
         certificate, private = self.ca.with_suffix(f".{self._issued}.crt"), self.ca.with_suffix(f".{self._issued}.key")

@@ -91,7 +91,7 @@ class PickerService(Service):
         self._random = np.random.default_rng(settings.seed)
         self.out_of_range = OutOfRange(time.monotonic)
         self.registry.register(self.out_of_range)
-        self.view = View(settings.unhealthy_expiry, self._on_out_of_range, settings.view_limits)
+        self.view = View(settings.unhealthy_expiry, self._on_out_of_range, settings.view_limits, settings.slow_start)
         self.ring = DecisionRing(settings.decisions_kept, settings.decision_layouts_kept)
         self.metrics = PickerMetrics(
             self.registry,
@@ -165,6 +165,7 @@ class PickerService(Service):
             on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
+        self.view.in_flight.on_charge = self._placed
         self._parts = Parts(
             replica=self.replica,
             frames=self.frames,
@@ -332,6 +333,7 @@ class PickerService(Service):
                 self.metrics.plugin,
                 honour_subset=not self._settings.disable_endpoint_subset_filter,
                 named_models_only=self._settings.require_named_models,
+                emit_scores=self._settings.emit_endpoint_scores,
                 failed=self._plugin_failed,
             )
         self.plugin_failures.follow(self.tier, config.names(Tier.PICKER))
@@ -411,6 +413,11 @@ class PickerService(Service):
             self.flow.apply(row, now)
         else:
             self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+
+    def _placed(self) -> None:
+        """Peers are to learn of it at once."""
+        self._load.pace.wake()
+        self.prefixes.pace.wake()
 
     async def _maintain(self) -> None:
         while True:

@@ -23,6 +23,8 @@ from services.picker.state.layout import Layout, Rows
 
 SHOWN = 256
 """Characters that are kept of a text that clients choose."""
+DRAINING = "draining"
+"""Why an endpoint was no candidate."""
 SHOWN_SUBSET = 16
 """Entries that are kept of a subset hint."""
 
@@ -207,6 +209,9 @@ class Decision(Struct, frozen=True, kw_only=True):
             else {"entries": request.subset_entries, "first": list(request.subset)},
             "queue": None if self.queued is None else asdict(self.queued),
             "candidates": self._ids(self.candidates),
+            "excluded": {
+                self.layout.endpoints[row].id: DRAINING for row in np.flatnonzero(self.layout.draining).tolist()
+            },
             "saturation": None if self.saturation is None else _number(self.saturation),
             "charged_tokens": self.tokens,
             "stages": self.stages,
@@ -246,7 +251,9 @@ class Decision(Struct, frozen=True, kw_only=True):
             "picker": run.picker,
             "picked": [self.layout.endpoints[row].id for row in run.picked],
             "ranked_last": {
-                self.layout.endpoints[row].id: run.unhealthy[row] for row in run.rows.tolist() if row in run.unhealthy
+                self.layout.endpoints[row].id: run.ranked_last[row]
+                for row in run.rows.tolist()
+                if row in run.ranked_last
             },
         }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
 from services.picker.flow_control.stages import Stages
@@ -29,6 +30,7 @@ from services.picker.scheduling.record import Plan, ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.rewrites import Rewrites
+from services.picker.state.slow_start import REASON as SLOW_START
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
 from shared.model import join_host_port
@@ -101,6 +103,8 @@ class Director:
     wall_clock: Callable[[], float]
     honour_subset: bool = True
     named_models_only: bool = False
+    emit_scores: bool = False
+    """Whether routes tell the proxy the total scores."""
     revision: str = ""
     """Of the configuration, for explanations."""
     on_failure: OnPluginFailure = lambda *_: None
@@ -247,11 +251,13 @@ class Director:
         if prepared.refusal is not None:
             return AdmissionResult(prepared.refusal)
         if not len(candidates):
-            return AdmissionResult(_NONE_IN_SUBSET if len(cycle.layout) else _EMPTY)
+            return AdmissionResult(_none_left(cycle.layout))
         saturation = self._saturation(cycle) if cycle.priority < 0 and sheds else None
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
         scheduler = self.scheduler
+        if cycle.view.slow_start.active:
+            self._hold_back(cycle)
         if (denial := scheduler.produce(cycle) or scheduler.admit(cycle)) is not None:
             return AdmissionResult(denial, saturation)
         runs, plan = scheduler.run(cycle)
@@ -265,8 +271,7 @@ class Director:
                 return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
         return Choice(saturation, runs, plan, picked)
 
-    @staticmethod
-    def _route(cycle: Cycle, choice: Choice, set_headers: Mapping[str, str]) -> Route:
+    def _route(self, cycle: Cycle, choice: Choice, set_headers: Mapping[str, str]) -> Route:
         model, port, picked, layout = cycle.request.content.model, choice.plan.port, choice.picked, cycle.layout
         authorities = layout.authorities
         return Route(
@@ -274,6 +279,7 @@ class Director:
             if port is None
             else (join_host_port(layout.endpoints[picked[0]].address, port),),
             set_headers=set_headers,
+            scores=_scores(choice.runs[choice.plan.primary], layout) if self.emit_scores else {},
             target_model=cycle.model if cycle.model != model else None,
             client_model=model,
         )
@@ -285,9 +291,17 @@ class Director:
             for row in choice.runs[wanted.profile].picked[:1]
         }
 
+    def _hold_back(self, cycle: Cycle) -> None:
+        """Rank new endpoints that have their share of the load behind all others."""
+        view, rows = cycle.view, cycle.candidates
+        held, weights = view.slow_start.held_back(rows, view.in_flight.requests, view.health.unhealthy, cycle.now)
+        cycle.note("SlowStartWeight", rows, weights)
+        if len(held):
+            cycle.ranked_last = {**dict.fromkeys(held.tolist(), SLOW_START), **view.health.unhealthy}
+
     def _stages_among(self, cycle: Cycle) -> Stages:
         """The stages of the candidates."""
-        if self._stages is None or self._stages.every is not cycle.layout.all_rows:
+        if self._stages is None or self._stages.every is not cycle.layout.candidates:
             self._stages = Stages.of(cycle.layout)
         return self._stages.among(cycle.candidates)
 
@@ -342,7 +356,7 @@ class Director:
 
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self.honour_subset:
-            return layout.all_rows
+            return layout.candidates
         return layout.subset(request.subset)
 
     def __repr__(self) -> str:
@@ -366,6 +380,20 @@ def _holders(cycle: Cycle, picked: tuple[int, ...]) -> tuple[int, ...]:
     if match is None or not match.matched[picked[0]]:
         return ()
     return tuple(row for row in picked if match.matched[row])
+
+
+def _scores(run: ProfileRun, layout: Layout) -> Mapping[str, float]:
+    """Total scores by `address:port`; none where nothing scores."""
+    if not run.scores:
+        return {}
+    return dict(zip([layout.authorities[row] for row in run.rows.tolist()], run.totals.tolist(), strict=True))
+
+
+def _none_left(layout: Layout) -> Refusal:
+    """The refusal of a request without candidates."""
+    if len(layout.candidates):
+        return _NONE_IN_SUBSET
+    return _ALL_DRAINING if len(layout) else _EMPTY
 
 
 def _needs_no_model(request: Request) -> bool:
@@ -396,9 +424,10 @@ _EMPTY = Refusal(
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,
 )
+_ALL_DRAINING = replace(_EMPTY, message="no endpoints: every model server of the pool is draining")
 _NONE_IN_SUBSET = Refusal(
     status=503,
-    message="no endpoints: the gateway's subset hint names no model server of the pool",
+    message="no endpoints: the gateway's subset hint names no model server of the pool that takes requests",
     kind="service_unavailable",
     reason=REJECTED_NO_ENDPOINTS,
     retry_after=RETRY_AFTER,

@@ -1,12 +1,12 @@
 """Publishes this picker's load in flight and what waits here: soon after a change, and as a heartbeat."""
 
-import asyncio
 import secrets
 import time
 
 import structlog
 
 from services.picker.flow_control.admission import FlowAdmission
+from services.picker.pace import Pace
 from services.picker.state.inflight import InFlight
 from shared.bus.codec import encode, load_digest
 from shared.bus.connection import Bus
@@ -34,7 +34,8 @@ class LoadPublisher:
         self.problem = ""
         self._bus, self._subject, self._id = bus, subject, id
         self._in_flight, self._flow = in_flight, flow
-        self._interval, self._heartbeat = interval, heartbeat
+        self._heartbeat = heartbeat
+        self.pace = Pace(interval)
         self.run_id = secrets.randbits(63)
         self.sequence = 0
         self.digest = 0
@@ -45,15 +46,16 @@ class LoadPublisher:
     async def run(self) -> None:
         """Publish until cancelled."""
         while True:
-            await asyncio.sleep(self._interval)
+            await self.pace.turn(time.monotonic())
             due = time.monotonic() - self._published_at >= self._heartbeat
             if due or self._in_flight.changed or self._flow.changes != self._published_queue:
                 await self.publish()
+                self.pace.sent(self._published_at)
 
     async def publish(self, *, leaving: bool = False) -> None:
         """Publish once."""
         ids, requests, tokens = self._in_flight.columns()
-        self._in_flight.changed = False
+        self._in_flight.published()
         self._published_queue = self._flow.changes
         self._published_at = time.monotonic()
         self.sequence += 1

@@ -20,6 +20,8 @@ REJECTED_PLUGIN_FAILURE = "rejected-plugin-failure"
 
 DESTINATION = "x-gateway-destination-endpoint"
 """Header, and key in the `envoy.lb` metadata: the endpoints that the request may go to, in order."""
+SCORES = "x-gateway-destination-endpoint-scores"
+"""Key in the `envoy.lb` metadata: the total score of each candidate, by `address:port`."""
 SERVED = "x-gateway-destination-endpoint-served"
 """Key in the `envoy.lb` metadata of the response headers: the endpoint that the proxy really used."""
 SUBSET = "x-gateway-destination-endpoint-subset"
@@ -33,6 +35,11 @@ NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 UPSTREAM_ADDRESS = "upstream.address"
 """Envoy's response attribute: `address:port` of the endpoint that answered."""
+
+VIDEO_FPS = "x-llm-d-video-fps"
+VIDEO_DURATION = "x-llm-d-video-duration-seconds"
+VIDEO_RESOLUTION = "x-llm-d-video-resolution"
+"""A client may describe the videos of its request, whose tokens are then estimated better."""
 
 PREFILLER, ENCODERS = "x-prefiller-host-port", "x-encoder-hosts-ports"
 DATA_PARALLEL_HOST = "x-data-parallel-host-port"
@@ -50,7 +57,7 @@ CONTROL_HEADERS = frozenset(
         *FAIRNESS_HEADERS,
         *SLO_TTFT_HEADERS,
         *("x-llm-d-slo-tpot-ms", "x-slo-tpot-ms"),
-        *("x-llm-d-video-fps", "x-llm-d-video-duration-seconds", "x-llm-d-video-resolution"),
+        *(VIDEO_FPS, VIDEO_DURATION, VIDEO_RESOLUTION),
     }
 )
 """Headers between client, proxy and picker: taken out of what a model server gets. (The destination is overwritten.)"""

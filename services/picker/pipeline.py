@@ -88,6 +88,7 @@ def build(
     *,
     honour_subset: bool = True,
     named_models_only: bool = False,
+    emit_scores: bool = False,
     failed: OnPluginFailure = lambda *_: None,
 ) -> Pipeline:
     """Instances of the configuration's plugins, wired. Raises `Invalid` when a plugin refuses to be made, or lacks the
@@ -106,6 +107,7 @@ def build(
         wall_clock=wall_clock,
         honour_subset=honour_subset,
         named_models_only=named_models_only,
+        emit_scores=emit_scores,
         revision=config.revision,
         on_failure=failed,
     )

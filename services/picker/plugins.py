@@ -58,7 +58,10 @@ from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProdu
 from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
 from services.picker.scheduling.producers.inflight_load import InFlightLoadProducer
 from services.picker.scheduling.producers.session_id import SessionIdProducer
+from services.picker.scheduling.producers.token import TokenProducer
+from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter
 from services.picker.scheduling.scorers.active_request import ActiveRequestScorer
+from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
@@ -107,6 +110,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     RunningRequestsScorer,
     LoraAffinityScorer,
     PrefixCacheScorer,
+    ColdPrefixScorer,
     TokenLoadScorer,
     ActiveRequestScorer,
     MetricScorer,
@@ -137,7 +141,9 @@ PLUGINS: tuple[type[Plugin], ...] = (
     BurstPrefixProducer,
     SessionIdProducer,
     AgentIdentity,
+    TokenProducer,
     ProbabilisticAdmitter,
+    RequestAttributeReporter,
     UtilizationDetector,
     ConcurrencyDetector,
     FcfsOrderingPolicy,

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from services.picker.admin.prefix_metrics import PrefixMetrics
 from services.picker.limits import Sharing
+from services.picker.pace import Pace
 from services.picker.pipeline import Pipeline
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.state.lru_prefix_index import Change
@@ -70,6 +71,7 @@ class PrefixSharing:
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
+        self.pace = Pace(options.interval)
         self.hashing = ""
         """What the hashes depend on; empty if nothing is shared."""
         self.mine = Announcements(id, secrets.randbits(63))
@@ -150,7 +152,7 @@ class PrefixSharing:
         """Announce and catch up until cancelled."""
         async with asyncio.TaskGroup() as catching_up:
             while True:
-                await asyncio.sleep(self._options.interval)
+                await self.pace.turn(self._clock())
                 now = self._clock()
                 if self.hashing:
                     await self._announce(now)
@@ -171,6 +173,7 @@ class PrefixSharing:
                     payload = encode(self._batch(part))
                     self.mine.sent(payload)
                     await self._publish(payload)
+                self.pace.sent(now)
         if now - self._published_at >= INTERVAL:
             self.peers.expire(now)
             await self._publish(encode(self._batch()))

@@ -55,6 +55,17 @@ class Headers:
         return f"<Headers {len(self._values)} names>"
 
 
+class Media(Struct, frozen=True):
+    """A picture or video of a prompt."""
+
+    marker: bytes = b""
+    """What stands for it in the prompt's bytes."""
+    width: int = 0
+    """Pixels; 0 if that isn't known, as the height."""
+    height: int = 0
+    video: bool = False
+
+
 class Content(Struct, frozen=True):
     """What a parser read from a body; every field has a value that means "not known"."""
 
@@ -77,6 +88,8 @@ class Content(Struct, frozen=True):
     cache_salt: str = ""
     multimodal: bool = False
     """Whether the prompt has pictures, sounds or videos."""
+    media: tuple[Media, ...] = ()
+    """These, in their order, where the parser knows them."""
     output_limit: int | None = None
     """The most tokens that the client will take, or None."""
 
@@ -118,6 +131,8 @@ class Route(Struct, frozen=True, kw_only=True):
     destinations: tuple[str, ...]
     """`address:port`, the first choice first, then the fallbacks."""
     set_headers: Mapping[str, str] = {}
+    scores: Mapping[str, float] = {}
+    """Total scores by `address:port`, for the proxy."""
     target_model: str | None = None
     """The model name to put into the body, when it isn't the client's."""
     client_model: str = ""

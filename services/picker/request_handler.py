@@ -1,6 +1,6 @@
 """Reads requests, schedules them and keeps the decisions: what all streams of a picker share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 
 import structlog
@@ -25,6 +25,7 @@ from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
 
+_NO_METADATA: Mapping[tuple[str, str], float] = {}
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -99,15 +100,19 @@ class RequestHandler:
         self.ring.add(decision.to_keep())
         return decision
 
-    def ended(self, decision: Decision, seconds: float, usage: Usage = NOTHING, *, aborted: bool = False) -> None:
-        """The request of this decision is over, `seconds` after its headers. Called once for each decision."""
-        progress = decision.progress
+    def ended(
+        self, decision: Decision, seconds: float, usage: Usage = NOTHING, *, aborted: bool = False
+    ) -> Mapping[tuple[str, str], float]:
+        """The request of this decision is over, `seconds` after its headers. Called once for each decision. Returns
+        numbers for the proxy's metadata, by namespace and name."""
+        progress, metadata = decision.progress, _NO_METADATA
         if progress.hooks is not None:
             progress.failures = progress.hooks.completed(seconds, usage, aborted=aborted)
-            progress.hooks = None
+            metadata, progress.hooks = progress.hooks.metadata, None
         progress.seconds, progress.aborted, progress.placements = seconds, aborted, ()
         if self.log_decisions:
             log.info("request.decided", **decision.summary())
+        return metadata
 
     def __repr__(self) -> str:
         return f"<RequestHandler {self.open} open, {self.pipeline!r}>"

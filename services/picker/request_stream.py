@@ -328,7 +328,9 @@ class RequestStream:
         if self._decision is not None:
             if event.aborted and not response.received:  # no response came; its headers empty the placements
                 _withdraw(self._decision.progress)
-            handler.ended(self._decision, seconds, usage or NOTHING, aborted=event.aborted)
+            metadata = handler.ended(self._decision, seconds, usage or NOTHING, aborted=event.aborted)
+            if metadata:
+                self._conversation.set_response_metadata(metadata)
         if self._counted is not None:
             if self._counted.status is not None:
                 handler.metrics.response(readable=response.readable, observed=response.observed)

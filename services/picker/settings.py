@@ -115,6 +115,13 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             "pool has no InferenceModel"
         ),
     ] = False
+    emit_endpoint_scores: Annotated[
+        bool,
+        Meta(
+            description="tell the proxy the total score of every candidate, in the metadata"
+            " x-gateway-destination-endpoint-scores of the namespace envoy.lb"
+        ),
+    ] = False
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     decisions_kept: Annotated[int, Meta(ge=0, description="number of decisions kept for /debug/decisions")] = 1000
     decision_layouts_kept: Annotated[
@@ -177,6 +184,13 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             "scrape or a serving fallback confirms it"
         ),
     ] = 30.0
+    slow_start: Annotated[
+        Duration,
+        Meta(
+            description="time within which the share of the load of a new endpoint, or of one that has been drained,"
+            " rises to a full one; 0: it gets a full one at once"
+        ),
+    ] = 0.0
     load_interval: Annotated[
         PositiveDuration, Meta(description="longest time until a change of the load in flight is published")
     ] = 0.02

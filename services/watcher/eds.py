@@ -34,14 +34,19 @@ _MODE = 0o644
 def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
     """The file for these endpoints, ordered by id. Of several endpoints with one `address:port` the first is used.
 
+    Envoy finishes the requests of a host that is DRAINING, and sends it no new ones.
+
     Source: envoy.service.discovery.v3.DiscoveryResponse, envoy.config.endpoint.v3.ClusterLoadAssignment.
     """
     unique: dict[tuple[str, int], Endpoint] = {}
     for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.id):
         unique.setdefault((endpoint.address, endpoint.port), endpoint)
     hosts = [
-        {"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}}
-        for address, port in unique
+        {
+            "endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}},
+            **({"health_status": "DRAINING"} if endpoint.draining else {}),
+        }
+        for (address, port), endpoint in unique.items()
     ]
     assignment = {
         "@type": _RESPONSE_TYPE,

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from shared.bus.publishable import fault
 from shared.config.decode import MISSING, decode
 from shared.config.problems import MOST_PROBLEMS, Problems, join, show
-from shared.model import Endpoint, is_ip, join_host_port, split_host_port
+from shared.model import Endpoint, drains, is_ip, join_host_port, split_host_port
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _NAME = re.compile(r"[^\s/\x00-\x1f\x7f]{1,253}")
@@ -38,6 +38,7 @@ class _Entry(Struct, frozen=True, rename="camel"):
     rank: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
     node: str = ""
     node_address: str = ""
+    drain: bool = False
 
 
 def read_endpoints(raw: object, path: str, problems: Problems) -> tuple[Endpoint, ...]:
@@ -99,6 +100,7 @@ def _read_entry(raw: object, path: str, problems: Problems) -> Endpoint | None:
         rank=entry.rank,
         node=entry.node,
         node_address=entry.node_address,
+        draining=entry.drain or drains(labels),
     )
     if reason := fault(endpoint):
         problems.error(path, reason)

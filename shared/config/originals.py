@@ -9,23 +9,24 @@ from collections.abc import Mapping
 NONE = ""
 
 _TYPES: Mapping[str, Mapping[str, str]] = {
-    "rollouts of disaggregated sets": {
-        NONE: "disaggregatedset-rollout-screener",
-    },
-    "the KV cache as model servers report it, and tokenizers": {
+    "the KV cache as model servers report it": {
         "approx-prefix-cache-producer": "precise-prefix-cache-producer",
         "prefix-cache-scorer": "precise-prefix-cache-scorer",
-        NONE: "token-producer tokenizer mm-embeddings-cache-producer mm-embeddings-cache-scorer p2p-source-producer",
+        NONE: "p2p-source-producer",
+    },
+    "embeddings of pictures and videos in caches": {
+        "approx-prefix-cache-producer": "mm-embeddings-cache-producer",
+        "prefix-cache-scorer": "mm-embeddings-cache-scorer",
     },
     "predicted latency, and admission by it": {
-        NONE: "predicted-latency-producer",
+        "inflight-load-producer": "predicted-latency-producer",
         "token-load-scorer": "latency-scorer predicted-latency-scorer slo-aware-routing",
         "utilization-detector": "latency-slo-admitter",
         "utilization-filter": "slo-headroom-tier-filter",
         "single-profile-handler": "slo-aware-profile-handler",
     },
-    "response metadata": {
-        NONE: "request-attribute-reporter",
+    "rollouts of disaggregated sets": {
+        "label-selector-filter": "disaggregatedset-rollout-screener",
     },
     "several clusters": {
         "approx-prefix-cache-producer": "multicluster-approx-prefix-cache-producer",
@@ -33,7 +34,8 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
         "kv-cache-utilization-scorer": "multicluster-kv-cache-utilization-scorer",
         "metrics-data-source": "multicluster-metrics-data-source",
         "core-metrics-extractor": "multicluster-metrics-extractor",
-        "prefix-cache-scorer": "multicluster-prefix-cache-scorer multicluster-session-affinity-filter",
+        "prefix-cache-scorer": "multicluster-prefix-cache-scorer",
+        "session-affinity-filter": "multicluster-session-affinity-filter",
         "queue-scorer": "multicluster-queue-scorer",
     },
 }

@@ -11,6 +11,7 @@ is above 20 ms, which is what docs/performance.md promises for an idle core.
 import sys
 import time
 import zlib
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -62,6 +63,7 @@ _PARTS = _CONTENT.replace(b"%s", b"[%s{}]")
 _TURNS = b'"messages":[%s{}]'
 _PLACE_OF = b'{"offset":0,"length":1},'
 _LAST = _PLACE_OF[:-1] + b"]}}"
+_LONG_HEADER = b64encode(b"\xff\xd8" + b"\xff\xe1\0\2" * 2**14)
 _LONG_ID = b"\xff" * 9 + b"\x01"
 
 JSON: dict[str, tuple[str, bytes, bytes]] = {
@@ -82,6 +84,7 @@ JSON: dict[str, tuple[str, bytes, bytes]] = {
     "texts as parts": (CHAT, _PARTS, b'"",'),
     "small files": (CHAT, _PARTS, b'{"file_data":1},'),
     "pictures": (CHAT, _PARTS, PICTURE % (b"A" * 20_000)),
+    "pictures with long headers": (CHAT, _PARTS, PICTURE % (b"data:image/jpeg;base64," + _LONG_HEADER)),
     "small pictures": (CHAT, _PARTS, PICTURE % b"A"),
     "one picture": (CHAT, _PARTS.replace(b"%s", PICTURE), b"A"),
     "tools": (CHAT, b'"tools":[%s{}],' + _CONTENT % b'"h"', b'{"a":[{}]},'),

@@ -37,13 +37,13 @@ import numpy as np
 import uvloop
 from msgspec import Struct
 
+from pointsman.lab.plot import Panel, draw
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces
 from pointsman.local.ports import Ports
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from services.picker.flow_control.shares import water_fill
 from shared.service import logs
-from tests.benchmarks.plot import Panel, draw
 from tests.benchmarks.queue_load import Flow, Load, Record
 from tests.waiting import eventually
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from pointsman.lab.plot import Panel, draw
 from services.simulator.settings import SimulatorSettings
 from shared.config.defaults import DEFAULT_DOCUMENT
 from tests.benchmarks.bench_decide import WEIGHTED_SUM
-from tests.benchmarks.plot import Panel, draw
 from tests.virtual_pool import VirtualPool, poisson
 
 PROFILES = {"sticky": DEFAULT_DOCUMENT, "weighted sum": WEIGHTED_SUM.read_text(encoding="utf-8")}

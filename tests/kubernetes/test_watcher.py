@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.drain import DrainOptions, annotate
 from shared.config.problems import Invalid
-from shared.model import Endpoint, Pool
+from shared.model import DRAIN, Endpoint, Pool
 from tests.kubernetes.watching import LABELS, POOL, Site, pool_document
 from tests.protocol.watcher.harness import replace
 from tests.waiting import eventually
@@ -39,6 +40,28 @@ async def test_a_ready_pod_that_is_selected_is_an_endpoint_until_it_ends(site: S
         await seen.sees("b-rank-0")
         await pods.delete("b")
         await seen.sees()
+
+
+async def test_a_pod_that_is_drained_drains_and_a_new_watcher_knows_it(site: Site, tmp_path: Path) -> None:
+    """`pointsman drain` and `undrain`, an annotation of kubectl's, and a label."""
+    await site.serve("a", "b")
+    kubeconfig = str(site.server.kubeconfig(tmp_path / "kubeconfig"))
+    options = DrainOptions(name=f"{site.namespace}/a", kubernetes=True, kubeconfig=kubeconfig)
+
+    def draining() -> list[str]:
+        return [each.name for each in seen.facts("endpoint").values() if isinstance(each, Endpoint) and each.draining]
+
+    async with site.reading() as seen:
+        async with site.watching():
+            await seen.sees("a-rank-0", "b-rank-0")
+            assert await annotate(options, True) == f"{site.namespace}/a"
+            await eventually(lambda: draining() == ["a-rank-0"], "a drains")
+        async with site.watching():
+            await site.pods.label("b", {DRAIN: "yes"})
+            await eventually(lambda: sorted(draining()) == ["a-rank-0", "b-rank-0"], "both drain")
+            await annotate(options, False)
+            await eventually(lambda: draining() == ["b-rank-0"], "a takes requests")
+            await seen.sees("a-rank-0", "b-rank-0")
 
 
 async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(site: Site) -> None:

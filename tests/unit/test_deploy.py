@@ -1,5 +1,6 @@
 """What is deployed is what was tested: image tags, the compose file, the documents that it mounts."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -85,10 +86,22 @@ def test_the_configuration_that_compose_mounts_loads_and_asks_for_fallbacks() ->
     assert config.plugins["max-score-picker"].parameters.max_num_of_endpoints == 3
 
 
-def test_pickers_of_compose_are_those_of_envoys_configuration() -> None:
-    envoy = (ROOT / "deploy/envoy/standalone.yaml").read_text()
-    named = set(re.findall(r"address: (picker-\d+)", envoy))
-    assert named == {name for name in SERVICES if name.startswith("picker-")}
+def test_envoy_finds_every_picker_of_compose_by_the_name_of_the_service() -> None:
+    for name in ("standalone", "standalone-closed", "gateway"):
+        document = yaml.safe_load((ROOT / f"deploy/envoy/{name}.yaml").read_text())
+        (cluster,) = [one for one in document["static_resources"]["clusters"] if one["name"] == "pickers"]
+        (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
+        assert endpoint["endpoint"]["address"]["socket_address"]["address"] == "picker", name
+        assert cluster["type"] == "STRICT_DNS", name
+    assert "ports" not in SERVICES["picker"]  # a port of the machine is one container's
+
+
+def test_processes_of_ours_can_write_nothing_and_have_no_capability() -> None:
+    for name, service in SERVICES.items():
+        if service["image"].startswith("pointsman:"):
+            assert service["read_only"], name
+            assert service["cap_drop"] == ["ALL"], name
+            assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
 def test_envoy_of_compose_waits_for_the_file_that_the_watcher_writes() -> None:
@@ -99,11 +112,23 @@ def test_envoy_of_compose_waits_for_the_file_that_the_watcher_writes() -> None:
     assert SERVICES["envoy"]["depends_on"]["watcher"] == {"condition": "service_healthy"}
 
 
-def test_prometheus_scrapes_every_process_of_compose() -> None:
-    scraped = (ROOT / "deploy/prometheus/prometheus.yml").read_text()
-    tiers = ("watcher", "collector", "picker", "envoy")
-    for name in (one for one in SERVICES if one.startswith(tiers)):
-        assert f"{name}:" in scraped, name
+def test_prometheus_scrapes_every_container_of_every_tier() -> None:
+    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    ours, envoy = scraped
+    assert ours["dns_sd_configs"][0]["names"] == ["watcher", "collector", "picker"]
+    assert envoy["static_configs"] == [{"targets": ["envoy:9902"]}]
+
+
+def test_grafana_is_provisioned_with_the_board_and_with_prometheus() -> None:
+    mounts = dict(one.split(":")[:2] for one in SERVICES["grafana"]["volumes"])
+    assert all((ROOT / path).is_dir() for path in mounts)
+    (board,) = (ROOT / "deploy/grafana/boards").glob("*.json")
+    panels = [one for one in json.loads(board.read_text())["panels"] if one["type"] != "row"]
+    folder = ROOT / "deploy/grafana/provisioning"
+    (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+    (provider,) = yaml.safe_load((folder / "dashboards/pointsman.yaml").read_text())["providers"]
+    assert provider["options"]["path"] in mounts.values()
 
 
 def test_the_image_runs_without_rights_and_has_a_health_check() -> None:
@@ -112,6 +137,8 @@ def test_the_image_runs_without_rights_and_has_a_health_check() -> None:
     last = text[text.rindex("FROM ") :]
     assert re.search(r"^USER 65532", last, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", last, re.MULTILINE)
+    assert f"ARG VERSION={VERSION}\n" in last
+    assert re.search(r'^ENTRYPOINT \["pointsman"\]$', last, re.MULTILINE)  # no shell between it and SIGTERM
 
 
 @pytest.mark.parametrize(("name", "mode"), [("standalone", "open"), ("standalone-closed", "closed")])
@@ -127,9 +154,20 @@ def test_envoy_takes_from_clients_what_only_a_picker_may_set_and_tells_pickers_h
 @pytest.mark.skipif(
     shutil.which("docker-compose") is None, reason="docker-compose isn't installed: apt-get install docker-compose"
 )
-@pytest.mark.parametrize("profile", [[], ["--profile", "prometheus"]])
+@pytest.mark.parametrize("profile", [[], ["--profile", "monitoring"]])
 def test_docker_compose_accepts_the_file(profile: list[str]) -> None:
     done = subprocess.run(
         ["docker-compose", *profile, "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pickers_by_their_name() -> None:
+    documents = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text())}
+    pod = documents["Deployment"]["spec"]["template"]["spec"]
+    (watcher,), (envoy,) = pod["initContainers"], pod["containers"]
+    assert (watcher["image"], envoy["image"]) == (SERVICES["watcher"]["image"], SERVICES["envoy"]["image"])
+    known = {row[0] for row in describe(dict(TIERS)["watcher"])}
+    assert {flag.partition("=")[0] for flag in watcher["args"][1:]} <= known
+    services = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
+    assert [one["metadata"]["name"] for one in services if one["spec"].get("clusterIP") == "None"] == ["picker"]

@@ -144,16 +144,27 @@ class PickerMetrics(Collector):
         """Pointsman's own series."""
         yield from self._own_requests()
         yield from self._endpoints()
-        view = self._view
+        view, layout = self._view, self._view.layout
         own = sum(requests for requests, _ in view.in_flight.own().values())
         for name, text, value in (
             ("own_inflight_requests", "Requests in flight that were routed by this picker", own),
             ("peers", "Other pickers whose load is known", len(list(view.in_flight.peers()))),
             ("prefix_blocks", "Prompt blocks in the prefix index", len(view.prefixes)),
             ("observe_responses_ratio", "The setting --observe-responses", self.observe_responses),
-            ("endpoints", "Endpoints in the view", len(view.layout)),
+            ("endpoints", "Endpoints in the view", len(layout)),
+            ("draining_endpoints", "Endpoints that are draining: they get no new requests", layout.draining.sum()),
+            (
+                "draining_requests",
+                "Requests in flight at draining endpoints, of all pickers",
+                view.in_flight.requests[layout.draining].sum(),
+            ),
+            (
+                "slow_start_endpoints",
+                "Endpoints that don't get their full share of the load yet (--slow-start)",
+                view.slow_start.count(self._clock()),
+            ),
         ):
-            yield from family(GaugeMetricFamily, f"pointsman_picker_{name}", text, (), [((), value)])
+            yield from family(GaugeMetricFamily, f"pointsman_picker_{name}", text, (), [((), float(value))])
         frames = [((), view.columns.frames)]
         yield from family(CounterMetricFamily, "pointsman_picker_frames", "Attribute frames received", (), frames)
 

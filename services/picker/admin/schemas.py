@@ -99,6 +99,7 @@ class DecisionInFull(DecisionSummary):
     subset: Subset | None
     queue: Queue | None
     candidates: list[str]
+    excluded: dict[str, str]
     saturation: float | None
     charged_tokens: int
     stages: str

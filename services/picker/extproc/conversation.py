@@ -140,7 +140,9 @@ class Conversation:
         if not metadata.CONTROL_HEADERS.isdisjoint(names):
             remove_headers = sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys())
         destination = ",".join(route.destinations)
-        mutation = Mutation(destination=destination, set_headers=set_headers, remove_headers=remove_headers)
+        mutation = Mutation(
+            destination=destination, set_headers=set_headers, remove_headers=remove_headers, scores=route.scores
+        )
         self._state = _ROUTED
         self.response.expect(reader, observe, tell_headers=tell_headers)
         answers, self._echo = request_answers(
@@ -165,6 +167,12 @@ class Conversation:
         if not self._answers:
             raise RuntimeError(f"the response headers have been answered: {self!r}")
         self._answers[-1] += outgoing.set_response_headers(headers)
+
+    def set_response_metadata(self, numbers: Mapping[tuple[str, str], float]) -> None:
+        """Tell the proxy these numbers, by namespace and name, with the answer to the end of the response that
+        `Completed` has just told of. Does nothing when that has no answer."""
+        if self._state is _ROUTED and self._answers:
+            self._answers[-1] += outgoing.response_metadata(numbers)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer the request that `RequestReady` told of with an error. Does nothing when it is over already.

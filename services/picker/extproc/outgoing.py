@@ -70,6 +70,8 @@ class Mutation(Struct, frozen=True, kw_only=True):
     destination: str
     set_headers: Mapping[str, str] = {}
     remove_headers: Iterable[str] = ()
+    scores: Mapping[str, float] = {}
+    """Goes into the metadata, too."""
 
 
 def answer_headers(mutation: Mutation) -> bytes:
@@ -88,7 +90,7 @@ def answer_trailers(mutation: Mutation) -> bytes:
     """The answer to request trailers when nothing but the metadata can still say where the request goes."""
     answer = _pb.ProcessingResponse()
     answer.request_trailers.SetInParent()
-    _destination(answer, mutation.destination)
+    _destination(answer, mutation)
     return _serialized(answer)
 
 
@@ -180,7 +182,7 @@ def _mutated(phase: Phase, mutation: Mutation) -> bytes:
 
 def _plain(phase: Phase, mutation: Mutation) -> bytes:
     """The same for a mutation that is nothing but a destination; empty for any other one."""
-    if mutation.set_headers or mutation.remove_headers:
+    if mutation.set_headers or mutation.remove_headers or mutation.scores:
         return b""
     destination = mutation.destination.encode()
     return destination.join(_pieces(phase, len(destination))) if 0 < len(destination) <= _LONGEST else b""
@@ -200,7 +202,7 @@ def _mutate(answer: Any, response: Any, mutation: Mutation) -> None:
     _set_headers(headers.set_headers, {metadata.DESTINATION: mutation.destination, **mutation.set_headers})
     if mutation.remove_headers:
         headers.remove_headers.extend(mutation.remove_headers)
-    _destination(answer, mutation.destination)
+    _destination(answer, mutation)
 
 
 def _set_headers(options: Any, headers: Mapping[str, str]) -> None:
@@ -211,6 +213,18 @@ def _set_headers(options: Any, headers: Mapping[str, str]) -> None:
         header.raw_value = value.encode()
 
 
-def _destination(answer: Any, destination: str) -> None:
+def _destination(answer: Any, mutation: Mutation) -> None:
     found = answer.dynamic_metadata.fields[metadata.NAMESPACE].struct_value
-    found.fields[metadata.DESTINATION].string_value = destination
+    found.fields[metadata.DESTINATION].string_value = mutation.destination
+    if mutation.scores:
+        scores = found.fields[metadata.SCORES].struct_value.fields
+        for authority, score in mutation.scores.items():
+            scores[authority].number_value = score
+
+
+def response_metadata(values: Mapping[tuple[str, str], float]) -> bytes:
+    """What adds these numbers, by namespace and name, to the metadata when it follows an answer."""
+    answer = _pb.ProcessingResponse()
+    for (namespace, name), value in values.items():
+        answer.dynamic_metadata.fields[namespace].struct_value.fields[name].number_value = value
+    return _serialized(answer)

@@ -76,7 +76,7 @@ class PoolGauge:
         layout = self._view.layout
         if layout is self._layout and not self.empty and now - self._read_at < AGE:
             return self
-        if not layout.endpoints:
+        if not len(layout.candidates):
             self.empty, self.settled_at = True, inf
         elif self.empty:
             if self.settled_at == inf:
@@ -122,7 +122,7 @@ class PoolGauge:
         self._read_at = now
         self._rooms.clear()
         self._cycle = cycle = Cycle(
-            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.all_rows
+            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates
         )
         if self.empty:
             self.stages, self._saturation = {}, 1.0

@@ -7,8 +7,9 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
-from services.picker.scheduling.labels import DECODE, PREFILL, ROLE
+from services.picker.scheduling.labels import DECODE, PREFILL
 from services.picker.state.layout import Layout, Rows
+from shared.model import ROLE
 
 _PREFILL = frozenset(PREFILL)
 _DECODE = frozenset({*DECODE, ""})
@@ -23,12 +24,12 @@ class Stages(Struct, frozen=True):
 
     @classmethod
     def of(cls, layout: Layout) -> "Stages":
-        """The stages of a layout."""
-        roles = [endpoint.labels.get(ROLE, "") for endpoint in layout.endpoints]
+        """The stages of a layout's candidates."""
+        roles = [layout.endpoints[row].labels.get(ROLE, "") for row in layout.candidates.tolist()]
         return cls(
             prefill=_rows(layout, (role in _PREFILL for role in roles)),
             decode=_rows(layout, (role in _DECODE for role in roles)),
-            every=layout.all_rows,
+            every=layout.candidates,
         )
 
     def among(self, rows: Rows) -> "Stages":
@@ -62,5 +63,6 @@ class Stages(Struct, frozen=True):
 
 
 def _rows(layout: Layout, chosen: Iterable[bool]) -> Rows:
-    rows = layout.all_rows[np.fromiter(chosen, np.bool_, len(layout))]
-    return layout.all_rows if len(rows) == len(layout) else rows
+    every = layout.candidates
+    rows = every[np.fromiter(chosen, np.bool_, len(every))]
+    return every if len(rows) == len(every) else rows

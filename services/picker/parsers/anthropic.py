@@ -4,7 +4,7 @@ The same conversation has the same prompt here and under `/chat/completions`, as
 thoughts: it is the same to a server's cache.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from msgspec import Raw, Struct, json
@@ -12,9 +12,10 @@ from msgspec import Raw, Struct, json
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
 from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, read, text_of
+from services.picker.parsers.media import media_of
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt
-from services.picker.request import Content, Headers, Unparsable
+from services.picker.request import Content, Headers, Media, Unparsable
 
 _MESSAGES = "/messages"
 _COUNT_TOKENS = "/messages/count_tokens"
@@ -75,6 +76,18 @@ class _Messages(JsonBody):
         return any(
             type(message.content) is list and any(map(_has_source, message.content)) for message in self.messages or ()
         )
+
+    def media(self) -> tuple[Media, ...]:
+        blocks = [message.content for message in self.messages or () if type(message.content) is list]
+        return media_of(("source", source) for content in blocks for source in _sources(content))
+
+
+def _sources(blocks: Iterable[_Piece]) -> Iterator[Raw]:
+    for block in blocks:
+        if isinstance(block, _Block) and type(block.content) is list:
+            yield from _sources(block.content)
+        elif given(block.source):
+            yield block.source
 
 
 def _has_source(block: _Piece) -> bool:

@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, defstruct, json
 
 from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
 from services.picker.parsers.prompts import Prompt, undecoded
-from services.picker.request import Content, Unparsable
+from services.picker.request import Content, Media, Unparsable
 
 UNREAD = Prompt(tokens=0)
 """The prompt of a request that no model reads."""
@@ -62,6 +62,10 @@ class JsonBody(Struct):
         """Whether the prompt has pictures, sounds or videos."""
         return False
 
+    def media(self) -> tuple[Media, ...]:
+        """The pictures and videos, in their order; only asked for if the prompt is multimodal."""
+        return ()
+
     def undecoded_multimodal(self) -> bool:
         """The same of the coarse twin, by the keys in the beginning of each field."""
         beginnings = [bytes(memoryview(getattr(self, name))[:_MEDIA_SEEN]) for name in self.PROMPT if self.MEDIA]
@@ -81,10 +85,13 @@ class JsonBody(Struct):
     def content(self, prompt: Prompt | None = None) -> Content:
         """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
         model = self._model()
+        media: tuple[Media, ...] = ()
         if prompt is None:
             prompt, multimodal = self.prompt_of(), self.multimodal()
+            media = self.media() if multimodal else ()
         else:
             multimodal = self.undecoded_multimodal()
+            media = (Media(),) if multimodal else ()  # one at least
         takes_model = self.NEEDS_MODEL or bool(model)
         if self.RENDERED:
             return Content(api=self.API, model=model, takes_model=takes_model, prompt_tokens=UNREAD.tokens)
@@ -98,6 +105,7 @@ class JsonBody(Struct):
             parallel=(self.sequences() or 1) * prompt.count,
             cache_salt=self.salt(),
             multimodal=multimodal,
+            media=media,
             output_limit=self.output_limit(),
         )
 

@@ -4,6 +4,7 @@ One msgspec pass decodes only what routing reads; every other field is skipped u
 understands goes through. Each API has its struct, which lays out the prompt.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from msgspec import Raw
@@ -11,9 +12,10 @@ from msgspec import Raw
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
 from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, text_of
+from services.picker.parsers.media import media_of
 from services.picker.parsers.parser import Parser, longest_first
 from services.picker.parsers.prompts import Embeddable, Message, Prompt, TextOrIds
-from services.picker.request import Content, Headers, Unparsable
+from services.picker.request import Content, Headers, Media, Unparsable
 
 
 class _Chat(JsonBody):
@@ -39,6 +41,9 @@ class _Chat(JsonBody):
 
     def multimodal(self) -> bool:
         return prompts.has_media(self.messages)
+
+    def media(self) -> tuple[Media, ...]:
+        return _media(self.messages)
 
 
 class _Completions(JsonBody):
@@ -94,6 +99,9 @@ class _Responses(JsonBody):
     def multimodal(self) -> bool:
         return prompts.has_media(self.input)
 
+    def media(self) -> tuple[Media, ...]:
+        return _media(self.input)
+
 
 class _Conversations(JsonBody):
     """Items that are kept for later: the API has no model, and none reads them now."""
@@ -139,6 +147,10 @@ class _RenderedCompletions(_Completions):
 
     API = "render"
     RENDERED = True
+
+
+def _media(messages: str | Iterable[Message | str] | None) -> tuple[Media, ...]:
+    return media_of((name, value) for name, value in prompts.media_in(messages) if "audio" not in name)
 
 
 def _plain(field: str, value: TextOrIds | Embeddable | None) -> Prompt:

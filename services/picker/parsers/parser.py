@@ -7,7 +7,7 @@ judges everything else: a picker that knows less of an API than the server must 
 from collections.abc import Iterable, Mapping
 from itertools import product
 from operator import attrgetter
-from typing import Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -22,7 +22,11 @@ _SHOWN = 256
 """Characters of a path that an error shows."""
 _REMEMBERED = 256
 """Paths whose parser is remembered: clients ask for a few."""
-_FIELDS = {name: get_args(kind) or (kind,) for name, kind in get_type_hints(Content).items() if kind is not bool}
+_FIELDS = {
+    name: (tuple,) if get_origin(kind) is tuple else get_args(kind) or (kind,)
+    for name, kind in get_type_hints(Content).items()
+    if kind is not bool
+}
 """What the fields of a parser's `Content` have to be."""
 _SOUND = frozenset(product(*_FIELDS.values()))
 """The types of all fields of a sound one, where none is a subclass."""

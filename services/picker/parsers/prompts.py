@@ -113,6 +113,16 @@ def _is_media(part: str | Part) -> bool:
     return any(value is not NOTHING and given(value) for value in _media_of(part))
 
 
+def media_in(messages: str | Iterable[Message | str] | None) -> Iterator[tuple[str, Raw]]:
+    """Pictures, sounds and videos in their order, each with the key that it has."""
+    for message in messages or ():
+        if isinstance(message, Message) and isinstance(message.content, list):
+            for part in message.content:
+                if isinstance(part, Part) and part.text is None:
+                    values = zip(_MEDIA, _media_of(part), strict=True)
+                    yield from ((name, value) for name, value in values if value is not NOTHING and given(value))
+
+
 def front(*fields: Raw) -> bytes:
     """What a chat template puts before the messages: tools, documents. The JSON as it was sent; null is nothing."""
     return b"".join([bytes(field) + b"\n" for field in fields if field is not NOTHING and given(field)])

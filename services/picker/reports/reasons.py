@@ -24,6 +24,7 @@ def reasons(decision: Decision, possible: Sequence[int] | None = None) -> list[s
     found += _waited(decision)
     found += _stale(decision)
     found += _ranked_last(decision)
+    found += _draining(decision)
     found += [f"{failure.role} {failure.plugin} failed: {failure.error}" for failure in decision.failures]
     found += _served(decision)
     return found
@@ -80,7 +81,7 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
         return
     totals = dict(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
     mine = totals[winner]
-    healthy = {row: total for row, total in totals.items() if row not in run.unhealthy} or totals
+    healthy = {row: total for row, total in totals.items() if row not in run.ranked_last} or totals
     ties = sorted(row for row, total in healthy.items() if abs(total - mine) < CLOSE)
     best = max(healthy.values())
     drawn = sorted(possible or ())
@@ -156,11 +157,17 @@ def _stale(decision: Decision) -> Iterator[str]:
 
 def _ranked_last(decision: Decision) -> Iterator[str]:
     run = _primary(decision)
-    if run is None or not run.unhealthy:
+    if run is None or not run.ranked_last:
         return
-    last = [row for row in run.rows.tolist() if row in run.unhealthy]
+    last = [row for row in run.rows.tolist() if row in run.ranked_last]
     for row in last[:NAMED]:
-        yield f"{_name(decision, row)} ranks last: {run.unhealthy[row]}"
+        yield f"{_name(decision, row)} ranks last: {run.ranked_last[row]}"
+
+
+def _draining(decision: Decision) -> Iterator[str]:
+    rows = np.flatnonzero(decision.layout.draining).tolist()
+    if rows:
+        yield f"{_names(decision, rows)} {'is' if len(rows) == 1 else 'are'} draining, so no candidate"
 
 
 def _served(decision: Decision) -> Iterator[str]:
@@ -174,7 +181,7 @@ def _served(decision: Decision) -> Iterator[str]:
 def _without_scorers(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
     winner = run.picked[0]
     place = _position(run, winner)
-    down = np.isin(run.rows, list(run.unhealthy)) & (run.rows != winner)
+    down = np.isin(run.rows, list(run.ranked_last)) & (run.rows != winner)
     for step in run.scores:
         if not step.weight:
             continue
@@ -194,7 +201,7 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
     """By how much one score of the runner-up would have to be higher."""
     winner = run.picked[0]
     place = _position(run, winner)
-    others = [at for at in range(len(run.rows)) if at != place and int(run.rows[at]) not in run.unhealthy]
+    others = [at for at in range(len(run.rows)) if at != place and int(run.rows[at]) not in run.ranked_last]
     if not others:
         return
     second = max(others, key=lambda at: float(run.totals[at]))
@@ -238,7 +245,7 @@ def _filtered(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
                 "text": f"without {step.plugin}: {_names(decision, removed)} would be candidates",
             }
     for row in run.rows.tolist():
-        if row in run.unhealthy and run.totals[_position(run, row)] > run.totals[_position(run, run.picked[0])]:
+        if row in run.ranked_last and run.totals[_position(run, row)] > run.totals[_position(run, run.picked[0])]:
             endpoint = _name(decision, row)
             yield {
                 "kind": "health",

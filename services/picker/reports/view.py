@@ -73,6 +73,7 @@ def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
     return {
         "id": endpoint.id,
         "unhealthy": view.health.unhealthy.get(row),
+        "draining": endpoint.draining,
         "attributes": {
             name: {**value, "fresh": value["age"] <= after, "read_by": read.get(name, [])}
             for name, value in sorted(attributes.items())

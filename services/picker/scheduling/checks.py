@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from math import isfinite
 from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
@@ -28,6 +29,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ValueError(f"{name!r}: {value!r} is no header")
         if name in _RESERVED:
             raise ValueError(f"{name} is the picker's own header, or the proxy's")
+
+
+def check_metadata(numbers: Mapping[tuple[str, str], float]) -> None:
+    """Raises ValueError or TypeError for what can't be in a proxy's metadata."""
+    for (namespace, name), number in numbers.items():
+        if not namespace or not name or not isfinite(number):
+            raise ValueError(f"{namespace!r}, {name!r}: {number!r} is no metadata")
 
 
 def checked_refusal(refusal: object) -> Refusal:

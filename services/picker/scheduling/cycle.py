@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import Struct
 
-from services.picker.request import Refusal, Request, prompt_tokens
+from services.picker.request import BYTES_PER_TOKEN, Refusal, Request, prompt_tokens
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.view import View
@@ -60,6 +60,19 @@ def _check(key: AttributeKey[Any], match: PrefixMatch, size: int) -> None:
 
 PREFIX_MATCH = AttributeKey("PrefixCacheMatchInfo", "approx-prefix-cache-producer", PrefixMatch)
 """Made for each request by `approx-prefix-cache-producer`."""
+
+
+class MediaTokens(Struct, frozen=True):
+    """Tokens of a prompt's pictures and videos, which its bytes don't show."""
+
+    ends: Floats
+    """Bytes of the prompt up to the end of each, ascending."""
+    tokens: Floats
+    """Tokens of all up to each."""
+
+
+TOKENIZED_PROMPT = AttributeKey("TokenizedPrompt", "token-producer", MediaTokens)
+"""Made by `token-producer` for prompts with pictures or videos; it has raised `Cycle.prompt_tokens` by them."""
 IN_FLIGHT_LOAD = AttributeKey("InFlightLoad", "inflight-load-producer", float)
 """Requests and tokens in flight, of all pickers; kept by the view, weighed by `inflight-load-producer`."""
 
@@ -111,6 +124,8 @@ class Cycle:
         self.priority = priority
         self.candidates = candidates
         self.prompt_tokens = prompt_tokens(request)
+        self.ranked_last: Mapping[int, str] = view.health.unhealthy
+        """Rows that are picked only where no other is left, each with the reason."""
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after
         self.refusal: Refusal | None = None
         """The answer to the client if a filter leaves no endpoint, instead of the usual one."""
@@ -226,10 +241,16 @@ class Cycle:
         match = self.get(PREFIX_MATCH)
         if match is None:
             return np.full(len(rows), float(self.prompt_tokens))
-        return np.maximum(self.prompt_tokens - match.matched.take(rows) * match.block_tokens, 0.0)
+        cached = match.matched.take(rows) * match.block_tokens
+        if (media := self.get(TOKENIZED_PROMPT)) is not None:
+            before = np.searchsorted(media.ends, cached * BYTES_PER_TOKEN, "right")
+            cached = cached + np.concatenate(([0.0], media.tokens))[before]
+        return np.maximum(self.prompt_tokens - cached, 0.0)
 
     def uncached_tokens_at(self, row: int) -> int:
         """Prompt tokens that this endpoint has to compute."""
+        if self.get(TOKENIZED_PROMPT) is not None:
+            return int(self.uncached_tokens(np.array([row], np.intp))[0])
         match = self.get(PREFIX_MATCH)
         cached = 0 if match is None else int(match.matched[row]) * match.block_tokens
         return max(self.prompt_tokens - cached, 0)

@@ -17,7 +17,7 @@ Placement: TypeAlias = Callable[[str | None], None]
 nobody did."""
 
 
-def is_bounded(plugin: "Scorer | Producer") -> bool:
+def is_bounded(plugin: "Filter | Scorer | Producer") -> bool:
     """Whether the plugin's own class states that its results are within their bounds by construction."""
     return bool(vars(type(plugin)).get("BOUNDED", False))
 
@@ -27,6 +27,9 @@ class Filter(Plugin):
 
     ROLES = frozenset({Role.FILTER})
     TIER = Tier.PICKER
+    BOUNDED: ClassVar[bool] = False
+    """Whether it returns some of the rows given by construction, so that the profile needn't see to it. A subclass
+    states it anew; for a class that is a scorer too, it says both."""
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The rows that stay, in the order given: an array of rows, not a mask. Empty means that no endpoint can take
@@ -201,9 +204,11 @@ class ResponseBodyProcessor(Plugin):
     EVERY_CHUNK: ClassVar[bool] = False
     """Whether it is called for every chunk, not only at the beginning and the end: each call delays the response."""
 
-    def response_body(self, exchange: Exchange, *, first: bool, last: bool) -> None:
+    def response_body(self, exchange: Exchange, *, first: bool, last: bool) -> Mapping[tuple[str, str], float] | None:
         """A piece of the body has come: the `first`, or the `last` if it is complete. A body in one piece makes both
-        calls; one that breaks off has no last call."""
+        calls; one that breaks off has no last call.
+
+        The last call may return numbers for the proxy's dynamic metadata, by namespace and name."""
         raise NotImplementedError
 
 

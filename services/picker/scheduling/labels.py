@@ -5,10 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from services.picker.state.layout import Layout, Mask, Rows
-
-ROLE = "llm-d.ai/role"
-"""The label with an endpoint's part in disaggregated serving."""
-
+from shared.model import ROLE
 
 _BOTH = ("prefill-decode", "both", "encode-prefill-decode")
 DECODE = ("decode", *_BOTH)
@@ -24,6 +21,7 @@ class LabelCondition:
         self._holds = holds
         self._layout = Layout()
         self._mask: Mask = np.zeros(0, np.bool_)
+        self._all = False
 
     def keep(self, layout: Layout, rows: Rows) -> Rows:
         """Those of the rows for which it holds."""
@@ -31,7 +29,8 @@ class LabelCondition:
             holds = (self._holds(endpoint.labels) for endpoint in layout.endpoints)
             self._mask = np.fromiter(holds, np.bool_, len(layout))
             self._layout = layout
-        kept: Rows = rows[self._mask[rows]]
+            self._all = bool(np.logical_and.reduce(self._mask))
+        kept: Rows = rows if self._all else rows[self._mask[rows]]
         return kept
 
     def __repr__(self) -> str:

@@ -48,11 +48,12 @@ class _Filtering:
     """A filter at its place in a profile. What it made of some rows isn't checked again if it returns the same array,
     and nobody can have changed either."""
 
-    __slots__ = ("_given", "_kept", "filter", "observe")
+    __slots__ = ("_bounded", "_given", "_kept", "filter", "observe")
 
     def __init__(self, filter: Filter, observe: Callable[[float], None]) -> None:
         self.filter = filter
         self.observe = observe
+        self._bounded = is_bounded(filter)
         self._given: Rows | None = None
         self._kept: FilterStep | None = None
 
@@ -63,7 +64,9 @@ class _Filtering:
             kept = self._kept
             if kept is not None and kept.kept is found and self._given is rows:
                 return kept
-            step = FilterStep(self.filter.name, _kept(found, cycle, rows))
+            checked = found if self._bounded else _kept(found, cycle, rows)
+            # the same array where nothing is left out: what is kept of all endpoints' scores is found by it
+            step = FilterStep(self.filter.name, rows if len(checked) == len(rows) else checked)
             if not (found.flags.writeable or rows.flags.writeable):
                 self._given, self._kept = rows, step
             return step
@@ -169,10 +172,10 @@ class Profile:
         if totals is None:
             totals = np.zeros(len(rows))
         totals.setflags(write=False)  # some are kept for the next request
-        picked, unhealthy = self._pick_first(cycle, rows, totals)
+        picked, ranked_last = self._pick_first(cycle, rows, totals)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
-            self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, unhealthy
+            self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, ranked_last
         )
 
     def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
@@ -191,9 +194,9 @@ class Profile:
         return tuple(sorted(found))
 
     def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
-        """As `pick_healthy_first`."""
-        if cycle.view.health.unhealthy:
-            return pick_healthy_first(self._pick, cycle, rows, totals)
+        """As `pick_first`."""
+        if cycle.ranked_last:
+            return pick_first(self._pick, cycle, rows, totals)
         return self._pick(cycle, rows, totals), NONE
 
     def _pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[int, ...]:
@@ -210,29 +213,34 @@ class Profile:
         return f"<Profile {self.name!r}: {' → '.join([*steps, self.picker.name])}>"
 
 
-def pick_healthy_first(
-    pick: Pick, cycle: Cycle, rows: Rows, totals: Floats
+def pick_first(
+    pick: Pick, cycle: Cycle, rows: Rows, totals: Floats, last: Mapping[int, str] | None = None
 ) -> tuple[tuple[int, ...], Mapping[int, str]]:
-    """(the chosen rows, the unhealthy rows and why they are).
+    """(the chosen rows, the rows that rank behind all others and why they do).
 
-    `pick` chooses among the healthy rows first. Where it wants more than there are, unhealthy ones follow, in the
-    order in which it would have chosen them. When all rows are unhealthy, or none is, they are all alike.
+    `pick` chooses among the other rows first. Where it wants more than there are, the `last` ones follow, in the order
+    in which it would have chosen them. When all rows rank last, or none does, they are all alike; but endpoints that
+    are only held back still come before unhealthy ones.
     """
     unhealthy = cycle.view.health.unhealthy
-    if not unhealthy:
+    if last is None:
+        last = cycle.ranked_last
+    if not last:
         return tuple(pick(cycle, rows, totals)), NONE
     everywhere = np.ones(len(cycle.layout), np.bool_)
-    everywhere[list(unhealthy)] = False
-    healthy = everywhere[rows]
-    count = int(np.count_nonzero(healthy))
+    everywhere[list(last)] = False
+    first = everywhere[rows]
+    count = int(np.count_nonzero(first))
+    if count == 0 and last is not unhealthy:
+        return pick_first(pick, cycle, rows, totals, unhealthy)
     if count in (0, len(rows)):
         return tuple(pick(cycle, rows, totals)), NONE
-    picked = pick(cycle, rows[healthy], totals[healthy])
+    picked = pick(cycle, rows[first], totals[first])
     if len(picked) == count:
         among_all = pick(cycle, rows, totals)
-        left = [row for row in among_all if row in unhealthy]
+        left = [row for row in among_all if row in last]
         picked = [*picked, *left[: len(among_all) - count]]
-    return tuple(picked), unhealthy
+    return tuple(picked), last
 
 
 def _kept(kept: object, cycle: Cycle, rows: Rows) -> Rows:

@@ -48,7 +48,7 @@ class ProfileRun(Struct, frozen=True):
     picker: str
     picked: tuple[int, ...]
     """Rows, the first choice first; empty when the filters left nothing."""
-    unhealthy: Mapping[int, str] = {}
+    ranked_last: Mapping[int, str] = {}
     """Rows that were ranked behind all others, and why; may name more rows than were candidates. Empty when all
     candidates were alike."""
 

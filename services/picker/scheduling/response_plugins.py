@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from services.picker.request import Headers, Refusal
 from services.picker.responses.usage import Usage
-from services.picker.scheduling.checks import check_headers
+from services.picker.scheduling.checks import check_headers, check_metadata
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import CompletionProcessor, ResponseBodyProcessor, ResponseHeaderProcessor
 from services.picker.scheduling.record import Exchange, PluginFailure, ProfileRun
@@ -62,6 +62,8 @@ class ResponseHooks:
         self._failed = failed
         self._failures: list[PluginFailure] = []
         self._body_began = False
+        self.metadata: dict[tuple[str, str], float] = {}
+        """Numbers for the proxy, by namespace and name."""
         self.reads_headers = bool(plugins.headers)
         """Whether a plugin reads the response's headers."""
         self.reads_body = bool(plugins.bodies)
@@ -119,7 +121,10 @@ class ResponseHooks:
         exchange.seconds, exchange.usage = seconds, usage
         for plugin in plugins:
             try:
-                plugin.response_body(exchange, first=first, last=last)
+                numbers = plugin.response_body(exchange, first=first, last=last)
+                if numbers and last:
+                    check_metadata(numbers)
+                    self.metadata.update(numbers)
             except Exception as error:  # noqa: BLE001 - as above
                 self._note(plugin, Role.RESPONSE_BODY, error)
 

@@ -5,6 +5,10 @@ table, dropped when the peer says that it leaves or has been silent for longer t
 spent waiting on its way counts as silence. Counts belong to an endpoint's id and outlive its absence, so an endpoint
 that comes back can't get a negative count. An endpoint that is new gets its peers' load with their next tables, at the
 latest with the next heartbeat: changed endpoints cost nothing for each row that peers say.
+
+Between two tables, peers see the same endpoints as we do and choose as we do. So scorers count what we have charged
+since our last table once more for each peer (`expected_requests`, `expected_tokens`): pickers that know of one idle
+endpoint then fill it together, and not each of them alone.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
-from services.picker.state.layout import Floats, Layout
+from services.picker.state.layout import Floats, Layout, Rows
 from shared.bus.codec import load_digest
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
@@ -155,6 +159,12 @@ class InFlight:
         self._delays = QueueingDelays(most=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
+        self._ahead_requests: Floats = np.zeros(0)
+        self._ahead_tokens: Floats = np.zeros(0)
+        """What peers have probably charged, as far as their tables don't say it yet."""
+        self._is_ahead = False
+        self.on_charge: Callable[[], None] | None = None
+        """Called when peers are to learn of a charge."""
         self.on_release: Callable[[], None] | None = None
         """Called when our own part has become less."""
         self.count = self.token_count = 0.0
@@ -169,6 +179,8 @@ class InFlight:
         """Count one request, and its tokens up to `MOST_TOKENS`, for the endpoint until the charge is released."""
         tokens = min(tokens, MOST_TOKENS)
         self.add(endpoint_id, 1, tokens)
+        if self._peers:
+            self._expect(endpoint_id, tokens)
         return Charge(self, endpoint_id, tokens)
 
     def charge_all(self, endpoint_id: str, tokens: int, others: Iterable[tuple[str, int, bool]]) -> Charge:
@@ -177,7 +189,39 @@ class InFlight:
         charges = [(self.charge(other, its_tokens), until) for other, its_tokens, until in others]
         tokens = min(tokens, MOST_TOKENS)
         self.add(endpoint_id, 1, tokens)
+        if self._peers:
+            self._expect(endpoint_id, tokens)
         return Charges(self, endpoint_id, tokens, charges)
+
+    def _expect(self, endpoint_id: str, tokens: int) -> None:
+        """Each peer probably charges the same."""
+        row = self._layout.index.get(endpoint_id)
+        if row is not None:
+            peers = len(self._peers)
+            if not self._is_ahead:
+                self._is_ahead = True
+                if self.on_charge is not None:
+                    self.on_charge()
+            self._ahead_requests[row] = self._ahead_requests.item(row) + peers
+            self._ahead_tokens[row] = self._ahead_tokens.item(row) + peers * tokens
+
+    def expected_requests(self, rows: Rows) -> Floats:
+        """Requests in flight at these rows, and those that peers have probably charged. Shape: (rows,)."""
+        requests = self.requests.take(rows)
+        return requests + self._ahead_requests.take(rows) if self._is_ahead else requests
+
+    def expected_tokens(self, rows: Rows) -> Floats:
+        """The same of tokens."""
+        tokens = self.tokens.take(rows)
+        return tokens + self._ahead_tokens.take(rows) if self._is_ahead else tokens
+
+    def published(self) -> None:
+        """Peers are told of our own part as it is, and are going to tell of theirs."""
+        self.changed = False
+        if self._is_ahead:
+            self._is_ahead = False
+            self._ahead_requests.fill(0.0)
+            self._ahead_tokens.fill(0.0)
 
     def add(self, endpoint_id: str, requests: int, tokens: int) -> None:
         """Change our own part. Only `Charge` takes away, and only what it added."""
@@ -228,6 +272,7 @@ class InFlight:
             placement.now = here[placement.now]
         self._layout, self._placement, self.requests, self.tokens = layout, _Placement(layout), requests, tokens
         self.at_sample, self._sampled = at_sample, sampled
+        self._is_ahead, self._ahead_requests, self._ahead_tokens = False, np.zeros(size), np.zeros(size)
         self._sum()
 
     def apply(self, load: Load, now: float) -> bool:

@@ -42,6 +42,12 @@ class Layout:
         self.index = dict(zip(ids, range(size), strict=True))
         self.all_rows: Rows = np.arange(size, dtype=np.intp)
         self.all_rows.flags.writeable = False
+        self.draining: Mask = np.fromiter((endpoint.draining for endpoint in self.endpoints), np.bool_, size)
+        self.candidates: Rows = self.all_rows
+        """The endpoints that get new requests: all but those that are draining."""
+        if np.logical_or.reduce(self.draining):
+            self.candidates = np.flatnonzero(~self.draining)
+            self.candidates.flags.writeable = False
         self.authorities: tuple[str, ...]
         self.hashes: Hashes
         self._former: tuple[weakref.ref[Layout], Rows, Mask] | None = None
@@ -96,7 +102,7 @@ class Layout:
         return rows[known], known
 
     def subset(self, hint: tuple[str, ...]) -> Rows:
-        """The endpoints that a gateway's subset hint names: `address:port`, or an address for all of its ports.
+        """The candidates that a gateway's subset hint names: `address:port`, or an address for all of its ports.
 
         IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol). Ascending,
         each endpoint once, read-only.
@@ -105,6 +111,8 @@ class Layout:
         if rows is None:
             named = {row for entry in hint for row in self._named(entry)}
             rows = np.array(sorted(named), dtype=np.intp)
+            if self.candidates is not self.all_rows:
+                rows = rows[~self.draining[rows]]
             rows.flags.writeable = False
             if len(hint) <= REMEMBERED_ENTRIES and max(map(len, hint), default=0) <= REMEMBERED_TEXT:
                 self._remembered += max(len(hint), 1)

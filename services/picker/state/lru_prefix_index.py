@@ -23,6 +23,8 @@ from shared.bus.columns import server_hash
 
 RETIRED_SWEEP = 2000
 """Blocks of endpoints that have gone which one `sweep` removes: about a millisecond's work."""
+SWEEP, RECENT = 0.25, 5.0
+"""Seconds between two sweeps, and for which new blocks count as recent."""
 CONVERTED_SWEEP = 10_000
 """Blocks at which one `sweep` looks for marks that are to be replaced; most have others."""
 CONVERSION_STEP = 1000
@@ -93,11 +95,16 @@ class LruPrefixIndex(PrefixIndex):
         """Blocks that slots hold, as asked since the last sweep or layout."""
         self._free: list[int] = []
         self._retired: list[int] = []
+        self._oversized: list[int] = []
+        """Slots that may hold more than their part, which has become smaller."""
         self._conversions: list[tuple[Iterator[int], Callable[[], None]]] = []
         self._layout = Layout()
         self._ids: dict[int, str] = {}
         """The layout's endpoints by server."""
+        self.recent: Floats = np.zeros(0)
+        """Blocks that were new to each endpoint of the layout in the last `RECENT` seconds or so."""
         self._row_of_slot: list[int] = []
+        """-1 for those without a row."""
         self._rows: Rows | None = None
         """The same as an array, made when many are looked up at once."""
         self._live = 0
@@ -116,12 +123,16 @@ class LruPrefixIndex(PrefixIndex):
                 del self._servers[self._server_of_slot[slot]]
                 self._retired.append(slot)
                 self._live ^= 1 << slot
+        recent, self.recent = self.recent, np.zeros(len(layout))
+        self.recent[here] = recent[there]
         self._layout = layout
-        self._part = max(self._most_blocks // max(len(layout), 1), 1)
+        former, self._part = self._part, max(self._most_blocks // max(len(layout), 1), 1)
         self._rows = None
         self._capacities.clear()
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
+        if self._part < former:
+            self._oversized = list(self._slots.values())
         for row in np.flatnonzero(new).tolist():
             endpoint = layout.endpoints[row]
             server = server_hash(endpoint)
@@ -246,20 +257,17 @@ class LruPrefixIndex(PrefixIndex):
         """Remove up to `budget` blocks of endpoints that have gone, and go on with conversions; called from time to
         time."""
         self._capacities.clear()
+        self.recent *= 1.0 - SWEEP / RECENT
         for server in list(self._unknown):
             self._unknown[server] -= 1
             if not self._unknown[server]:
                 del self._unknown[server]
                 self._retired.append(self._servers.pop(server))
-        while self._retired and budget > 0:
-            slot = self._retired[-1]
-            blocks = self._blocks[slot]
-            bit = 1 << slot
-            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
-            self._holders.drop(gone, bit)
-            budget -= len(gone)
-            if not blocks:
-                self._free.append(self._retired.pop())
+        budget = self._drop_retired(budget)
+        while self._oversized and budget > 0:
+            budget -= self._drop_oldest(self._oversized[-1], self._part, budget)
+            if budget > 0:
+                self._oversized.pop()
         left = CONVERTED_SWEEP
         while self._conversions and left > 0:
             steps, done = self._conversions[0]
@@ -321,6 +329,7 @@ class LruPrefixIndex(PrefixIndex):
             for column in (self._server_of_slot, self._turns, self._replaced, self._row_of_slot):
                 column.append(0)
         self._turns[slot] = self._replaced[slot] = 0
+        self._row_of_slot[slot] = -1
         self._server_of_slot[slot] = server
         self._servers[server] = slot
         return slot
@@ -337,15 +346,37 @@ class LruPrefixIndex(PrefixIndex):
         blocks = self._blocks[slot]
         capacity = min(capacity, self._part)
         self._replaced[slot] += count
+        if (row := self._row_of_slot[slot]) >= 0:
+            self.recent[row] = self.recent.item(row) + count
         if self._replaced[slot] * TURNS > capacity:
             self._replaced[slot] = 0
             self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN
         if len(blocks) > capacity:
-            # found in one go: looking for a dict's first key again and again costs more each time
-            oldest = list(islice(blocks, len(blocks) - capacity))
-            for block in oldest:
-                del blocks[block]
-            self._holders.drop(oldest, 1 << slot)
+            self._drop_oldest(slot, capacity, count + RETIRED_SWEEP)
+        if self._retired:
+            self._drop_retired(count)  # so that there are never more blocks than before, however endpoints come and go
+
+    def _drop_oldest(self, slot: int, capacity: int, most: int) -> int:
+        """Forget what a slot holds beyond its capacity, at most so many blocks; how many they were."""
+        blocks = self._blocks[slot]
+        # found in one go: looking for a dict's first key again and again costs more each time
+        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), most)))
+        for block in oldest:
+            del blocks[block]
+        self._holders.drop(oldest, 1 << slot)
+        return len(oldest)
+
+    def _drop_retired(self, budget: int) -> int:
+        """Remove up to `budget` blocks of endpoints that have gone; what is left of the budget."""
+        while self._retired and budget > 0:
+            slot = self._retired[-1]
+            blocks = self._blocks[slot]
+            gone = [blocks.popitem()[0] for _ in range(min(budget, len(blocks)))]
+            self._holders.drop(gone, 1 << slot)
+            budget -= len(gone)
+            if not blocks:
+                self._free.append(self._retired.pop())
+        return budget
 
     def _unmark(self, slot: int, blocks: Iterable[int], mark: int, into: int) -> None:
         """Replace a mark of these blocks by another one or none."""

@@ -17,6 +17,7 @@ from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix_hits import PrefixHits
 from services.picker.state.rewrites import Rewrites
+from services.picker.state.slow_start import SlowStart
 from shared.attributes import KV_CACHE_USAGE, REACHABLE, WAITING_QUEUE_SIZE, AttributeMap
 from shared.bus.messages import Frame, Load
 from shared.model import Configuration, Endpoint, Fact, Model, ModelRewrite, Objective, Pool
@@ -30,13 +31,16 @@ class View:
         unhealthy_expiry: float = EXPIRY,
         on_out_of_range: OnOutOfRange = lambda *_: None,
         limits: ViewLimits = LIMITS_OF_VIEW,
+        slow_start: float = 0.0,
     ) -> None:
+        """`slow_start` is how many seconds new endpoints take to get their full share."""
         self._limits = limits
         self.columns = Columns(on_out_of_range, limits)
         self.health = Health(self.columns, unhealthy_expiry)
         self.in_flight = InFlight(limits)
         self.prefixes = LruPrefixIndex(limits.prefix_blocks)
         self.prefix_hits = PrefixHits()
+        self.slow_start = SlowStart(slow_start)
         self.pool: Pool | None = None
         self.objectives: dict[str, Objective] = {}
         """By name, as requests give it."""
@@ -58,7 +62,7 @@ class View:
         if self._endpoints_changed:
             self._endpoints_changed = False
             layout = Layout(self.endpoints.values(), self._layout.generation + 1, former=self._layout)
-            for part in (self.columns, self.in_flight, self.prefixes, self.health):
+            for part in (self.columns, self.in_flight, self.prefixes, self.health, self.slow_start):
                 part.relayout(layout)
             former, self._layout = self._layout, layout
             if self._made:
@@ -183,13 +187,15 @@ class View:
     def state(self, now: float) -> list[dict[str, Any]]:
         """Every endpoint with what is known of it, for `/debug/state`."""
         layout = self.layout
-        own = self.in_flight.own()
+        own, weights = self.in_flight.own(), self.slow_start.weights(now)
         return [
             {
                 "id": endpoint.id,
                 "authority": endpoint.authority,
                 "labels": endpoint.labels,
                 "unhealthy": self.health.unhealthy.get(row),
+                "draining": endpoint.draining,
+                "slow_start_weight": round(float(weights[row]), 3),
                 "attributes": self.columns.of(row, now),
                 "inflight": {
                     "requests": int(self.in_flight.requests[row]),

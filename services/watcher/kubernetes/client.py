@@ -42,6 +42,7 @@ METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
 """An extension's own API server that doesn't know it sends the whole objects."""
 METADATA_LIST = f"{JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 ERROR_BYTES = 65_536
 """The most bytes of an error's body that are read. Its Status object has a few hundred."""
 
@@ -161,6 +162,12 @@ class Client:
         action = f"patch {full} {f'{namespace}/{name}' if namespace else name}"
         path = resource.path(namespace, name, subresource)
         return await self._json(action, "PATCH", path, query=query, body=body, content_type=APPLY)
+
+    async def merge(self, resource: Resource, name: str, body: Mapping[str, Any], *, namespace: str = "") -> JsonObject:
+        """A merge patch (RFC 7396): null removes a field, whoever has set it. Returns the object. Raises NotFound and
+        other KubernetesErrors."""
+        action = f"patch {resource} {f'{namespace}/{name}' if namespace else name}"
+        return await self._json(action, "PATCH", resource.path(namespace, name), body=body, content_type=MERGE)
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:
         """Creates and returns an object. Raises Conflict and other KubernetesErrors."""

@@ -4,7 +4,7 @@ A pod can take requests if it is ready, isn't being deleted, and has an address.
 position among them is the rank, even if an annotation lists fewer ports as active.
 
 EndpointSlices are for watchers that may not read pods. They have addresses, readiness, and the names of pods, so their
-endpoints have no labels. Ports are the pool's, as for pods; a slice's ports are the Service's own.
+endpoints have no labels and aren't drained. Ports are the pool's, as for pods; a slice's ports are the Service's own.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, tidy
 from services.watcher.kubernetes.settings import IpFamily
-from shared.model import Endpoint, Pool
+from shared.model import DRAIN, Endpoint, Pool, drains
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations with the ports on which a pod serves, separated by commas. The first one that exists counts."""
@@ -29,7 +29,7 @@ def strip_pod(item: JsonObject, resource: Resource) -> JsonObject:
     spec, status = item.get("spec") or {}, item.get("status") or {}
     annotations = metadata.get("annotations") or {}
     kept = {name: metadata[name] for name in _METADATA if name in metadata}
-    kept["annotations"] = {name: annotations[name] for name in ACTIVE_PORTS if name in annotations}
+    kept["annotations"] = {name: annotations[name] for name in (*ACTIVE_PORTS, DRAIN) if name in annotations}
     conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
     return {
         "metadata": kept,
@@ -71,7 +71,8 @@ def endpoints_of(pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -
         return ()
     metadata = pod["metadata"]
     name, namespace = metadata["name"], metadata.get("namespace") or "default"
-    active = active_ports(metadata.get("annotations") or {})
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    active = active_ports(annotations)
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     server = Endpoint(
         id="",
@@ -79,10 +80,11 @@ def endpoints_of(pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -
         namespace=namespace,
         address=address,
         port=0,
-        labels=dict(metadata.get("labels") or {}),
+        labels=dict(labels),
         node=spec.get("nodeName") or "",
         node_address=status.get("hostIP") or "",
         uid=metadata.get("uid") or "",
+        draining=drains(annotations) or drains(labels),
     )
     return tuple(
         rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports) if active is None or port in active

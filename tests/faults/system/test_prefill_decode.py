@@ -17,7 +17,7 @@ import pytest_asyncio
 from pointsman.local.envoy import STANDALONE
 from pointsman.local.services import ROOT, Picker
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
-from services.picker.scheduling.labels import ROLE
+from shared.model import ROLE
 from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import client, decision, nothing_in_flight
 from tests.waiting import eventually

@@ -85,13 +85,15 @@ async def test_a_new_configuration_is_applied_and_a_bad_one_refused(
 async def test_flags_that_lack_something_wait_for_a_configuration_that_they_suit(
     nats: NatsServer, owner: Owner, frames: Frames
 ) -> None:
-    """The default configuration needs the KV cache's use; the one that comes doesn't."""
-    config = HEAD + "plugins: [{type: queue-scorer}]\n"
+    """The first configuration needs the KV cache's use; the second one doesn't."""
+    needs, suits = [HEAD + f"plugins: [{{type: {kind}}}]\n" for kind in ("kv-cache-utilization-scorer", "queue-scorer")]
     async with OddServer(answer(b"mine 3\n")) as server, collector(nats.url, total_queued_requests_metric="mine") as it:
-        assert "--kv-cache-usage-percentage-metric" in it.readiness.reasons()["configuration"]
-        await owner.publish([endpoint("a", server.port)], config)
+        await owner.publish([endpoint("a", server.port)], needs)
+        flag = "--kv-cache-usage-percentage-metric"
+        await eventually(lambda: flag in it.readiness.notes().get("configuration", ""), "the refusal")
+        await owner.publish([endpoint("a", server.port)], suits)
         await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 3.0, "the queue")
-        assert "configuration" not in it.readiness.reasons()
+        assert "configuration" not in it.readiness.notes()
 
 
 def test_flags_that_do_not_suit_the_configuration_file_end_the_start(tmp_path: Any) -> None:

@@ -91,7 +91,7 @@ async def test_a_bad_configuration_leaves_the_good_one_and_is_told_everywhere(
     await eventually(lambda: "random-picker" in plugins(service), "the mended one")
     assert await told(service) == (None, None, {"taken": 2, "refused": 1})
     await owner.publish([endpoint("a", 8000)])
-    await eventually(lambda: "prefix-cache-scorer" in plugins(service), "the default")
+    await eventually(lambda: "token-load-scorer" in plugins(service), "the default")
 
 
 async def test_experimental_plugins_are_refused_unless_they_are_allowed(nats: NatsServer, owner: Owner) -> None:
@@ -103,7 +103,7 @@ async def test_experimental_plugins_are_refused_unless_they_are_allowed(nats: Na
         await eventually(lambda: "dcgm-extractor" in plugins(taking), "the picker that may")
         await eventually(lambda: refusing.config.refused == 1, "the picker that may not")
         assert "allow-experimental-plugins" in refusing.readiness.notes()["configuration"]
-        assert "prefix-cache-scorer" in plugins(refusing), "the default, which it began with"
+        assert "token-load-scorer" in plugins(refusing), "the default, which it began with"
 
 
 async def test_a_picker_follows_a_file_of_its_own_whatever_is_published(

@@ -17,7 +17,7 @@ PAGE = (
 DOCUMENTS = {
     "good.yaml": ("ok", "queue-scorer"),
     "alpha.yaml": ("ok+alpha", "dcgm-data-source dcgm-extractor"),
-    "absent.yaml": ("ok", "queue-scorer latency-scorer token-producer"),
+    "absent.yaml": ("ok", "queue-scorer latency-scorer p2p-source-producer"),
     "wrong.yaml": ("ok", "queue-scorer"),
     "bad.yaml": ("error", "queue-scorer"),
 }
@@ -47,7 +47,7 @@ def test_a_document_loads_or_names_the_types_that_are_missing_and_what_else_is_w
     assert judged == {
         "good.yaml": (True, (), ()),
         "alpha.yaml": (True, (), ()),
-        "absent.yaml": (False, ("latency-scorer", "token-producer"), ()),
+        "absent.yaml": (False, ("latency-scorer", "p2p-source-producer"), ()),
         "wrong.yaml": (False, (), nobody),
         "bad.yaml": (False, (), nobody),
     }
@@ -62,7 +62,7 @@ def test_the_table_says_what_is_made_of_each_there_and_here(fixtures: Path) -> N
     assert rows == [
         "| `good.yaml` | loads | loads | – |",
         "| `alpha.yaml` | loads with experimental plugins | loads with experimental plugins | – |",
-        "| `absent.yaml` | loads | refused | `latency-scorer`, `token-producer` |",
+        "| `absent.yaml` | loads | refused | `latency-scorer`, `p2p-source-producer` |",
         "| `wrong.yaml` | loads | refused | schedulingProfiles[0].plugins[0].pluginRef: 'nobody' is no plugin's name |",
         "| `bad.yaml` | refused | refused | – |",
     ]

@@ -22,6 +22,7 @@ def collector(**source: Any) -> dict[str, Any]:
 def picker(**fields: Any) -> dict[str, Any]:
     normal: dict[str, Any] = {
         "unhealthy": None,
+        "draining": False,
         "attributes": {"WaitingQueueSize/core": {"value": 0.0, "age": 0.1, "fresh": True, "read_by": ["queue-scorer"]}},
         "missing": [],
         "stale_policy": "saturated",
@@ -52,6 +53,7 @@ STALE = {"WaitingQueueSize/core": {"value": 0.0, "age": 60.2, "fresh": False, "r
             {"collector": collector(up=False, age=60.0, error="refused")},
             "collector c can't scrape metrics (http://10.0.0.2:8000), the last page 60 s ago: refused",
         ),
+        ({"picker": picker(draining=True)}, "picker p: it is draining, and gets no new requests"),
         ({"picker": picker(unhealthy="down")}, "picker p: it ranks last: down"),
         ({"picker": picker(attributes=STALE)}, "picker p: metrics 60 s old (WaitingQueueSize), load scores 0"),
         (

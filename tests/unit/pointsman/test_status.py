@@ -2,6 +2,7 @@
 
 import pytest
 
+from pointsman.docs import DOCS
 from pointsman.explain import read_headers
 from pointsman.explain import text as explained
 from pointsman.status import age, text
@@ -63,7 +64,7 @@ def test_an_age_is_short(seconds: float | None, expected: str) -> None:
 def test_a_decision_shows_candidates_scores_and_what_would_change_it() -> None:
     view = pool("a", "b")
     report(view, {WAITING_QUEUE_SIZE: [0.0, 4.0], KV_CACHE_USAGE: [0.0, 0.5]}, ages=[0.0, 60.0])
-    picker = PickerUnderTest(view)
+    picker = PickerUnderTest(view, (DOCS / "profiles" / "weighted-sum.yaml").read_text(encoding="utf-8"))
     decision = picker.handler.schedule(picker.handler.prepare(ready(1), NOW), NOW)
     lines = explained({"picker_id": "p", **in_full(decision)})
     assert lines[0].startswith("picker p, configuration ")

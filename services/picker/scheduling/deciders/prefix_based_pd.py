@@ -4,8 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Decider
+from shared.plugin import Input
 
 
 class PrefixBasedPdParameters(Struct, frozen=True, rename="camel"):
@@ -21,7 +22,7 @@ class PrefixBasedPdDecider(Decider):
     """`tokens ≥ promptTokens` and `tokens − cached ≥ nonCachedTokens`."""
 
     TYPE = "prefix-based-pd-decider"
-    CONSUMES = (PREFIX_MATCH,)
+    CONSUMES = (PREFIX_MATCH, Input(TOKENIZED_PROMPT, optional=True))
     Parameters = PrefixBasedPdParameters
     parameters: PrefixBasedPdParameters
 

@@ -35,6 +35,7 @@ class ByLabelFilter(Filter):
     """The label's value is valid, or the label is missing and may be."""
 
     TYPE = "by-label"
+    BOUNDED = True
     Parameters = ByLabelParameters
     parameters: ByLabelParameters
 

@@ -12,6 +12,7 @@ class DecodeFilter(Filter):
     """By the label `llm-d.ai/role`; those without it generate, too."""
 
     TYPE = "decode-filter"
+    BOUNDED = True
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)

@@ -12,6 +12,7 @@ class EncodeFilter(Filter):
     """By the label `llm-d.ai/role`."""
 
     TYPE = "encode-filter"
+    BOUNDED = True
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)

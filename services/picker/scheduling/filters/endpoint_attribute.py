@@ -58,6 +58,7 @@ class EndpointAttributeFilter(Filter):
     """A comparison with a constant."""
 
     TYPE = "endpoint-attribute-filter"
+    BOUNDED = True
     Parameters = EndpointAttributeFilterParameters
     parameters: EndpointAttributeFilterParameters
 

@@ -45,6 +45,7 @@ class LabelSelectorFilter(Filter):
     """The selector is evaluated once for each layout, not for each request."""
 
     TYPE = "label-selector-filter"
+    BOUNDED = True
     ALIASES = ("by-label-selector",)
     Parameters = LabelSelector
     parameters: LabelSelector
@@ -53,6 +54,7 @@ class LabelSelectorFilter(Filter):
         super().__init__(name, parameters)
         self._layout = Layout()
         self._kept: Mask = np.zeros(0, np.bool_)
+        self._all = False
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         layout = cycle.layout
@@ -60,5 +62,6 @@ class LabelSelectorFilter(Filter):
             matches = (self.parameters.matches(endpoint.labels) for endpoint in layout.endpoints)
             self._kept = np.fromiter(matches, np.bool_, len(layout))
             self._layout = layout
-        kept: Rows = rows[self._kept[rows]]
+            self._all = bool(np.logical_and.reduce(self._kept))
+        kept: Rows = rows if self._all else rows[self._kept[rows]]
         return kept

@@ -11,6 +11,7 @@ class LeastKvCacheFilter(Filter):
     """`usage ≤ min + (max − min) / n`."""
 
     TYPE = "least-kv-cache-filter"
+    BOUNDED = True
     CONSUMES = (KV_CACHE_USAGE,)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

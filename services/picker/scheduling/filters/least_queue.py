@@ -13,6 +13,7 @@ class LeastQueueFilter(Filter):
     """`q ≤ min + ⌊(max − min) / n⌋`."""
 
     TYPE = "least-queue-filter"
+    BOUNDED = True
     CONSUMES = (WAITING_QUEUE_SIZE,)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

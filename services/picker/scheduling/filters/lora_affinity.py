@@ -26,6 +26,7 @@ class LoraAffinityFilter(Filter):
     """Those where the adapter is loaded or waited for, or those with room for one more. None if there are neither."""
 
     TYPE = "lora-affinity-filter"
+    BOUNDED = True
     CONSUMES = (ACTIVE_MODELS, WAITING_MODELS, Input(MAX_ACTIVE_MODELS, optional=True))
     Parameters = LoraAffinityFilterParameters
     parameters: LoraAffinityFilterParameters

@@ -21,6 +21,7 @@ class LowQueueFilter(Filter):
     """`q ≤ threshold`."""
 
     TYPE = "low-queue-filter"
+    BOUNDED = True
     CONSUMES = (WAITING_QUEUE_SIZE,)
     Parameters = LowQueueParameters
     parameters: LowQueueParameters

@@ -12,6 +12,7 @@ class PrefillFilter(Filter):
     """By the label `llm-d.ai/role`."""
 
     TYPE = "prefill-filter"
+    BOUNDED = True
 
     def __init__(self, name: str, parameters: Any = None) -> None:
         super().__init__(name, parameters)

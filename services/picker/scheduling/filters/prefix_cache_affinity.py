@@ -39,6 +39,7 @@ class PrefixCacheAffinityFilter(Filter):
     elsewhere by more than the penalty."""
 
     TYPE = "prefix-cache-affinity-filter"
+    BOUNDED = True
     Parameters = PrefixCacheAffinityParameters
     parameters: PrefixCacheAffinityParameters
 
@@ -76,9 +77,9 @@ class PrefixCacheAffinityFilter(Filter):
         if among in (0, len(rows)):
             return rows
         if wanted.max_ttft_penalty_ms and others.any():
-            tokens = cycle.view.in_flight.tokens.take(rows)
+            tokens = cycle.view.in_flight.expected_tokens(rows)
             cycle.note("InFlightTokens", rows, tokens)
-            gap = float(tokens[sticky].min() - tokens[others].min())
+            gap = float(np.minimum.reduce(tokens[sticky]) - np.minimum.reduce(tokens[others]))
             if gap / wanted.peak_prefill_throughput * 1000.0 > wanted.max_ttft_penalty_ms:
                 return rows
         kept: Rows = rows[sticky]

@@ -23,6 +23,7 @@ class PriorityFilter(Filter):
     """`priority ≥ minPriority`."""
 
     TYPE = "priority-filter"
+    BOUNDED = True
     Parameters = PriorityFilterParameters
     parameters: PriorityFilterParameters
 

@@ -31,6 +31,7 @@ class ServedModelFilter(Filter):
     """
 
     TYPE = "served-model-filter"
+    BOUNDED = True
     CONSUMES = (SERVED_MODELS,)
     Parameters = ServedModelParameters
     parameters: ServedModelParameters

@@ -11,6 +11,7 @@ class SessionAffinityFilter(SessionAffinity, Filter):
     """The session's endpoint if it is a candidate, else all."""
 
     TYPE = "session-affinity-filter"
+    BOUNDED = True
     ROLES = frozenset({Role.FILTER, Role.PRE_REQUEST, Role.RESPONSE_HEADERS})
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

@@ -22,6 +22,7 @@ class TopologyAffinityFilter(Filter):
     """Those that share the level or a nearer one; all where there are none, or nothing is known."""
 
     TYPE = "topology-affinity-filter"
+    BOUNDED = True
     Parameters = TopologyAffinityFilterParameters
     parameters: TopologyAffinityFilterParameters
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
 from services.picker.scheduling.interfaces import Filter
 from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Mask, Rows
@@ -54,6 +54,7 @@ class UtilizationFilter(Filter):
     """`value ≤ maxValue` for every condition."""
 
     TYPE = "utilization-filter"
+    BOUNDED = True
     Parameters = UtilizationFilterParameters
     parameters: UtilizationFilterParameters
 
@@ -83,11 +84,20 @@ class UtilizationFilter(Filter):
     def _within(self, cycle: Cycle, rows: Rows) -> Mask:
         """Which endpoints are within the limits of scraped metrics, as far as these are known."""
         within = np.ones(len(rows), np.bool_)
-        heard = np.zeros(len(rows), np.bool_)
-        stale = np.zeros(len(rows), np.bool_)
+        partly: list[tuple[Samples, Mask, float]] = []
         for key, most in self._scraped:
             samples = cycle.read(key, rows)
-            fresh = np.ones(len(rows), np.bool_) if samples.fresh is None else samples.fresh
+            if samples.fresh is None or np.logical_and.reduce(samples.fresh):
+                within &= samples.values <= most
+            else:
+                partly.append((samples, samples.fresh, most))
+        return self._known(cycle, within, partly) if partly else within
+
+    def _known(self, cycle: Cycle, within: Mask, partly: list[tuple[Samples, Mask, float]]) -> Mask:
+        """The same where metrics of some endpoints aren't fresh."""
+        heard: Mask = np.full(len(within), len(partly) < len(self._scraped), np.bool_)
+        stale = np.zeros(len(within), np.bool_)
+        for samples, fresh, most in partly:
             within &= ~fresh | (samples.values <= most)
             heard |= fresh
             stale |= ~(fresh | np.isnan(samples.values))

@@ -15,6 +15,7 @@ from services.picker.scheduling.interfaces import Placement, Producer
 from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex, block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
+from shared.bus.columns import server_hash
 from shared.plugin import Input
 
 DEFAULT_BLOCK = 16
@@ -52,6 +53,8 @@ class ApproxPrefixParameters(Struct, frozen=True, rename="camel"):
     max_prefix_blocks_to_match: Annotated[int, Meta(ge=0)] = 2048
     """Counts only when `maxPrefixTokensToMatch` is 0; both 0 means no limit."""
     lru_capacity_per_server: Annotated[int, Meta(gt=0)] = DEFAULT_CAPACITY
+    capacity_factor: Annotated[float, Meta(ge=0.1, le=10)] = 1.0
+    """How many times the blocks of a server's cache are remembered."""
 
     def __post_init__(self) -> None:
         if not self.auto_tune and not self.tokens:
@@ -111,14 +114,17 @@ class ApproxPrefixProducer(Producer):
         self.lookups += 1
         self.blocks += match.total
         self.hits += matched
-        first, view = cycle.layout.endpoints[row].id, cycle.view
+        endpoint, view = cycle.layout.endpoints[row], cycle.view
+        first = endpoint.id
         index: PrefixIndex = view.prefixes
         view.prefix_hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 
         def served_by(id: str | None) -> None:
             row = None if id is None else view.layout.index.get(id)
-            index.forget(first, hashes)
+            placed = view.layout.index.get(first)
+            if placed is not None and server_hash(view.layout.endpoints[placed]) == server_hash(endpoint):
+                index.forget(first, hashes)  # another server under its id has other placements
             if id is not None and row is not None:
                 index.add(id, hashes, self._capacity(view, row, block))
 
@@ -153,5 +159,5 @@ class ApproxPrefixProducer(Producer):
             blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values.item(row)
             size = columns.numbers(CACHE_BLOCK_SIZE.wire).values.item(row)
             if blocks > 0 and size > 0:
-                return min(max(int(blocks * size) // block, 1), MOST_BLOCKS)
-        return self.parameters.lru_capacity_per_server
+                return min(max(int(blocks * size * self.parameters.capacity_factor) // block, 1), MOST_BLOCKS)
+        return max(int(self.parameters.lru_capacity_per_server * self.parameters.capacity_factor), 1)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Producer
 from services.picker.state.inflight import MOST_TOKENS
 from shared.plugin import Input
@@ -39,7 +39,8 @@ class InFlightLoadProducer(Producer):
     def consumes(cls, parameters: InFlightLoadParameters) -> tuple[Input, ...]:
         """Cached tokens weigh nothing."""
         producer = parameters.prefix_match_info_producer_name
-        return (Input(PREFIX_MATCH, optional=True, parameter="prefixMatchInfoProducerName", producer=producer),)
+        match = Input(PREFIX_MATCH, optional=True, parameter="prefixMatchInfoProducerName", producer=producer)
+        return match, Input(TOKENIZED_PROMPT, optional=True)
 
     @property
     def until_end(self) -> bool:

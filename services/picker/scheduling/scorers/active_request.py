@@ -41,7 +41,7 @@ class ActiveRequestScorer(Scorer):
         busy = self.parameters.max_busy_score
         if not 0.0 <= busy <= 1.0:
             busy = 1.0
-        requests = cycle.view.in_flight.requests.take(rows)
+        requests = cycle.view.in_flight.expected_requests(rows)
         cycle.note("InFlightRequests", rows, requests)
         most = requests.max(initial=0.0)
         if not most:

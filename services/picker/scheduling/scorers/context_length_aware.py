@@ -9,10 +9,10 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.cycle import TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Filter, Scorer
 from services.picker.state.layout import Floats, Layout, Mask, Rows
-from shared.plugin import Role
+from shared.plugin import Input, Role
 
 UNLABELLED = 0.5
 """The score without a label."""
@@ -44,6 +44,7 @@ class ContextLengthAware(Scorer, Filter):
     TYPE = "context-length-aware"
     ROLES = frozenset({Role.SCORER, Role.FILTER})
     BOUNDED = True
+    CONSUMES = (Input(TOKENIZED_PROMPT, optional=True),)
     Parameters = ContextLengthParameters
     parameters: ContextLengthParameters
 

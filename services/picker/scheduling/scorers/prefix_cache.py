@@ -12,7 +12,7 @@ from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
 
 PRODUCER = "approx-prefix-cache-producer"
-FORMER = ApproxPrefixParameters.__struct_encode_fields__
+FORMER = tuple(name for name in ApproxPrefixParameters.__struct_encode_fields__ if name != "capacityFactor")
 """The index's own parameters, which stood here while the scorer owned the index (GIE 0.5 to 1.4)."""
 IN_BYTES = ("blockSize", "hashBlockSize")
 TRACKING = "cache_tracking"

@@ -3,7 +3,7 @@
 import numpy as np
 from msgspec import Struct
 
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Floats, Rows
@@ -30,13 +30,14 @@ class TokenLoadScorer(Scorer):
 
     @classmethod
     def consumes(cls, parameters: TokenLoadParameters) -> tuple[Input, ...]:
-        return in_flight_load(parameters.in_flight_load_producer_name), Input(PREFIX_MATCH, optional=True)
+        load = in_flight_load(parameters.in_flight_load_producer_name)
+        return load, Input(PREFIX_MATCH, optional=True), Input(TOKENIZED_PROMPT, optional=True)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         threshold = float(self.parameters.queue_threshold_tokens)
         if threshold <= 0:
             threshold = float(DEFAULT_THRESHOLD)
-        tokens = cycle.view.in_flight.tokens.take(rows) + cycle.uncached_tokens(rows)
+        tokens = cycle.view.in_flight.expected_tokens(rows) + cycle.uncached_tokens(rows)
         cycle.note("InFlightTokens", rows, tokens)
-        scores: Floats = 1.0 - np.clip(tokens, 0.0, threshold) / threshold
+        scores: Floats = 1.0 - np.minimum(np.maximum(tokens, 0.0), threshold) / threshold
         return scores

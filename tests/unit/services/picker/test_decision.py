@@ -79,7 +79,7 @@ def test_a_routed_request_in_one_line() -> None:
 
 def test_a_record_says_which_endpoints_were_ranked_last_and_why() -> None:
     made = decision([1, 2])
-    run = structs.replace(made.runs["p"], unhealthy={0: "why", 7: "no candidate"})
+    run = structs.replace(made.runs["p"], ranked_last={0: "why", 7: "no candidate"})
     assert made.explain()["profiles"]["p"]["ranked_last"] == {}
     explained = structs.replace(made, runs={"p": run}).explain()
     assert explained["profiles"]["p"]["ranked_last"] == {"a1": "why"}

@@ -41,7 +41,7 @@ BOTH = pytest.mark.parametrize("modes", [LEAN, FULL_DUPLEX])
 class Tokenizer(Producer):
     """Waits for a future of the test, and says that the third endpoint has as many blocks as it gives."""
 
-    TYPE = "tokenizer"
+    TYPE = "slow-tokenizer"
     PRODUCES = (PREFIX_MATCH,)
     prepares: ClassVar[Callable[[Request], Awaitable[Any] | None]]
 
@@ -121,7 +121,7 @@ async def resumed(world: World, times: int = 1) -> None:
 @BOTH
 @pytest.mark.parametrize("size", [100, 2**21], ids=["small", "large"])
 async def test_a_request_waits_for_what_producers_prepare(modes: tuple[BodyMode, BodyMode], size: int) -> None:
-    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
+    world, blocks = World("slow-tokenizer"), asyncio.get_running_loop().create_future()
     world.handler.limits = world.handler.limits.__class__(request_body=2**22)
     Tokenizer.prepares = lambda _: blocks
     stream, answers = world.ask(modes, size)
@@ -141,7 +141,7 @@ async def test_a_request_waits_for_what_producers_prepare(modes: tuple[BodyMode,
 
 
 async def test_endpoints_and_metrics_are_those_of_the_moment_when_it_is_scheduled() -> None:
-    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
+    world, blocks = World("slow-tokenizer"), asyncio.get_running_loop().create_future()
     Tokenizer.prepares = lambda _: blocks
     stream, _ = world.ask()
     world.now += 0.1
@@ -152,7 +152,7 @@ async def test_endpoints_and_metrics_are_those_of_the_moment_when_it_is_schedule
 
 
 async def test_a_request_that_will_be_refused_waits_for_nobody() -> None:
-    world = World("tokenizer")
+    world = World("slow-tokenizer")
     Tokenizer.prepares = lambda _: never()
     stream = RequestStream(world.handler)
     answers = world.say(stream, headers(PATH, modes=LEAN), body(b'{"prompt": "no model"}', end=True))
@@ -161,7 +161,7 @@ async def test_a_request_that_will_be_refused_waits_for_nobody() -> None:
 
 
 async def test_the_prompt_of_a_waiting_request_counts_as_its_body_does() -> None:
-    world = World("tokenizer")
+    world = World("slow-tokenizer")
     Tokenizer.prepares = lambda _: never()
     stream, _ = world.ask(size=1000)
     assert world.handler.budget.used > 2000
@@ -185,8 +185,8 @@ def raises(_: Request) -> None:
     ("producer", "prepares", "error"),
     [
         ("hasty", lambda _: never(), "TimeoutError: it wasn't ready within 0.01 s"),
-        ("tokenizer", lambda _: fails(), "KeyError: 'vocabulary'"),
-        ("tokenizer", raises, "KeyError: 'vocabulary'"),
+        ("slow-tokenizer", lambda _: fails(), "KeyError: 'vocabulary'"),
+        ("slow-tokenizer", raises, "KeyError: 'vocabulary'"),
     ],
     ids=["late", "fails", "raises"],
 )
@@ -202,7 +202,7 @@ async def test_a_preparation_that_fails_costs_only_its_products(producer: str, p
 
 
 async def test_a_producer_that_needs_no_time_for_a_request_delays_it_by_a_turn_only() -> None:
-    world = World("tokenizer")
+    world = World("slow-tokenizer")
     Tokenizer.prepares = lambda _: None
     stream, _ = world.ask()
     await resumed(world)
@@ -211,7 +211,7 @@ async def test_a_producer_that_needs_no_time_for_a_request_delays_it_by_a_turn_o
 
 @pytest.mark.parametrize("by", ["the stream's end", "an answer of the proxy"])
 async def test_a_request_that_ends_while_it_waits_leaves_nothing(by: str) -> None:
-    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
+    world, blocks = World("slow-tokenizer"), asyncio.get_running_loop().create_future()
     Tokenizer.prepares = lambda _: blocks
     stream, _ = world.ask()
     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ async def test_a_request_that_ends_while_it_waits_leaves_nothing(by: str) -> Non
 
 
 async def test_an_error_of_the_picker_reaches_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World("tokenizer")
+    world = World("slow-tokenizer")
     Tokenizer.prepares = lambda _: None
     stream, _ = world.ask()
     monkeypatch.setattr(world.handler.pipeline, "director", None)
@@ -239,7 +239,7 @@ async def test_an_error_of_the_picker_reaches_the_transport(monkeypatch: pytest.
 
 
 async def test_a_configuration_that_changes_meanwhile_schedules_the_request() -> None:
-    world, blocks = World("tokenizer"), asyncio.get_running_loop().create_future()
+    world, blocks = World("slow-tokenizer"), asyncio.get_running_loop().create_future()
     Tokenizer.prepares = lambda _: blocks
     stream, _ = world.ask()
     text = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{type: queue-scorer}]\n"

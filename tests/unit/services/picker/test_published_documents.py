@@ -9,7 +9,6 @@ import pytest
 
 from services.picker.pipeline import build
 from services.picker.request import Route
-from services.picker.scheduling.labels import ROLE
 from services.picker.state.topology import TOPOLOGY, Topology
 from services.picker.state.view import View
 from shared.attributes import (
@@ -24,7 +23,7 @@ from shared.attributes import (
     WAITING_QUEUE_SIZE,
 )
 from shared.config import Invalid, LoadedConfig, load
-from shared.model import Endpoint
+from shared.model import ROLE, Endpoint
 from shared.plugin import Registry
 from tests.unit.services.picker.world import NOW, pool, report, request
 

@@ -35,7 +35,7 @@ class Blocks(Producer):
 class Tokenizer(Blocks):
     """One that needs time first."""
 
-    TYPE = "tokenizer"
+    TYPE = "slow-tokenizer"
     BUDGET = 0.01
     prepares: ClassVar[Does]
 
@@ -121,7 +121,7 @@ async def test_a_request_is_refused_when_such_a_producer_is_late_or_fails_to_pre
     stream, _ = world.ask()
     stream.wake = woken.set
     await eventually(woken.is_set, "the preparation ends")
-    check_refused(world, [read(answer) for answer in stream.outbox() if answer], "tokenizer", "data producer")
+    check_refused(world, [read(answer) for answer in stream.outbox() if answer], "slow-tokenizer", "data producer")
     assert Witness.asked == 0
     stream.end()
 

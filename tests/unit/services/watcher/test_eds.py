@@ -44,6 +44,14 @@ def test_the_file_is_a_discovery_response_of_the_endpoints() -> None:
     assert hosts(content) == [("10.0.0.1", 80), ("fd00::1", 8000)]
 
 
+def test_a_draining_endpoint_is_known_to_envoy_as_such() -> None:
+    drained = msgspec.structs.replace(endpoint("b", port=81), draining=True)
+    content = render([endpoint("a"), drained], "model-servers")
+    assert hosts(content) == [("10.0.0.1", 80), ("10.0.0.1", 81)]
+    (assignment,) = msgspec.json.decode(content)["resources"]
+    assert [host.get("health_status") for host in assignment["endpoints"][0]["lb_endpoints"]] == [None, "DRAINING"]
+
+
 def test_the_text_depends_on_nothing_but_where_the_endpoints_are() -> None:
     each, other = endpoint("a"), endpoint("b", "10.0.0.2")
     labelled, second = msgspec.structs.replace(each, labels={"x": "y"}), endpoint("second")

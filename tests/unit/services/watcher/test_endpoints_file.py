@@ -63,6 +63,21 @@ def test_a_host_name_waits_for_its_address(written: str, host: str) -> None:
     assert (endpoint.host, endpoint.address) == (host, "")
 
 
+@pytest.mark.parametrize(
+    ("written", "draining"),
+    [
+        ("drain: true", True),
+        ("drain: false", False),
+        ("drain: null", False),
+        ('labels: {pointsman/drain: "true"}', True),
+        ('labels: {pointsman/drain: ""}', True),
+        ('labels: {pointsman/drain: "false"}', False),
+    ],
+)
+def test_an_endpoint_drains_by_its_field_or_its_label(written: str, draining: bool) -> None:
+    assert one(f"{{name: a, address: 10.0.0.1, port: 80, {written}}}").draining is draining
+
+
 def test_the_metrics_page_can_be_elsewhere() -> None:
     assert one('{name: a, address: 10.0.0.1, port: 80, metricsHost: "10.0.0.1:9100"}').metrics_host == "10.0.0.1:9100"
     assert one("{name: a, address: 10.0.0.1, port: 80}").metrics_host == ""

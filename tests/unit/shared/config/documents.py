@@ -212,7 +212,8 @@ DOCUMENTS = {
         sources={**SCRAPED, "endpoint-notification-source": "topology-extractor"},
     ),
     "a profile of plugins that play no part in it": Document(
-        plugins="openai-parser\ncost=request-attribute-reporter {attributes: [{expression: usage.prompt_tokens}]}",
+        plugins="openai-parser\ncost=request-attribute-reporter "
+        "{attributes: [{key: {name: cost}, expression: usage.prompt_tokens}]}",
         profiles={"default": "openai-parser cost"},
         parsers=("openai-parser", *PARSERS[1:]),
     ),

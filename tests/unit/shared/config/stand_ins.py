@@ -14,10 +14,7 @@ from services.picker.scheduling.cycle import PREFIX_MATCH
 from shared.plugin import Plugin, Registry, Role
 
 _ROLES = {
-    "context-length-aware": {Role.FILTER, Role.SCORER},
     "slo-aware-routing": {Role.SCORER},
-    "by-label": {Role.FILTER},
-    "tokenizer": {Role.DATA_PRODUCER},
     "test-plugin": {Role.FILTER},
     "test-one": {Role.FILTER},
 }

@@ -35,8 +35,9 @@ def errors(plugins: str) -> list[str]:
             "the nearest type that is: token-load-scorer",
         ),
         (
-            "token-producer",
-            "'token-producer' is a plugin type of the Go original that isn't available here; nothing comes near it",
+            "p2p-source-producer",
+            "'p2p-source-producer' is a plugin type of the Go original that isn't available here; "
+            "nothing comes near it",
         ),
         ("queue-scorrer", "'queue-scorrer' is no plugin type that is installed; did you mean 'queue-scorer'?"),
         ("my-filter", "'my-filter' is no plugin type that is installed"),

@@ -9,6 +9,7 @@ import pytest
 from msgspec import Struct
 
 from shared.config import Invalid, LoadedConfig, load
+from shared.config.originals import ABSENT
 from shared.config.schema import API_VERSIONS
 from shared.plugin import Registry
 from tests.unit.shared.config.stand_ins import completed, missing
@@ -16,6 +17,13 @@ from tests.unit.shared.config.stand_ins import completed, missing
 FOLDER = os.environ.get("POINTSMAN_FIXTURES", "")
 REGISTRY = Registry.installed()
 MISSING = re.compile(r"'(.*)' is (a plugin type of the Go original that isn't available here|no plugin type).*")
+MISSING_FEATURES = {
+    "the KV cache as model servers report it",
+    "predicted latency, and admission by it",
+    "embeddings of pictures and videos in caches",
+    "several clusters",
+}
+"""What no published document can use here."""
 OF_TESTS = "test-"
 """What the names of types begin with that only the original's own tests have."""
 
@@ -89,6 +97,14 @@ def test_nothing_else_is_wrong_with_it_and_no_spelling_is_warned_of(published: P
     spelled = [one for one in config.warnings if "deprecated" in one.message and one.path != "apiVersion"]
     assert any(one.path == "apiVersion" for one in config.warnings) is (API_VERSIONS[1] in published.text)
     assert bool(spelled) is ("Deprecated" in published.file)
+
+
+@expecting("ok", "ok+alpha")
+def test_what_is_missing_is_of_few_features_and_has_a_substitute(published: Published) -> None:
+    for name in set(missing(published.text, REGISTRY).values()):
+        (feature,) = [feature for feature, types in ABSENT.items() if name in types]
+        assert feature in MISSING_FEATURES, name
+        assert REGISTRY.find(ABSENT[feature][name]) is not None, name
 
 
 def former() -> set[str]:

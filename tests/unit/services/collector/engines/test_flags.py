@@ -17,6 +17,7 @@ from shared.service.settings import parse
 
 REGISTRY = Registry.installed()
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
+KV_CACHE = HEAD + "plugins: [{type: kv-cache-utilization-scorer}]\n"
 TRT = "nv_trt_llm_request_metrics"
 BLOCKS = "nv_trt_llm_kv_cache_block_metrics"
 
@@ -189,7 +190,7 @@ def test_engines_of_the_document_go_before_the_flags_and_a_warning_says_so(given
 
 def test_flags_that_do_not_suffice_are_refused_in_words_of_flags() -> None:
     with pytest.raises(Invalid) as caught:
-        loaded("", "--total-queued-requests-metric=q", "--used-kv-cache-blocks-metric=u")
+        loaded(KV_CACHE, "--total-queued-requests-metric=q", "--used-kv-cache-blocks-metric=u")
     assert caught.value.lines() == [
         "--kv-cache-usage-percentage-metric: nothing gives KVCacheUsagePercent, which 'kv-cache-utilization-scorer' "
         "requires; give --kv-cache-usage-percentage-metric, or --max-kv-cache-blocks-metric beside "
@@ -208,11 +209,11 @@ def test_flags_that_do_not_suffice_are_refused_in_words_of_flags() -> None:
     ],
 )
 def test_flags_that_suffice_are_taken_without_a_warning(argv: list[str]) -> None:
-    assert loaded("", *argv).warnings == ()
+    assert loaded(KV_CACHE, *argv).warnings == ()
 
 
 def test_a_quantity_that_flags_switch_off_on_purpose_is_a_warning() -> None:
-    config = loaded("", "--total-queued-requests-metric=q", "--kv-cache-usage-percentage-metric=")
+    config = loaded(KV_CACHE, "--total-queued-requests-metric=q", "--kv-cache-usage-percentage-metric=")
     assert [str(warning).partition(":")[0] for warning in config.warnings] == ["--kv-cache-usage-percentage-metric"]
 
 

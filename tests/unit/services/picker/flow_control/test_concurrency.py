@@ -7,9 +7,9 @@ from services.picker.flow_control.concurrency import ConcurrencyDetector
 from services.picker.flow_control.stages import Stages
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
-from services.picker.scheduling.labels import ROLE
 from services.picker.state.layout import Rows
 from services.picker.state.view import View
+from shared.model import ROLE
 from tests.unit.services.picker.flow_control.flows import parameters
 from tests.unit.services.picker.world import cycle, endpoint, load, pool
 

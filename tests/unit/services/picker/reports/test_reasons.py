@@ -93,7 +93,7 @@ OLD = Samples(ALL, np.zeros(3), np.array([99.9, 40.0, -np.inf]), np.array([True,
             ["refused with status 429: full", "the saturation of the candidates was 1.5, and the priority is negative"],
         ),
         (
-            decision(replace(BEST, unhealthy={2: "its scrapes fail"})),
+            decision(replace(BEST, ranked_last={2: "its scrapes fail"})),
             None,
             [
                 "a had the highest total of 3 candidates, 2, before b with 1.5; queue made the difference",
@@ -153,7 +153,7 @@ def test_a_wait_is_a_reason() -> None:
             ["if queue gave b more than 1 instead of 0: b", "without filter: c would be candidates"],
         ),
         (
-            run([0.5, 1.0, 0.0], [0.0, 0.0, 0.0], 0, unhealthy={1: "down"}),
+            run([0.5, 1.0, 0.0], [0.0, 0.0, 0.0], 0, ranked_last={1: "down"}),
             [
                 "if queue gave c more than 0.5 instead of 0: c",
                 "if cache gave c more than 1 instead of 0: c",

@@ -12,14 +12,13 @@ from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
 from services.picker.scheduling.interfaces import Decider
-from services.picker.scheduling.labels import ROLE
 from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
 from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import Invalid, load
-from shared.model import Endpoint, Objective
+from shared.model import ROLE, Endpoint, Objective
 from shared.plugin import Registry
 from tests.unit.services.picker.scheduling.plugins import plugin, read
 from tests.unit.services.picker.world import NOW, cycle, pool, report, request

@@ -70,4 +70,4 @@ def test_whoever_picks_as_many_are_picked_as_ever_and_the_healthy_first(
 
 @pytest.mark.parametrize(("down", "last"), [([], {}), ([0], {0: REPLACED}), ([0, 1, 2, 3], {})])
 def test_the_record_says_who_was_ranked_last(down: list[int], last: dict[int, str]) -> None:
-    assert run(MaxScorePicker, 1, down).unhealthy == last
+    assert run(MaxScorePicker, 1, down).ranked_last == last

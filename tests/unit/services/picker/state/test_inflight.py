@@ -28,6 +28,23 @@ def test_our_own_changes_are_to_be_published_and_peers_are_not() -> None:
     assert changes == [False, True, True]
 
 
+def test_until_the_next_table_each_peer_is_expected_to_charge_what_we_charge() -> None:
+    made = table("a1", "a2")
+    rows = np.array([1, 0])
+    made.charge("a1", 10)
+    assert made.expected_requests(rows).tolist() == [0, 1], "there is no peer"
+    for name in ("one", "two"):
+        made.apply(load(name, {"a1": (5, 50)}), 0.0)
+    released = made.charge("a1", 10)
+    made.charge_all("a2", 7, [("a1", 3, False)])
+    assert made.expected_requests(rows).tolist() == [3, 17]
+    assert made.expected_tokens(rows).tolist() == [21, 149]
+    released.release()
+    made.published()
+    assert made.expected_requests(rows).tolist() == [1, 12]
+    assert made.expected_tokens(rows).tolist() == [7, 113]
+
+
 def test_time_that_a_table_waited_on_its_way_counts_as_silence() -> None:
     """A stalled server hands over old tables in one burst; they are no news of their sender."""
     made = table("a1")

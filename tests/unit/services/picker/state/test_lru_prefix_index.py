@@ -57,6 +57,30 @@ def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_litt
     assert matches(made, [0, 1, 2]) == [2]
 
 
+def test_endpoints_that_come_and_go_never_make_the_index_larger_than_its_bound() -> None:
+    made = LruPrefixIndex(most_blocks=100)
+    for turn in range(20):
+        name = f"a{turn}"
+        made.relayout(Layout([endpoint(name)]))
+        for prompt in range(50):
+            made.add(name, [turn * 1000 + prompt * 2, turn * 1000 + prompt * 2 + 1], 1000)
+            assert len(made) <= 100
+    assert made.blocks_of("a19") == 100
+
+
+def test_when_endpoints_come_the_others_parts_shrink_little_by_little() -> None:
+    made = LruPrefixIndex(most_blocks=8000)
+    made.relayout(Layout([endpoint("a1")]))
+    made.add("a1", list(range(8000)), 8000)
+    made.relayout(Layout([endpoint("a1"), endpoint("a2"), endpoint("a3"), endpoint("a4")]))
+    made.sweep(4000)
+    assert made.blocks_of("a1") == 4000
+    made.sweep(4000)
+    made.sweep(4000)
+    assert made.blocks_of("a1") == len(made) == 2000
+    assert matches(made, [0, 1]) == [2, 0, 0, 0], "the first blocks of a prompt are the youngest"
+
+
 def test_a_block_stays_until_its_last_placement_is_forgotten() -> None:
     made = index("a1")
     for _ in range(3):

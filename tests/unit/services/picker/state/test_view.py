@@ -105,6 +105,8 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
             "authority": "10.0.0.1:8000",
             "labels": {"engine": "vllm"},
             "unhealthy": None,
+            "draining": False,
+            "slow_start_weight": 1.0,
             "attributes": {WAITING_QUEUE_SIZE.wire: {"value": 4.0, "age": 0.5}},
             "inflight": {"requests": 3, "tokens": 25, "own_requests": 1, "own_tokens": 5},
             "prefix_blocks": 3,

@@ -146,3 +146,21 @@ def test_what_is_kept_of_a_pod_makes_the_same_endpoints_and_is_a_fraction_of_it(
 def test_a_selector_is_by_equality_in_one_order() -> None:
     assert selector_text({"tier": "gold", "app": "vllm"}) == "app=vllm,tier=gold"
     assert selector_text({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "draining"),
+    [
+        (None, None, False),
+        ({"pointsman/drain": "true"}, None, True),
+        ({"pointsman/drain": "maintenance"}, {"app": "vllm"}, True),
+        ({"pointsman/drain": "false"}, {}, False),
+        ({}, {"pointsman/drain": ""}, True),
+        ({"other/drain": "true"}, {"pointsman/drain": "false"}, False),
+    ],
+)
+def test_a_pod_drains_by_its_annotation_or_its_label(
+    annotations: dict[str, str] | None, labels: dict[str, str] | None, draining: bool
+) -> None:
+    kept = strip_pod(pod(annotations=annotations, labels=labels), PODS)
+    assert [each.draining for each in endpoints_of(kept, RANKS)] == [draining] * 3

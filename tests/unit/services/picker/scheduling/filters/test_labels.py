@@ -9,10 +9,9 @@ from services.picker.scheduling.filters.by_label import ByLabelFilter
 from services.picker.scheduling.filters.decode import DecodeFilter
 from services.picker.scheduling.filters.encode import EncodeFilter
 from services.picker.scheduling.filters.prefill import PrefillFilter
-from services.picker.scheduling.labels import ROLE
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
 from services.picker.state.view import View
-from shared.model import Endpoint
+from shared.model import ROLE, Endpoint
 from tests.unit.services.picker.scheduling.plugins import plugin, read
 from tests.unit.services.picker.world import cycle, facts, pool, request
 

@@ -15,7 +15,7 @@ from tests.unit.services.picker.world import cycle, pool
 
 DRAWS = 6_000
 ROWS = np.array([4, 2, 9, 7, 5], np.intp)
-VIEW = pool("a1")
+VIEW = pool(*(f"a{at}" for at in range(10)))
 KINDS: list[type[Picker]] = [MaxScorePicker, RandomPicker, WeightedRandomPicker]
 
 
@@ -72,6 +72,21 @@ def test_ties_are_broken_uniformly_at_every_place(wanted: int) -> None:
         assert p_value(list(orders.values()), [1 / 6] * 6) > 1e-4
     if wanted > 3:
         assert {tuple(choice[3:]) for choice in picked} == {(2, 5)}
+
+
+@pytest.mark.parametrize("wanted", [1, 3, FEW + 1])
+@pytest.mark.parametrize("size", [5, FEW + 2])
+def test_of_equal_totals_the_fewest_requests_in_flight_win(wanted: int, size: int) -> None:
+    view = pool(*(f"a{at}" for at in range(size)))
+    for at, requests in enumerate([2, 0, 1, 3, 1] + [4] * (size - 5)):
+        for _ in range(requests):
+            view.in_flight.charge(f"a{at}", 10)
+    run, made = cycle(view), picker(MaxScorePicker, wanted)
+    rows, totals = view.layout.all_rows, np.array([1.0, 0.5, 1.0, 1.0, 1.0] + [0.0] * (size - 5))
+    picked = [made.pick(run, rows, totals) for _ in range(40)]
+    assert {choice[0] for choice in picked} == {2, 4}
+    if wanted > 1:
+        assert {choice[2] for choice in picked} == {0}
 
 
 def test_the_random_picker_is_uniform_whatever_the_totals() -> None:

@@ -11,7 +11,7 @@ from services.picker.state.layout import Floats
 from services.picker.state.prefix import PrefixIndex
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
-from tests.unit.services.picker.world import cycle, pool, report, request
+from tests.unit.services.picker.world import cycle, endpoint, facts, pool, report, request
 
 
 def producer(**parameters: object) -> ApproxPrefixProducer:
@@ -55,6 +55,15 @@ def test_the_first_choice_keeps_what_other_requests_have_brought_there() -> None
     place(made, view, request(b"x" * 512 + b"y" * 256), 0)
     served_by("a2")
     assert match(made, view, request(b"x" * 512 + b"y" * 512)).matched.tolist() == [3, 4]
+
+
+def test_a_request_that_fails_takes_nothing_from_another_server_under_the_same_id() -> None:
+    view, made = pool("a1"), producer()
+    failed = place(made, view, request(b"x" * 512), 0)
+    view.reset(facts(endpoint("a1", port=9000)))
+    place(made, view, request(b"x" * 512), 0)
+    failed(None)
+    assert match(made, view, request(b"x" * 512)).matched.tolist() == [2]
 
 
 class Told(PrefixIndex):
@@ -182,3 +191,22 @@ def test_older_names_are_pointed_out() -> None:
         "blockSize is deprecated, and has no effect beside blockSizeTokens; leave it out"
     ]
     assert not ApproxPrefixProducer.deprecations(ApproxPrefixParameters())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reported", "expected"),
+    [
+        ({"capacity_factor": 1.5}, 100, 150),
+        ({"capacity_factor": 0.1}, 5, 1),
+        ({"capacity_factor": 1.5, "lru_capacity_per_server": 11}, None, 16),
+        ({"capacity_factor": 2.0, "auto_tune": False, "lru_capacity_per_server": 10}, 100, 20),
+    ],
+)
+def test_more_or_less_than_a_cache_holds_is_remembered(
+    parameters: dict[str, object], reported: int | None, expected: int
+) -> None:
+    view = pool("a1")
+    assert len(view.layout) == 1
+    if reported is not None:
+        report(view, {CACHE_BLOCK_SIZE: [64], CACHE_NUM_BLOCKS: [reported]})
+    assert producer(**parameters).capacity(view, 0) == expected

@@ -47,6 +47,7 @@ def test_idle_scores_1_and_the_busiest_0(
 def test_requests_of_this_picker_and_of_its_peers_count_alike() -> None:
     view = loaded((1, 0), (1, 0))
     view.in_flight.charge("a1", 0)
+    view.in_flight.published()
     assert ActiveRequestScorer("active").score(cycle(view), view.layout.all_rows).tolist() == [0.5, 0]
 
 

@@ -1,0 +1,90 @@
+"""`pointsman drain NAME` and `pointsman undrain NAME`: take an endpoint out of service, and back.
+
+The watcher owns which endpoints drain, as everything about them, and it has that from its sources. So the command
+changes the source: an annotation of the pod, or a field of the entry in the endpoints file. That outlives every process
+and a wiped bucket, and nobody can drain a pool who may not change its source.
+"""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pointsman.command import parse_options, refuse
+from pointsman.drain_file import NotDrained, drain_in_files
+from services.watcher.files import Unusable
+from services.watcher.kubernetes.client import connect
+from services.watcher.kubernetes.errors import KubernetesError, NotFound
+from services.watcher.kubernetes.resource import Resource
+from services.watcher.kubernetes.settings import KubernetesSettings
+from shared.config.problems import Invalid
+from shared.datalayer.objects import ObjectKind
+from shared.model import DRAIN
+from shared.service import report
+
+PODS = Resource(ObjectKind("", "v1", "Pod"), "pods", True)
+
+
+class DrainOptions(Struct, frozen=True, kw_only=True):
+    """Drains an endpoint: its requests finish, and it gets no new ones. `pointsman undrain` ends that.
+
+    Changes what the watcher reads: the entry of the endpoints file, or the pod's annotation pointsman/drain."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="the endpoint's id or name; with Kubernetes, the pod's name or namespace/name",
+            extra={"argument": "NAME"},
+        ),
+    ]
+    endpoints_file: Annotated[str, Meta(description="the watcher's file, or directory of files")] = ""
+    kubernetes: Annotated[bool, Meta(description="annotate the pod, which takes the right to patch pods")] = False
+    kubeconfig: Annotated[
+        str, Meta(description="a kubeconfig file; default: what kubectl reads, or the pod's service account")
+    ] = ""
+    kubeconfig_context: Annotated[str, Meta(description="the kubeconfig's context; default: its current one")] = ""
+
+
+async def annotate(options: DrainOptions, drain: bool) -> str:
+    """Set the pod's annotation, or remove it. Returns namespace and name of the pod. Raises KubernetesError."""
+    settings = KubernetesSettings(kubeconfig=options.kubeconfig, kubeconfig_context=options.kubeconfig_context)
+    namespace, slash, name = options.name.rpartition("/")
+    namespace = namespace if slash else "default"
+    body = {"metadata": {"annotations": {DRAIN: "true" if drain else None}}}
+    client = await connect(settings)
+    try:
+        try:
+            await client.merge(PODS, name, body, namespace=namespace)
+        except NotFound:
+            pod, rank, number = name.rpartition("-rank-")  # the id of one of its endpoints
+            if not rank or not number.isdigit():
+                raise
+            name = pod
+            await client.merge(PODS, name, body, namespace=namespace)
+    finally:
+        await client.close()
+    return f"{namespace}/{name}"
+
+
+def main(argv: Sequence[str], command: str = "drain") -> int:
+    """`pointsman drain`: 0 if the endpoint drains, 1 if the source can't be changed, 2 for wrong options."""
+    drain = command == "drain"
+    state = "is draining" if drain else "takes requests"
+    options = parse_options(DrainOptions, argv, command)
+    if bool(options.endpoints_file) is options.kubernetes:
+        refuse(ValueError("one of --endpoints-file and --kubernetes is required"))
+    try:
+        if options.kubernetes:
+            print(f"pod {asyncio.run(annotate(options, drain))} {state}")
+            return 0
+        id, file, changed = drain_in_files(options.endpoints_file, options.name, drain)
+    except Invalid as error:
+        return report(error)
+    except (NotDrained, Unusable, KubernetesError, OSError, UnicodeDecodeError) as error:
+        print(f"pointsman {command}: {error}", file=sys.stderr)
+        return 1
+    print(f"{id} {state}{'' if changed else ' already'} ({file})")
+    return 0

@@ -1,0 +1,128 @@
+"""Drains endpoints of a file: sets or removes `drain: true` at an entry, and leaves the rest of the text as it is."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import yaml
+from msgspec.structs import replace
+
+from services.watcher.documents import read_documents
+from services.watcher.files import Limits, list_files, read_bytes
+from shared.config.problems import Invalid, Problems, nearest
+from shared.model import Endpoint
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+FIELD = "drain"
+_IN_FLOW = f'"{FIELD}": true, '
+_BREAKS = "\r\n"
+
+
+class NotDrained(Exception):
+    """The command can't do what it was told; its text says why."""
+
+
+def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
+    """Drain the endpoint `name` of a file, or of a directory's files, or end that. `name` is the endpoint's id, or its
+    name if no other namespace has one of that name.
+
+    Returns its id, the file, and whether the file has changed. Raises NotDrained, OSError, and Invalid for a file with
+    errors.
+    """
+    texts = {
+        file: read_bytes(str(file), Limits().file_size).decode() for file in list_files(Path(path), Limits().files)
+    }
+    found = {endpoint.id: (file, endpoint) for file, text in texts.items() for endpoint in _endpoints(text, str(file))}
+    named = [id for id, (_, endpoint) in found.items() if name in (id, endpoint.name)]
+    if name in found:
+        named = [name]
+    if not named:
+        raise NotDrained(f"{path} has no endpoint {name!r}{nearest(name, found)}")
+    if len(named) > 1:
+        raise NotDrained(f"{name!r} is the name of {' and '.join(sorted(named))}; give the id of one")
+    file, endpoint = found[named[0]]
+    if endpoint.draining is drain:
+        return endpoint.id, str(file), False
+    edited = set_drain(texts[file], endpoint.id, drain)
+    expected = [replace(each, draining=drain) if each.id == endpoint.id else each for each in _endpoints(texts[file])]
+    if _endpoints(edited) != expected:
+        # such as an entry that is an alias, or one with the label
+        raise NotDrained(
+            f"{file}: the entry of {endpoint.id} can't be edited safely; set its `drain`, or its label, there"
+        )
+    _replace(Path(os.path.realpath(file)), edited)
+    return endpoint.id, str(file), True
+
+
+def set_drain(text: str, id: str, drain: bool) -> str:
+    """The text with the field of this endpoint's entry set or removed; unchanged if there is no such entry."""
+    lines = text.splitlines(keepends=True)
+    for entry in _entries(text):
+        fields = {key.value: (key, value) for key, value in entry.value if isinstance(key, yaml.ScalarNode)}
+        name, namespace = (_text(fields.get(field)) for field in ("name", "namespace"))
+        if f"{namespace or 'default'}/{name}" != id:
+            continue
+        if FIELD in fields:
+            _change(lines, entry.flow_style, *fields[FIELD], drain)
+        elif drain:
+            _add(lines, entry.flow_style, *fields["name"])
+        break
+    return "".join(lines)
+
+
+def _add(lines: list[str], flow: bool, name: Any, value: Any) -> None:
+    """Add the field: before the name, or on a line of its own behind it."""
+    at, column = value.end_mark.line, name.start_mark.column
+    if flow:
+        line = lines[name.start_mark.line]
+        lines[name.start_mark.line] = f"{line[:column]}{_IN_FLOW}{line[column:]}"
+    else:
+        lines[at] = f"{lines[at].rstrip(_BREAKS)}\n{' ' * column}{FIELD}: true\n"
+
+
+def _change(lines: list[str], flow: bool, key: Any, value: Any, drain: bool) -> None:
+    """Change the value of the field. One that `_add` wrote is removed again."""
+    at, column = key.start_mark.line, key.start_mark.column
+    line = lines[at]
+    if not drain and flow and line[column:].startswith(_IN_FLOW):
+        lines[at] = line[:column] + line[column + len(_IN_FLOW) :]
+    elif not drain and not flow and line.strip() == f"{FIELD}: true":
+        lines[at] = ""
+    else:
+        start, end = value.start_mark, value.end_mark
+        line = lines[start.line]
+        lines[start.line] = f"{line[: start.column]}{'true' if drain else 'false'}{line[end.column :]}"
+
+
+def _text(field: tuple[Any, Any] | None) -> str:
+    return str(field[1].value) if field is not None and isinstance(field[1], yaml.ScalarNode) else ""
+
+
+def _entries(text: str) -> Iterator[Any]:
+    """The nodes of the endpoints of all documents."""
+    for root in yaml.compose_all(text, Loader=_Loader):
+        for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
+            if key.value == "endpoints" and isinstance(value, yaml.SequenceNode):
+                yield from (entry for entry in value.value if isinstance(entry, yaml.MappingNode))
+
+
+def _endpoints(text: str, origin: str = "") -> list[Endpoint]:
+    """Raises `Invalid` for a text with errors."""
+    problems = Problems()
+    documents = read_documents(text, origin, problems)
+    if problems.errors:
+        raise Invalid(problems.errors, origin)
+    return list(documents.endpoints or ())
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace the whole file at once, so that no watcher reads a part of it."""
+    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.chmod(path.stat().st_mode & 0o777)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,49 @@
+"""When a picker tells its peers of what has changed: of picks at once, but not more often than every interval on
+average.
+
+What peers don't know yet, they can't consider. At low rates, a message a pick costs little. At high rates, picks share
+messages, and no picker sends more of them than its interval allows.
+"""
+
+import asyncio
+
+BURST = 4
+"""Messages that may follow each other at once after a quiet time."""
+
+
+class Pace:
+    """The pace of one kind of message. Times are seconds of any clock that is the same for all calls."""
+
+    def __init__(self, interval: float) -> None:
+        self.interval = interval
+        self._free_at = float("-inf")
+        """From when on nothing counts that was sent before."""
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """There is something to tell at once."""
+        self._woken.set()
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next message may be sent."""
+        return max(self._free_at - (BURST - 1) * self.interval - now, 0.0)
+
+    def sent(self, now: float) -> None:
+        """A message has been sent."""
+        self._free_at = max(self._free_at, now) + self.interval
+
+    async def turn(self, now: float) -> None:
+        """Until it is time to look whether there is something to tell: an interval at most, or if more has been sent
+        than that, until a message may be sent again."""
+        if (rest := self.wait(now)) > 0:
+            await asyncio.sleep(rest)
+        else:
+            try:
+                async with asyncio.timeout(self.interval):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+        self._woken.clear()
+
+    def __repr__(self) -> str:
+        return f"<Pace of {self.interval} s>"

@@ -1,0 +1,1 @@
+"""Plugins that report on responses, one a file."""

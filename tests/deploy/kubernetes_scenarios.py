@@ -1,0 +1,214 @@
+"""What docs/kubernetes.md promises of the chart, under constant load through an Envoy in the cluster."""
+
+import asyncio
+import signal
+import time
+from functools import partial
+from typing import Any
+
+import yaml
+
+from tests.deploy.images import UPGRADE
+from tests.deploy.kubernetes import COLLECTORS, DEPLOYMENTS, PATIENCE, PICKERS, STATEFUL, WATCHERS, Installation
+from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
+from tests.deploy.results import Result
+from tests.deploy.scenario import Scenarios, first_answers, response_broke_off
+from tests.faults.system.load import Load
+from tests.waiting import eventually
+
+NATS = f"{RELEASE}-nats"
+
+scenario: Scenarios[Installation] = Scenarios()
+
+
+async def everything(installed: Installation, only: str) -> list[Result]:
+    """The installation, and all scenarios, or those whose names match `only`."""
+    first = await first_answers(installed.install, installed, installed.settled)
+    return [first, *await scenario.play(installed, only)]
+
+
+for _name in (PICKERS, COLLECTORS, WATCHERS, "model-server"):
+
+    async def _restart(installed: Installation, load: Load, name: str = _name) -> None:
+        await installed.restart(name)
+        await installed.settled()
+
+    scenario(f"rolling restart of {_name.removeprefix(f'{RELEASE}-')}s")(_restart)
+
+
+@scenario("rolling restart of NATS, three servers")
+async def nats_restarted(installed: Installation, load: Load) -> None:
+    await installed.restart(NATS, STATEFUL)
+    await installed.settled()
+
+
+@scenario("pickers 2 → 4 → 1 → 2")
+async def pickers(installed: Installation, load: Load) -> None:
+    for replicas in (4, 1, 2):
+        await installed.scale(PICKERS, replicas)
+        await installed.settled()
+        await load.goes_on()
+
+
+@scenario("model servers 3 → 10 → 2 → 3")
+async def model_servers(installed: Installation, load: Load) -> None:
+    for replicas in (10, 2, 3):
+        await installed.scale("model-server", replicas)
+        await installed.settled(endpoints=replicas)
+        await load.goes_on()
+
+
+@scenario("another image for everything of the release at once")
+async def upgraded(installed: Installation, load: Load) -> None:
+    before = installed.values
+    installed.values = {**before, "image": {"tag": UPGRADE.rpartition(":")[2]}}
+    await installed.upgrade()
+    for tier in ("watcher", "collector", "picker"):
+        for pod in await installed.tier(tier):
+            assert pod["spec"]["containers"][0]["image"] == UPGRADE, pod["metadata"]["name"]
+    await installed.settled()
+    installed.values = before
+    await installed.upgrade()
+    await installed.settled()
+
+
+@scenario("a model server's pod deleted", response_broke_off)
+async def pod_deleted(installed: Installation, load: Load) -> None:
+    await installed.delete((await installed.pods("app=model-server"))[0])
+    await installed.complete("model-server")
+    await installed.settled()
+
+
+@scenario("a model server's pod hangs for 20 s")
+async def pod_hangs(installed: Installation, load: Load) -> str:
+    pod = (await installed.pods("app=model-server"))[0]
+    await installed.signal(pod, signal.SIGSTOP)
+    await asyncio.sleep(20)
+    await installed.signal(pod, signal.SIGCONT)
+    await installed.complete("model-server")
+    await installed.settled()
+    return "what it had begun goes on afterwards; nothing else waits for it"
+
+
+@scenario("a pod added, and deleted", response_broke_off)
+async def added_and_deleted(installed: Installation, load: Load) -> str:
+    """How long a change of the pods takes to every picker, as a client of the API sees it. Polls: some 50 ms more."""
+    before = {pod["metadata"]["name"] for pod in await installed.pods("app=model-server")}
+    await installed.api.patch(*DEPLOYMENTS, "model-server", {"spec": {"replicas": len(before) + 1}}, NAMESPACE)
+    added = {}
+
+    async def ready() -> bool:
+        for pod in await installed.pods("app=model-server"):
+            conditions = pod["status"].get("conditions", ())
+            if any((one["type"], one["status"]) == ("Ready", "True") for one in conditions):
+                added[pod["metadata"]["name"]] = pod
+        return len(added) > len(before)
+
+    await eventually(ready, "a pod more is ready", timeout=PATIENCE, step=0.02)
+    (name,) = added.keys() - before
+    since = time.monotonic()
+    await eventually(partial(_known, installed, name, True), f"{name} is known", step=0.02)
+    appeared = time.monotonic() - since
+    await load.goes_on()
+    await installed.api.delete("v1", "Pod", name, NAMESPACE)
+    since = time.monotonic()
+    await eventually(partial(_known, installed, name, False), f"{name} is forgotten", step=0.02)
+    disappeared = time.monotonic() - since
+    await installed.scale("model-server", len(before))
+    await installed.settled()
+    return (
+        f"all pickers know it {appeared:.2f} s after it is ready, and forget it {disappeared:.2f} s after its deletion"
+    )
+
+
+async def _known(installed: Installation, pod: str, known: bool) -> bool:
+    """Whether all pickers know a pod's endpoint, or none does."""
+    for state in await installed.states("picker"):
+        assert any(pod in one["id"] for one in state["endpoints"]) is known, (pod, state["id"])
+    return True
+
+
+@scenario("a collector killed")
+async def collector_killed(installed: Installation, load: Load) -> str:
+    (pod, *_) = await installed.tier("collector")
+    await installed.signal(pod, signal.SIGKILL)
+    await installed.complete(COLLECTORS)
+    await installed.settled()
+    return "as the kernel does it when memory is short"
+
+
+@scenario("the active watcher's pod deleted")
+async def leader_deleted(installed: Installation, load: Load) -> None:
+    leader = await _leader(installed)
+    while leader["metadata"]["labels"]["app.kubernetes.io/component"] == "envoy":  # that pod has the only Envoy, too
+        await installed.signal(leader, signal.SIGKILL)
+        leader = await _leader(installed, but=leader)
+    await installed.delete(leader)
+    await _leader(installed, but=leader)
+    await installed.complete(WATCHERS)
+    await installed.settled()
+
+
+async def _leader(installed: Installation, *, but: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The pod of the watcher that leads, once one does that isn't this one."""
+
+    async def found() -> dict[str, Any]:
+        leader = await installed.leader()
+        assert but is None or leader["metadata"]["uid"] != but["metadata"]["uid"], "the same watcher leads"
+        return leader
+
+    return await eventually(found, "a watcher leads", timeout=PATIENCE, step=0.2)
+
+
+@scenario("a NATS pod deleted")
+async def nats_deleted(installed: Installation, load: Load) -> None:
+    await installed.delete(
+        (await installed.pods(f"app.kubernetes.io/name=nats,statefulset.kubernetes.io/pod-name={NATS}-0"))[0]
+    )
+    await installed.complete(NATS, STATEFUL)
+    await installed.settled()
+
+
+@scenario("the ConfigMap changed, to a bad one and back")
+async def configured(installed: Installation, load: Load) -> str:
+    name = f"{RELEASE}-config"
+    before = (await installed.api.get("v1", "ConfigMap", name, NAMESPACE))["data"]
+    (key,) = before
+
+    async def notes(bad: bool) -> bool:
+        said = [note for one in await installed.states("watcher") for note in (await _notes(installed, one)).values()]
+        assert any("no-such-scorer" in note for note in said) is bad, said
+        return True
+
+    for text, bad in (
+        (before[key].replace("weight: 2", "weight: 4"), False),
+        (before[key].replace("queue-scorer", "no-such-scorer"), True),
+        (before[key], False),
+    ):
+        await installed.api.patch("v1", "ConfigMap", name, {"data": {key: text}}, NAMESPACE)
+        await eventually(partial(notes, bad), "the watchers tell")
+        await load.goes_on()
+    return "the bad one changes nothing; the watchers' `/readyz` names the error"
+
+
+async def _notes(installed: Installation, state: dict[str, object]) -> dict[str, str]:
+    pod = state["pod"]
+    assert isinstance(pod, dict)
+    page = await installed.get(f"http://{pod['status']['podIP']}:9090/readyz")
+    found: dict[str, str] = yaml.safe_load(page)["notes"]
+    return found
+
+
+@scenario("the API server stopped for 60 s")
+async def apiserver_stopped(installed: Installation, load: Load) -> None:
+    await installed.cluster.stop_apiserver(60)
+    await installed.settled()
+
+
+@scenario("the kubelet stopped for 40 s")
+async def kubelet_stopped(installed: Installation, load: Load) -> str:
+    await installed.cluster.kubelet.kill()
+    await asyncio.sleep(40)
+    await installed.cluster.kubelet.start()
+    await installed.settled()
+    return "after 50 s, Kubernetes takes all pods of the node out of service"

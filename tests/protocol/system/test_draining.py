@@ -1,0 +1,115 @@
+"""`pointsman drain` and `undrain` under load, through the real Envoy, with each of the two configurations."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from pointsman import drain, undrain
+from pointsman.local.stack import LocalStack, simulators
+from tests.faults.system.load import Load
+from tests.protocol.system.conftest import ENVOYS, decision, nothing_in_flight, plan
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+DRAINED = "model-2"
+LONG: dict[str, Any] = {"model": "simulated", "max_tokens": 400, "ignore_eos": True, "stream": True}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(ENVOYS))
+async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    directory = tmp_path_factory.mktemp(f"drain-{request.param}")
+    described = plan(request.param, directory, simulators(3, speed=4))
+    slow = {**described.flags, "picker": {**described.flags["picker"], "slow-start": "1h"}}
+    async with LocalStack(replace(described, flags=slow, watchers=2), directory) as started:
+        yield started
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=stack.url, timeout=60, trust_env=False) as opened:
+        yield opened
+    await nothing_in_flight(stack.pickers)
+
+
+async def endpoint(stack: LocalStack) -> list[dict[str, Any]]:
+    """What each picker knows of the server."""
+    states = [await picker.state() for picker in stack.pickers]
+    return [one for state in states for one in state["endpoints"] if one["id"] == f"default/{DRAINED}"]
+
+
+async def drains(stack: LocalStack, wanted: bool) -> None:
+    """Wait until every picker knows that the server drains, or doesn't."""
+
+    async def known() -> bool:
+        return [one["draining"] for one in await endpoint(stack)] == [wanted] * len(stack.pickers)
+
+    await eventually(known, f"{DRAINED} {'drains' if wanted else 'takes requests'}")
+
+
+def command(stack: LocalStack, module: Any) -> None:
+    assert module.main([DRAINED, "--endpoints-file", str(stack.endpoints_file)]) == 0
+
+
+async def picks(stack: LocalStack) -> int:
+    return sum(one["picks"] for one in await endpoint(stack))
+
+
+async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
+    stack: LocalStack, client: httpx.AsyncClient
+) -> None:
+    async with Load(stack.url) as load:
+        running = [asyncio.create_task(long_request(client)) for _ in range(9)]
+
+        async def there() -> bool:
+            return sum(one["inflight"]["own_requests"] for one in await endpoint(stack)) > 0 and await picks(stack) > 3
+
+        await eventually(there, f"{DRAINED} serves")
+        command(stack, drain)
+        await drains(stack, True)
+        before = await picks(stack)
+        await load.goes_on()
+        assert await picks(stack) == before
+        made = await decision(stack.pickers, load.request_ids[-1])
+        assert made["excluded"] == {f"default/{DRAINED}": "draining"}
+        assert f"default/{DRAINED}" not in made["candidates"]
+
+        for watcher in stack.watchers:  # the fact is in the file: no process and no bucket has to remember it
+            await watcher.kill()
+        await stack.nats.kill()
+        stack.nats.wipe()
+        await stack.nats.start()
+        for watcher in stack.watchers:
+            await watcher.start()
+        await drains(stack, True)
+        await load.goes_on()
+        assert await picks(stack) == before
+        assert await asyncio.gather(*running) == [True] * len(running)
+
+        async def empty() -> bool:
+            return not any(one["inflight"]["requests"] for one in await endpoint(stack))
+
+        await eventually(empty, "its requests have finished")
+
+        command(stack, undrain)
+        await drains(stack, False)
+        await load.goes_on()
+
+        async def back() -> bool:
+            return await picks(stack) > before
+
+        await eventually(back, f"{DRAINED} serves again")
+        assert all(one["slow_start_weight"] < 1 for one in await endpoint(stack))
+    assert load.failures == []
+
+
+async def long_request(client: httpx.AsyncClient) -> bool:
+    """Whether it was answered in full."""
+    async with client.stream("POST", "/v1/completions", json={**LONG, "prompt": "Who goes there?"}) as response:
+        text = b"".join([chunk async for chunk in response.aiter_bytes()])
+    return response.status_code == 200 and text.rstrip().endswith(b"data: [DONE]")

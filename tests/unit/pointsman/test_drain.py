@@ -1,0 +1,166 @@
+"""`pointsman drain` and `undrain`: what they change in the watcher's sources."""
+
+from pathlib import Path
+
+import pytest
+
+from pointsman import drain, undrain
+from pointsman.drain import DrainOptions, annotate
+from services.watcher.documents import read_documents
+from services.watcher.kubernetes.errors import Forbidden, NotFound
+from shared.config.problems import Problems
+from tests.fake_kubernetes.server import ApiServer, answer, refusal
+
+BLOCK = """\
+# our servers
+endpoints:
+- name: a   # the old one
+  address: 10.0.0.1
+  port: 8000
+- address: 10.0.0.2
+  port: 8000
+  name: b
+---
+endpoints:
+    - namespace: prod
+      name: "b"
+      address: 10.0.0.3
+      port: 8000"""
+FLOW = "endpoints: [{name: a, address: 10.0.0.1, port: 80}, {address: 10.0.0.2, name: b, port: 80}]\n"
+JSON = '{"endpoints": [\n  {"address": "10.0.0.1", "port": 80, "name": "a"}]}'
+
+
+def draining(text: str) -> list[str]:
+    problems = Problems()
+    endpoints = read_documents(text, "x", problems).endpoints or ()
+    assert not problems.errors
+    return [endpoint.id for endpoint in endpoints if endpoint.draining]
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "id"),
+    [
+        (BLOCK, "a", "default/a"),
+        (BLOCK, "default/b", "default/b"),
+        (BLOCK, "prod/b", "prod/b"),
+        (FLOW, "a", "default/a"),
+        (FLOW, "b", "default/b"),
+        (JSON, "a", "default/a"),
+        (BLOCK.replace("\n", "\r\n"), "a", "default/a"),
+    ],
+)
+def test_the_entry_is_changed_and_changed_back_and_nothing_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, name: str, id: str
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(text, newline="")
+    file.chmod(0o640)
+    options = [name, "--endpoints-file", str(file)]
+    assert drain.main(options) == 0
+    assert draining(file.read_text()) == [id]
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert drain.main(options) == 0
+    assert undrain.main(options) == 0
+    assert file.read_bytes().decode().replace("\r\n", "\n").rstrip() == text.replace("\r\n", "\n").rstrip()
+    assert undrain.main(options) == 0
+    said = [f"{id} is draining", f"{id} is draining already", f"{id} takes requests", f"{id} takes requests already"]
+    assert capsys.readouterr().out.splitlines() == [f"{line} ({file})" for line in said]
+
+
+@pytest.mark.parametrize("written", ["  drain: false\n", "  drain: no  # later\n"])
+def test_a_value_that_is_there_is_changed(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(BLOCK.replace("  port: 8000\n- ", f"  port: 8000\n{written}- "))
+    assert drain.main(["a", "--endpoints-file", str(file)]) == 0
+    assert draining(file.read_text()) == ["default/a"]
+    assert "# the old one" in file.read_text()
+
+
+def test_the_file_of_a_directory_is_found_and_links_stay(tmp_path: Path) -> None:
+    real = tmp_path / "real.txt"
+    real.write_text(BLOCK)
+    folder = tmp_path / "endpoints"
+    folder.mkdir()
+    (folder / "1.yaml").write_text("endpoints: [{name: z, address: 10.0.0.9, port: 80}]")
+    (folder / "2.yaml").symlink_to(real)
+    assert drain.main(["a", "--endpoints-file", str(folder)]) == 0
+    assert draining(real.read_text()) == ["default/a"]
+    assert (folder / "2.yaml").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("q", BLOCK, "has no endpoint 'q'"),
+        ("default/aa", BLOCK, "did you mean 'default/a'?"),
+        ("b", BLOCK, "'b' is the name of default/b and prod/b; give the id of one"),
+        ("a", "endpoints: [{name: a}]", "endpoints[0].address: required, and missing"),
+    ],
+)
+def test_what_cant_be_drained_is_said_and_nothing_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(text)
+    assert drain.main([name, "--endpoints-file", str(file)]) == 1
+    assert said in capsys.readouterr().err
+    assert file.read_text() == text
+
+
+def test_an_endpoint_that_its_label_drains_is_left_to_the_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text('endpoints: [{name: a, address: 10.0.0.1, port: 80, labels: {pointsman/drain: "true"}}]')
+    assert undrain.main(["a", "--endpoints-file", str(file)]) == 1
+    assert "set its `drain`, or its label, there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [[], ["--kubernetes", "--endpoints-file", "x"]])
+def test_the_source_has_to_be_named(capsys: pytest.CaptureFixture[str], options: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        drain.main(["a", *options])
+    assert ended.value.code == 2
+    assert "one of --endpoints-file and --kubernetes is required" in capsys.readouterr().err
+
+
+def test_a_file_that_isnt_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert drain.main(["a", "--endpoints-file", str(tmp_path / "none.yaml")]) == 1
+    assert capsys.readouterr().err.startswith("pointsman drain: ")
+
+
+@pytest.mark.parametrize(("name", "path"), [("vllm-0", "default/pods/vllm-0"), ("prod/vllm-1", "prod/pods/vllm-1")])
+@pytest.mark.parametrize(("wanted", "value"), [(True, "true"), (False, None)])
+async def test_a_pod_is_annotated(tmp_path: Path, name: str, path: str, wanted: bool, value: str | None) -> None:
+    server = ApiServer()
+    await server.start()
+    try:
+        server.next.append(answer(200, {"metadata": {"name": "x"}}))
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        pod = await annotate(DrainOptions(name=name, kubernetes=True, kubeconfig=kubeconfig), wanted)
+    finally:
+        await server.stop()
+    (seen,) = server.seen
+    assert (seen.method, seen.path) == ("PATCH", f"/api/v1/namespaces/{path}")
+    assert seen.headers["Content-Type"] == "application/merge-patch+json"
+    assert seen.body == {"metadata": {"annotations": {"pointsman/drain": value}}}
+    assert pod == path.replace("/pods", "")
+
+
+async def test_the_id_of_an_endpoint_names_its_pod(tmp_path: Path) -> None:
+    server = ApiServer()
+    await server.start()
+    try:
+        server.next += [refusal(404, "NotFound"), answer(200, {"metadata": {"name": "x"}})]
+        options = DrainOptions(
+            name="prod/vllm-0-rank-1", kubernetes=True, kubeconfig=server.kubeconfig(tmp_path / "kubeconfig")
+        )
+        assert await annotate(options, True) == "prod/vllm-0"
+        server.next.append(refusal(404, "NotFound"))
+        with pytest.raises(NotFound):
+            await annotate(DrainOptions(name="other", kubernetes=True, kubeconfig=options.kubeconfig), True)
+        server.next.append(refusal(403, "Forbidden"))
+        with pytest.raises(Forbidden):
+            await annotate(options, True)
+    finally:
+        await server.stop()

@@ -34,7 +34,7 @@ def plugins(service: Service) -> set[str]:
 @pytest.mark.parametrize(
     ("make", "former", "own"),
     [
-        (lambda: PickerService(PickerSettings()), "prefix-cache-scorer", "my-scorer"),
+        (lambda: PickerService(PickerSettings()), "token-load-scorer", "my-scorer"),
         (lambda: CollectorService(CollectorSettings()), "metrics-data-source", "my-source"),
     ],
     ids=["picker", "collector"],

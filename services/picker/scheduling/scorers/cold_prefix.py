@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
+from services.picker.scheduling.cycle import PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Scorer
 from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Floats, Rows
@@ -44,6 +44,7 @@ class ColdPrefixScorer(Scorer):
         return (
             Input(PREFIX_MATCH, parameter="prefixMatchInfoProducerName", producer=producer),
             in_flight_load(parameters.in_flight_load_producer_name),
+            Input(TOKENIZED_PROMPT, optional=True),
         )
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:

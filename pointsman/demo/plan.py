@@ -10,7 +10,7 @@ from msgspec import structs
 
 from pointsman.local.services import Flags
 from pointsman.local.stack import CONFIGURATION, SimulatorPlan, StackPlan
-from shared.pool_view.view import ROLE
+from shared.model import ROLE
 
 PD_CONFIGURATION = Path(__file__).with_name("prefill-decode.yaml")
 _PICKER = "- type: max-score-picker"
@@ -53,6 +53,7 @@ def stack_plan(port: int, *, pd: bool = False, compare: bool = False) -> StackPl
         simulators=(PD_SERVERS if pd else SERVERS) + (beside if compare else ()),
         collectors=2,
         pickers=2,
+        consoles=1,
         configuration=configuration,
         port=port,
     )

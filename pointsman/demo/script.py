@@ -20,7 +20,7 @@ from pointsman.local.process import Process
 from pointsman.local.services import Picker, ServiceProcess
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import count
-from shared.pool_view.view import ROLE
+from shared.model import ROLE
 
 ROUND = 30.0
 """Seconds of a round in a demo without end."""

@@ -3,7 +3,6 @@
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pointsman.cli import COMMANDS
 from pointsman.local.stack import CONFIGURATION, ModelServer, StackPlan
 from pointsman.up.settings import UpSettings
 from shared.config import Invalid
@@ -42,7 +41,7 @@ def stack_plan(settings: UpSettings) -> StackPlan:
         config_file=Path(settings.config_file).absolute() if settings.config_file else None,
         collectors=settings.collectors,
         pickers=settings.pickers,
-        consoles=int("console" in COMMANDS),
+        consoles=1,
         host=settings.host,
         port=settings.port,
         usual_ports=True,

@@ -8,8 +8,8 @@ from pointsman.local.ports import ENVOY_PORT, LOOPBACK
 
 
 class UpSettings(Struct, frozen=True, kw_only=True):
-    """Runs nats-server, watcher, collectors, pickers and Envoy on this machine, in front of your model servers, and
-    starts again what ends. Ctrl-C stops everything."""
+    """Runs nats-server, watcher, collectors, pickers, a console and Envoy on this machine, in front of your model
+    servers, and starts again what ends. Ctrl-C stops everything."""
 
     servers: Annotated[
         tuple[str, ...],

@@ -21,12 +21,11 @@ from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import QueueingDelays
 from shared.limits import LIMITS, BusLimits
-from shared.model import Configuration, Endpoint, Fact, Pool
+from shared.model import ROLE, Configuration, Endpoint, Fact, Pool
 from shared.pool_view.attribute_table import AttributeTable
 from shared.pool_view.queues import Queues
 from shared.pool_view.rows import AttributeValue, BandRow, EndpointRow, MemberRow
 
-ROLE = "llm-d.ai/role"
 WATCHER, COLLECTOR, PICKER = "watcher", "collector", "picker"
 TIERS = (WATCHER, COLLECTOR, PICKER)
 FORGOTTEN = 300.0
@@ -196,6 +195,7 @@ class PoolView:
                     authority=endpoint.authority,
                     labels=endpoint.labels,
                     role=endpoint.labels.get(ROLE, ""),
+                    draining=endpoint.draining,
                     reachable=None if alive is None else alive > 0,
                     queue=None if waiting is None else int(waiting),
                     running=None if started is None else int(started),

@@ -68,7 +68,6 @@ async def take(directory: Path) -> None:
                 ("pool-narrow", "#/pool", NARROW, "dark"),
                 ("decision", f"#/decisions/{ids[-1]}", USUAL, "light"),
                 ("flow", "#/flow", (USUAL[0], 560), "dark"),
-                ("configuration", "#/configuration", USUAL, "light"),
             ]
             for name, path, size, scheme in shots:
                 await _shoot(b, f"{origin}/{path}", size, scheme, directory / f"console-{name}.png")

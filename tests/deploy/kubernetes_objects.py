@@ -58,7 +58,8 @@ def model_servers(replicas: int) -> Object:
         "args": ["simulator", "--host=0.0.0.0", "--port=8000"],
         "env": [name],
         "ports": [{"containerPort": 8000}],
-        "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1},
+        # On a busy machine an answer may take a second: a pool without a ready pod answers 503.
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 8000}, "periodSeconds": 1, "timeoutSeconds": 3},
         "securityContext": _SECURITY,
     }
     return _deployment("model-server", MODEL_SERVER, replicas, {"containers": [container]})

@@ -171,3 +171,10 @@ def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pic
     assert {flag.partition("=")[0] for flag in watcher["args"][1:]} <= known
     services = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
     assert [one["metadata"]["name"] for one in services if one["spec"].get("clusterIP") == "None"] == ["picker"]
+
+
+def test_the_image_has_the_files_to_which_links_in_the_packages_lead() -> None:
+    kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for package in ("shared", "services", "pointsman"):
+        for link in (path for path in (ROOT / package).rglob("*") if path.is_symlink()):
+            assert any(link.resolve().is_relative_to(ROOT / folder) for folder in kept), link

@@ -19,7 +19,7 @@ from tests.nats import free_port
 from tests.protocol.commands import Run, Start, commands, pointsman
 from tests.waiting import eventually
 
-USUAL_PORTS = (4222, 9901, 9902, 9002, 9003, 9004, 9005, 9090, 9091, 9092, 9093)
+USUAL_PORTS = (4222, 8090, 9901, 9902, 9002, 9003, 9004, 9005, 9090, 9091, 9092, 9093, 9094)
 
 
 @pytest_asyncio.fixture

@@ -14,8 +14,8 @@ from shared.pool_view.view import COLLECTOR, PICKER, WATCHER, PoolView
 EXPIRY = 1.5
 
 
-def endpoint(name: str, **labels: str) -> Endpoint:
-    return Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=8000, labels=labels)
+def endpoint(name: str, *, draining: bool = False, **labels: str) -> Endpoint:
+    return Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=8000, labels=labels, draining=draining)
 
 
 def facts(*made: Fact) -> dict[str, Fact]:
@@ -83,6 +83,12 @@ def test_of_an_endpoint_without_metrics_nothing_is_known() -> None:
     assert only(made) == EndpointRow(
         id="default/m", name="m", authority="10.0.0.1:8000", labels={"llm-d.ai/role": "decode"}, role="decode"
     )
+
+
+def test_an_endpoint_that_drains_is_told_apart() -> None:
+    made = PoolView(EXPIRY)
+    made.event(Reset(facts(endpoint("a"), endpoint("b", draining=True))))
+    assert [row.draining for row in made.rows(0.0)] == [False, True]
 
 
 def test_a_row_has_the_newest_values_and_the_age_of_the_oldest() -> None:

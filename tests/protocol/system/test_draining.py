@@ -17,7 +17,6 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DRAINED = "model-2"
 LONG: dict[str, Any] = {"model": "simulated", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 
@@ -37,27 +36,42 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
     await nothing_in_flight(stack.pickers)
 
 
-async def endpoint(stack: LocalStack) -> list[dict[str, Any]]:
+async def endpoint(stack: LocalStack, id: str) -> list[dict[str, Any]]:
     """What each picker knows of the server."""
     states = [await picker.state() for picker in stack.pickers]
-    return [one for state in states for one in state["endpoints"] if one["id"] == f"default/{DRAINED}"]
+    return [one for state in states for one in state["endpoints"] if one["id"] == id]
 
 
-async def drains(stack: LocalStack, wanted: bool) -> None:
+async def busiest(stack: LocalStack) -> str:
+    """The id of the server with the most requests, once one has several."""
+    found = ""
+
+    async def there() -> bool:
+        nonlocal found
+        state = await stack.pickers[0].state()
+        most = max(state["endpoints"], key=lambda one: one["inflight"]["requests"])
+        found = most["id"]
+        return bool(most["inflight"]["requests"] > 1)
+
+    await eventually(there, "a server is busy")
+    return found
+
+
+async def drains(stack: LocalStack, id: str, wanted: bool) -> None:
     """Wait until every picker knows that the server drains, or doesn't."""
 
     async def known() -> bool:
-        return [one["draining"] for one in await endpoint(stack)] == [wanted] * len(stack.pickers)
+        return [one["draining"] for one in await endpoint(stack, id)] == [wanted] * len(stack.pickers)
 
-    await eventually(known, f"{DRAINED} {'drains' if wanted else 'takes requests'}")
-
-
-def command(stack: LocalStack, module: Any) -> None:
-    assert module.main([DRAINED, "--endpoints-file", str(stack.endpoints_file)]) == 0
+    await eventually(known, f"{id} {'drains' if wanted else 'takes requests'}")
 
 
-async def picks(stack: LocalStack) -> int:
-    return sum(one["picks"] for one in await endpoint(stack))
+def command(stack: LocalStack, module: Any, id: str) -> None:
+    assert module.main([id, "--endpoints-file", str(stack.endpoints_file)]) == 0
+
+
+async def picks(stack: LocalStack, id: str) -> int:
+    return sum(one["picks"] for one in await endpoint(stack, id))
 
 
 async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
@@ -66,18 +80,15 @@ async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
     async with Load(stack.url) as load:
         running = [asyncio.create_task(long_request(client)) for _ in range(9)]
 
-        async def there() -> bool:
-            return sum(one["inflight"]["own_requests"] for one in await endpoint(stack)) > 0 and await picks(stack) > 3
-
-        await eventually(there, f"{DRAINED} serves")
-        command(stack, drain)
-        await drains(stack, True)
-        before = await picks(stack)
+        id = await busiest(stack)
+        command(stack, drain, id)
+        await drains(stack, id, True)
+        before = await picks(stack, id)
         await load.goes_on()
-        assert await picks(stack) == before
+        assert await picks(stack, id) == before
         made = await decision(stack.pickers, load.request_ids[-1])
-        assert made["excluded"] == {f"default/{DRAINED}": "draining"}
-        assert f"default/{DRAINED}" not in made["candidates"]
+        assert made["excluded"] == {id: "draining"}
+        assert id not in made["candidates"]
 
         for watcher in stack.watchers:  # the fact is in the file: no process and no bucket has to remember it
             await watcher.kill()
@@ -86,25 +97,25 @@ async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
         await stack.nats.start()
         for watcher in stack.watchers:
             await watcher.start()
-        await drains(stack, True)
+        await drains(stack, id, True)
         await load.goes_on()
-        assert await picks(stack) == before
+        assert await picks(stack, id) == before
         assert await asyncio.gather(*running) == [True] * len(running)
 
         async def empty() -> bool:
-            return not any(one["inflight"]["requests"] for one in await endpoint(stack))
+            return not any(one["inflight"]["requests"] for one in await endpoint(stack, id))
 
         await eventually(empty, "its requests have finished")
 
-        command(stack, undrain)
-        await drains(stack, False)
+        command(stack, undrain, id)
+        await drains(stack, id, False)
         await load.goes_on()
 
         async def back() -> bool:
-            return await picks(stack) > before
+            return await picks(stack, id) > before
 
-        await eventually(back, f"{DRAINED} serves again")
-        assert all(one["slow_start_weight"] < 1 for one in await endpoint(stack))
+        await eventually(back, f"{id} serves again")
+        assert all(one["slow_start_weight"] < 1 for one in await endpoint(stack, id))
     assert load.failures == []
 
 

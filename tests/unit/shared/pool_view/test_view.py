@@ -14,7 +14,8 @@ from shared.pool_view.view import COLLECTOR, PICKER, WATCHER, PoolView
 EXPIRY = 1.5
 
 
-def endpoint(name: str, *, draining: bool = False, **labels: str) -> Endpoint:
+def endpoint(name: str, labels: dict[str, str] | None = None, *, draining: bool = False) -> Endpoint:
+    labels = labels or {}
     return Endpoint(id=f"default/{name}", name=name, address="10.0.0.1", port=8000, labels=labels, draining=draining)
 
 
@@ -79,7 +80,7 @@ def test_endpoints_are_in_the_natural_order_of_their_names() -> None:
 
 def test_of_an_endpoint_without_metrics_nothing_is_known() -> None:
     made = PoolView(EXPIRY)
-    made.event(Reset(facts(endpoint("m", **{"llm-d.ai/role": "decode"}))))
+    made.event(Reset(facts(endpoint("m", {"llm-d.ai/role": "decode"}))))
     assert only(made) == EndpointRow(
         id="default/m", name="m", authority="10.0.0.1:8000", labels={"llm-d.ai/role": "decode"}, role="decode"
     )

@@ -27,17 +27,25 @@ TOOLS = ("build", "cyclonedx-bom")
 """Of PyPI, in a virtual environment of their own."""
 
 
+_HEADINGS = re.compile(r"^## ", re.MULTILINE)
+
+
 class ReleaseError(Exception):
     """What stands against the release, and what helps."""
 
 
 def changes(changelog: str, version: str) -> str:
     """The section of a version, without its heading. Raises ReleaseError."""
-    pattern = rf"^## {re.escape(version)}\b[^\n]*\n(.*?)(?=^## |\Z)"
-    found = re.search(pattern, changelog, re.MULTILINE | re.DOTALL)
-    if found is None:
-        raise ReleaseError(f"CHANGELOG.md has no section '## {version}'")
-    return found[1].strip() + "\n"
+    return _section(changelog, version)[1].strip() + "\n"
+
+
+def _section(changelog: str, version: str) -> tuple[str, str]:
+    """(the heading, what follows it). Raises ReleaseError."""
+    for section in _HEADINGS.split(changelog)[1:]:
+        heading, _, text = section.partition("\n")
+        if heading.split()[:1] == [version]:
+            return heading, text
+    raise ReleaseError(f"CHANGELOG.md has no section '## {version}'")
 
 
 def disagreements(root: Path, version: str) -> list[str]:
@@ -134,13 +142,13 @@ def _run(*command: str, env: Mapping[str, str] | None = None) -> str:
 
 def _tagged() -> str:
     """The version of the commit's tag. Raises ReleaseError."""
-    tags = [tag for tag in _run("git", "tag", "--points-at", "HEAD").split() if re.fullmatch(r"v\d+\.\d+\.\d+\S*", tag)]
+    tags = [tag for tag in _run("git", "tag", "--points-at", "HEAD").split() if re.fullmatch(r"v\d+\.\d+\.\d+(?:[^\d\s]\S*)?", tag)]
     if len(tags) != 1:
         raise ReleaseError(f"the commit has {len(tags)} tags v…, not one: `git tag v{VERSION}`, or --rehearse")
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    heading = re.search(rf"^## {re.escape(tags[0][1:])}\b.*$", changelog, re.MULTILINE)
-    if heading is not None and "unreleased" in heading[0]:
-        raise ReleaseError(f"CHANGELOG.md still says {heading[0].removeprefix('## ')!r}")
+    heading, _ = _section(changelog, tags[0][1:])
+    if "unreleased" in heading:
+        raise ReleaseError(f"CHANGELOG.md still says {heading!r}")
     return tags[0][1:]
 
 

@@ -92,7 +92,7 @@ def test_envoy_finds_every_picker_of_compose_by_the_name_of_the_service() -> Non
         (cluster,) = [one for one in document["static_resources"]["clusters"] if one["name"] == "pickers"]
         (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
         assert endpoint["endpoint"]["address"]["socket_address"]["address"] == "picker", name
-        assert cluster["type"] == "STRICT_DNS", name
+        assert cluster["cluster_type"]["name"] == "envoy.clusters.dns", name
     assert "ports" not in SERVICES["picker"]  # a port of the machine is one container's
 
 

@@ -65,6 +65,7 @@ def test_a_routed_request_in_one_line() -> None:
         "state": "under way",
         "model": "model",
         "target_model": "other",
+        "objective": "",
         "priority": 0,
         "waited_seconds": 0.0,
         "microseconds": 40.0,

@@ -27,6 +27,7 @@ TOOLS = ("build", "cyclonedx-bom")
 """Of PyPI, in a virtual environment of their own."""
 
 
+_TAG = re.compile(r"v\d+\.\d+\.\d+(?:[^\d\s]\S*)?")
 _HEADINGS = re.compile(r"^## ", re.MULTILINE)
 
 
@@ -142,7 +143,7 @@ def _run(*command: str, env: Mapping[str, str] | None = None) -> str:
 
 def _tagged() -> str:
     """The version of the commit's tag. Raises ReleaseError."""
-    tags = [tag for tag in _run("git", "tag", "--points-at", "HEAD").split() if re.fullmatch(r"v\d+\.\d+\.\d+(?:[^\d\s]\S*)?", tag)]
+    tags = [tag for tag in _run("git", "tag", "--points-at", "HEAD").split() if _TAG.fullmatch(tag)]
     if len(tags) != 1:
         raise ReleaseError(f"the commit has {len(tags)} tags v…, not one: `git tag v{VERSION}`, or --rehearse")
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

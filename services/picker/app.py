@@ -34,7 +34,7 @@ from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
 from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
-from services.picker.transport.grpc_server import GrpcServer, message_limit
+from services.picker.transport.grpc_server import GrpcServer, for_health, message_limit
 from services.picker.transport.health import Health
 from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
@@ -223,7 +223,8 @@ class PickerService(Service):
             port=settings.grpc_health_port if self.listens else None,
             flag="--grpc-health-port",
             transport=settings.transport,
-            options=options,
+            options=for_health(options),
+            memory=self.handler.budget,
         )
 
     async def start(self) -> None:

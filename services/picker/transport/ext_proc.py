@@ -6,6 +6,7 @@ handler.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
 from typing import Literal, Protocol, get_args
 
 import structlog
@@ -24,6 +25,8 @@ METHOD = f"/{SERVICE}/Process"
 _MIDDLING = 16 * 2**10
 """Bytes of a message that may take some milliseconds. Many of them come at once, from as many streams."""
 
+_SLICE = 0.001
+"""Seconds for which one stream's small messages are taken before others have their turn."""
 _PER_MESSAGE = 64
 """Bytes that a message takes beside its own."""
 
@@ -171,7 +174,7 @@ class ExtProcCall:
             return
         if self._messages is not None:
             self._keep(self._messages, message)
-        elif len(message) > _MIDDLING:
+        elif len(message) > _MIDDLING or self._stream.congested:
             self._keep(self._begin_steps(), message)
         else:
             self._take(handler, message)
@@ -306,13 +309,22 @@ class ExtProcCall:
             elif answer is None:
                 self._answers = None
         elif self._messages and not (handler.closed or handler.handed_back):
-            self._take(handler, self._kept(self._messages))
+            self._take_some(handler, self._messages)
         else:
             self._messages = None
             self._stream.resume()
             self._look(handler)
             return False
         return self._handler is not None
+
+    def _take_some(self, handler: StreamHandler, messages: deque[bytes]) -> None:
+        """Takes the next message; with small ones, about a millisecond's worth."""
+        until = perf_counter() + _SLICE
+        while messages and self._handler is not None and self._answers is None and not self._stream.congested:
+            small = len(messages[0]) <= _MIDDLING
+            self._take(handler, self._kept(messages))
+            if not small or handler.closed or handler.handed_back or perf_counter() >= until:
+                break
 
     def _malformed(self, error: DecodeError) -> None:
         self._outcome = "malformed"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import structlog
+from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
@@ -32,6 +33,16 @@ def message_limit(request_body: int) -> int:
 
 
 DEFAULTS = Http2Options(max_message_size=message_limit(0))
+
+
+def for_health(options: Http2Options) -> Http2Options:
+    """The options of a port that serves health checks alone."""
+    return structs.replace(
+        options,
+        max_message_size=64 * 2**10,
+        max_concurrent_streams=min(options.max_concurrent_streams, 100),
+        max_connections=min(options.max_connections, 1_000),
+    )
 
 
 class GrpcServer:

@@ -18,6 +18,8 @@ from services.picker.transport.ext_proc import SERVICE
 LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
+MOST_WATCHES = 1_000
+"""Clients that are told of changes."""
 
 _pb: Any = health_pb2
 _SERVING = _pb.HealthCheckResponse.SERVING
@@ -67,9 +69,12 @@ class Health:
             return int(_UNKNOWN)
         return int(_SERVING if self.serving else _NOT_SERVING)
 
-    def watch(self, watch: "_Watch") -> None:
-        """Tell it of changes."""
+    def watch(self, watch: "_Watch") -> bool:
+        """Tell it of changes; False if there are too many."""
+        if len(self._watches) >= MOST_WATCHES:
+            return False
         self._watches[watch] = None
+        return True
 
     def unwatch(self, watch: "_Watch") -> None:
         """Tell it no more."""
@@ -117,8 +122,10 @@ class _Watch:
         except DecodeError as error:
             self._stream.finish(StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}")
             return
-        self._health.watch(self)
-        self.tell()
+        if self._health.watch(self):
+            self.tell()
+        else:
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHES} clients are told of changes by now")
 
     def tell(self) -> None:
         """The status may have changed."""

@@ -70,6 +70,9 @@ class _Call:
         self._reflection, self._stream = reflection, stream
 
     def receive(self, message: bytes) -> None:
+        if self._stream.congested:
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, "read the answers before asking for more")
+            return
         try:
             self._stream.send(self._reflection.answer(message))
         except ValueError as error:
@@ -79,7 +82,7 @@ class _Call:
         self._stream.finish()
 
     def drained(self) -> None:
-        """A client that asks faster than it reads is stopped by its own window."""
+        """Nothing waits."""
 
     def end(self) -> None:
         """Nothing is held."""

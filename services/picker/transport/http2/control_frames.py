@@ -9,6 +9,8 @@ from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.streams import Streams
 
 PRIORITY_SIZE = 5
+_RAPID = 1.0
+"""Seconds after its beginning within which a stream's reset counts. Later ones are clients that have given up."""
 _STREAMS_PER_FRAME = 100
 """Streams that are changed at the cost of reading a frame."""
 
@@ -64,7 +66,7 @@ class ControlFrames:
             if not self._streams.excuse(stream_id):
                 self.count("late RST_STREAM")
             return
-        if not stream.answered:
+        if not stream.answered and self._streams.now - stream.since < _RAPID:
             self.count_reset("too many streams were reset before their answer")
         stream.half_closed = True
         self._streams.drop(stream)

@@ -20,6 +20,8 @@ _RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}", re.DOTAL
 """The beginning of a block with three new sizes of the table: two are allowed (RFC 7541, section 4.2)."""
 _LONGEST = 512
 """Bytes of a block that is remembered."""
+_PER_HEADER = 16
+"""Bytes that a header counts as in addition: one of the table takes a byte."""
 _PER_TURN = 16 * 2**10
 """Bytes that are decoded before other connections have their turn; Huffman's code takes 0.6 µs for each."""
 
@@ -88,13 +90,14 @@ class HeaderBlocks(Generic[T]):
         self._decoded += len(block)
         before = self._table.changes
         try:
-            headers = self._decoder.decode(block, raw=True)
+            headers = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
             raise flooded(f"headers of more than {self._most_bytes} bytes") from error
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         if self._table.changes != before or _resizes(block):
             self._remembered.clear()
+        self._decoded += len(headers) * _PER_HEADER
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
     def turn_over(self) -> bool:

@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 _END_HEADERS = frames.END_HEADERS
 _END = frames.END_HEADERS | frames.END_STREAM
 _EMPTY: deque[bytes | memoryview] = deque(maxlen=0)
+_BYTES_PER_MESSAGE = 8 * 2**10
+"""Unzipped bytes that take as long as a message."""
 UPDATES_PER_FRAME = 10
 """WINDOW_UPDATE frames that a peer may send for each DATA frame that it gets."""
 _WHOLE_MESSAGE = frames.MESSAGE_FRAME.pack
@@ -87,6 +89,7 @@ class Http2Stream:
         "head",
         "id",
         "pending",
+        "since",
         "window",
     )
 
@@ -95,6 +98,8 @@ class Http2Stream:
         self.head = head
         self.window = siblings.stream_window
         """Bytes that the peer takes on this stream; below 0 after it has changed its mind."""
+        self.since = siblings.now
+        """When it was opened."""
         self.deadline = inf
         self.half_closed = False
         """Whether the peer has ended its side."""
@@ -212,6 +217,7 @@ class Http2Stream:
                 self.finish(StatusCode.RESOURCE_EXHAUSTED, f"no gzip, or more than {most} bytes when unzipped")
                 return
             whole = content
+            self._siblings.messages -= len(content) // _BYTES_PER_MESSAGE
         call.receive(whole)
 
     def receive_end(self) -> None:

@@ -13,6 +13,8 @@ _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
 _EXCUSED = 4
 """Frames without content that may be under way for such a stream: its end, trailers, a RST_STREAM."""
+_MOST_SETTINGS = 100
+"""Settings of one frame; RFC 9113 has six."""
 _HELD = 2**40
 """By how much a window is narrowed that is to let nothing pass."""
 _FIRST_UPDATES = 1000
@@ -136,6 +138,9 @@ class Streams:
         """The payload of a SETTINGS frame; what it allows waits for `flush`. Raises ConnectionFailed."""
         if len(settings) % frames.SETTING.size:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
+        if len(settings) > _MOST_SETTINGS * frames.SETTING.size:
+            raise flooded(f"more than {_MOST_SETTINGS} settings in a frame")
+        window = self.stream_window
         for number, value in frames.SETTING.iter_unpack(settings):
             if number == frames.MAX_FRAME_SIZE:
                 if not frames.SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_LIMIT:
@@ -144,12 +149,14 @@ class Streams:
             elif number == frames.ENABLE_PUSH and value > 1:
                 raise violated(f"SETTINGS_ENABLE_PUSH {value}")
             elif number == frames.INITIAL_WINDOW_SIZE:
-                self._set_stream_window(value)
+                if value > frames.LARGEST_WINDOW:
+                    raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {value}")
+                window = value
+        if window != self.stream_window:
+            self._set_stream_window(window)
 
     def _set_stream_window(self, size: int) -> None:
         """The windows of all streams have changed. Raises ConnectionFailed."""
-        if size > frames.LARGEST_WINDOW:
-            raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {size}")
         more, self.stream_window = size - self.stream_window, size
         for stream in self.open.values():
             stream.window += more

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from services.picker.transport import health
 from services.picker.transport.ext_proc import SERVICE
 from services.picker.transport.grpc_server import GrpcServer, Transport
 from services.picker.transport.health import Health
@@ -93,6 +94,15 @@ async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that(tr
         watch = client.watch("somebody.else")
         assert await client.next(watch) == "SERVICE_UNKNOWN"
         watch.cancel()
+
+
+async def test_watchers_beyond_the_limit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "MOST_WATCHES", 1)
+    async with serving(Ready(True)) as (_, client):
+        first, second = client.watch("readiness"), client.watch("readiness")
+        assert await client.next(first) == "SERVING"
+        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        first.cancel()
 
 
 async def test_watchers_hear_every_change(transport: Transport) -> None:

@@ -105,8 +105,11 @@ class Kept:
     congested = False
     status: StatusCode | None = None
 
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
     def send(self, message: bytes) -> None:
-        pass
+        self.sent.append(message)
 
     def pause(self) -> None:
         pass
@@ -132,6 +135,30 @@ async def test_messages_that_wait_count_in_the_budget_of_all_bodies() -> None:
     calls[0].receive(bytes(17_000))
     calls[0].end()
     assert memory.used == 0
+
+
+async def test_messages_wait_while_their_answers_are_not_read() -> None:
+    class Echoing(Immediate):
+        def receive(self, data: bytes) -> list[bytes]:
+            return [data]
+
+        def end(self) -> None:
+            pass
+
+    stream = Kept()
+    sent = stream.sent
+    service = ExtProc(Echoing, memory=MemoryBudget())
+    call = service.begin(stream, ())
+    call.receive(b"1")
+    stream.congested = True
+    for text in (b"2", b"3"):
+        call.receive(text)
+    await asyncio.sleep(0.01)
+    assert sent == [b"1"]
+    stream.congested = False
+    call.drained()
+    await eventually(lambda: sent == [b"1", b"2", b"3"])
+    call.end()
 
 
 async def test_large_requests_are_answered_one_after_the_other() -> None:

@@ -5,10 +5,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import structs
 
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2.errors import ErrorCode
+from services.picker.transport.reflection import Reflection
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
     CONTINUATION,
@@ -17,6 +19,7 @@ from tests.unit.services.picker.transport.http2.peer import (
     END_STREAM,
     GOAWAY,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
     OPTIONS,
     PING,
     PRIORITY,
@@ -140,6 +143,44 @@ def test_what_comes_at_the_allowed_rate_goes_on_for_ever(name: str) -> None:
     assert peer.failure() is None
 
 
+def test_a_frame_of_many_settings_ends_the_connection() -> None:
+    peer = Peer()
+    peer.call("Silent")
+    peer.say(frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0" * 100))
+    assert peer.failure() is None
+    peer.say(frame(SETTINGS, 0, 0, b"\0\4\0\1\0\0" * 101))
+    assert peer.failure() is CALM
+
+
+def test_of_several_windows_in_a_frame_the_last_one_holds() -> None:
+    peer = Peer()
+    peer.call("Echo")
+    peer.say(frame(SETTINGS, 0, 0, b"\0\4\0\0\0\0" + b"\0\4\0\0\0\7"), data(1, message(b"hello")))
+    assert peer.data(1) == message(b"hello")[:7]
+
+
+def test_clients_that_give_up_after_a_while_may_do_so_without_limit() -> None:
+    peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE))
+    streams = range(1, 2 * RATE * BURST * 10, 2)
+    peer.say(*(headers(stream, END_HEADERS, request(path="/test.Test/Silent")) for stream in streams))
+    peer.now = 1.1
+    peer.say(*map(reset, streams))
+    assert (peer.failure(), peer.connection.open) == (None, 0)
+
+
+def test_header_blocks_of_a_turn_are_few_however_short_they_are() -> None:
+    """A header that is in the table takes a byte of a block."""
+    peer = Peer()
+    said = b"".join(frame(HEADERS, END_HEADERS, stream, HEAD + b"\x90" * (200 - stream)) for stream in range(1, 41, 2))
+    opened = []
+    more = peer.connection.receive(said, 0.0)
+    while more:
+        opened.append(len(peer.calls))
+        more = peer.connection.receive(b"", 0.0)
+    assert len(peer.calls) == 20
+    assert max(after - before for before, after in zip([0, *opened], opened, strict=False)) <= 6
+
+
 def test_streams_that_were_answered_may_be_reset_without_limit() -> None:
     peer = Peer(structs.replace(OPTIONS, resets_per_second=RATE))
     for stream in range(1, 200, 2):
@@ -246,6 +287,30 @@ def test_a_message_beyond_a_limit_ends_its_call(name: str, cut: int) -> None:
     assert peer.status()[0] == status
     assert [len(call.messages) for call in peer.calls] == [int(status is StatusCode.OK)]
     assert (peer.calls[0].ends, peer.memory.used, peer.connection.open, peer.failure()) == (1, 0, 0, None)
+
+
+def test_who_asks_for_descriptors_without_reading_them_is_ended() -> None:
+    service, path = (
+        "grpc.reflection.v1alpha.ServerReflection",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    )
+    peer = Peer(sets={INITIAL_WINDOW_SIZE: 0}, methods=Reflection([service]).methods)
+    asks = message(reflection_pb2.ServerReflectionRequest(file_containing_symbol=service).SerializeToString())
+    peer.say(headers(1, fields=request(path=path)), data(1, asks * 1_000))
+    peer.say(window_update(1, 2**30), window_update(0, 2**30))
+    assert peer.status()[0] is StatusCode.RESOURCE_EXHAUSTED
+    assert len(peer.data()) < 2 * OPTIONS.send_buffer
+
+
+def test_a_turn_unzips_few_large_messages() -> None:
+    peer = Peer(structs.replace(OPTIONS, max_message_size=3 * 2**20))
+    peer.say(headers(1, fields=request(path="/test.Test/Silent", grpc_encoding="gzip")))
+    bomb = message(gzip.compress(bytes(2**20)), 1)
+    more = peer.connection.receive(data(1, bomb * 20), 0.0)
+    assert more
+    assert len(peer.calls[0].messages) <= 3
+    peer.say(b"")
+    assert len(peer.calls[0].messages) == 20
 
 
 def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:

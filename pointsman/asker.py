@@ -1,13 +1,13 @@
 """What commands that ask the members of a pool share: the connection, and how they fail."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from msgspec import Meta
 
+from pointsman.output import print_lines
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
 from shared.bus.subjects import Subjects
@@ -56,5 +56,5 @@ def run_command(work: Coroutine[Any, Any, int]) -> int:
     except Invalid as error:
         report(error)
     except BusError as error:
-        print(error, file=sys.stderr)
+        print_lines([str(error)], error=True)
     return FAILED

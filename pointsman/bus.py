@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.bus_entries import Entry, decode_entry, summary
 from pointsman.command import USAGE_ERROR, print_json
+from pointsman.output import print_lines
 from pointsman.table import text_table
 from shared.bus import jetstream
 from shared.bus.errors import BusError, JetStreamError, NoResponders
@@ -80,7 +81,7 @@ async def _list(settings: BusCommandSettings, patterns: Sequence[str]) -> int:
         print_json(found)
     else:
         rows = [[row.bucket, row.key, str(row.revision), str(row.bytes), row.what] for row in found]
-        print("\n".join(text_table(("bucket", "key", "revision", "bytes", "what"), rows)))
+        print_lines(text_table(("bucket", "key", "revision", "bytes", "what"), rows))
     return 0 if found or not patterns else FAILED
 
 

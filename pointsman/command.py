@@ -1,5 +1,6 @@
 """What commands that aren't services share: how they read their options, fail, and print results."""
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
@@ -13,6 +14,8 @@ from shared.service import parse, report
 Format: TypeAlias = Annotated[Literal["text", "json"], Meta(description="text for people or JSON for programs")]
 USAGE_ERROR = 2
 """Exit code for wrong options."""
+_CONTROLS = re.compile(r"[\x7f-\x9f]")
+"""Control characters that JSON may have as they are; terminals obey some."""
 
 S = TypeVar("S", bound=Struct)
 
@@ -33,4 +36,5 @@ def refuse(error: ValueError) -> NoReturn:
 
 
 def print_json(document: Any) -> None:
-    print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))

@@ -6,7 +6,6 @@ and a wiped bucket, and nobody can drain a pool who may not change its source.
 """
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from msgspec import Meta, Struct
 
 from pointsman.command import parse_options, refuse
 from pointsman.drain_file import NotDrained, drain_in_files
+from pointsman.output import print_lines
 from services.watcher.files import Unusable
 from services.watcher.kubernetes.client import connect
 from services.watcher.kubernetes.errors import KubernetesError, NotFound
@@ -84,7 +84,7 @@ def main(argv: Sequence[str], command: str = "drain") -> int:
     except Invalid as error:
         return report(error)
     except (NotDrained, Unusable, KubernetesError, OSError, UnicodeDecodeError) as error:
-        print(f"pointsman {command}: {error}", file=sys.stderr)
+        print_lines([f"pointsman {command}: {error}"], error=True)
         return 1
-    print(f"{id} {state}{'' if changed else ' already'} ({file})")
+    print_lines([f"{id} {state}{'' if changed else ' already'} ({file})"])
     return 0

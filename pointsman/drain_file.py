@@ -4,11 +4,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import yaml
 from msgspec.structs import replace
 
+from pointsman.write_over import write_over
 from services.watcher.documents import read_documents
 from services.watcher.files import Limits, list_files, read_bytes
 from shared.config.problems import Invalid, Problems, nearest
@@ -17,7 +17,12 @@ from shared.model import Endpoint
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FIELD = "drain"
 _IN_FLOW = f'"{FIELD}": true, '
-_BREAKS = "\r\n"
+_IN_BLOCK = f"{FIELD}: true"
+_BREAKS = "\r\n\x85\u2028\u2029"
+_MARK = "\ufeff"
+"""A byte order mark, as some editors write it; positions don't count it."""
+TRIES = 100
+"""How often a file that others change meanwhile is read and edited again."""
 
 
 class NotDrained(Exception):
@@ -31,6 +36,24 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
     Returns its id, the file, and whether the file has changed. Raises NotDrained, OSError, and Invalid for a file with
     errors.
     """
+    for _ in range(TRIES):
+        file, text, endpoint = _find(path, name)
+        if endpoint.draining is drain:
+            return endpoint.id, str(file), False
+        edited = set_drain(text, endpoint.id, drain)
+        expected = [replace(each, draining=drain) if each.id == endpoint.id else each for each in _endpoints(text)]
+        if not _has(edited, expected):
+            # such as an entry that is an alias, or one with the label
+            raise NotDrained(
+                f"{file}: the entry of {endpoint.id} can't be edited safely; set its `drain`, or its label, there"
+            )
+        if write_over(Path(os.path.realpath(file)), text.encode(), edited.encode()):
+            return endpoint.id, str(file), True
+    raise NotDrained(f"{file} changes all the time")
+
+
+def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
+    """The file with the endpoint, its text, and the endpoint."""
     texts = {
         file: read_bytes(str(file), Limits().file_size).decode() for file in list_files(Path(path), Limits().files)
     }
@@ -43,23 +66,14 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
     if len(named) > 1:
         raise NotDrained(f"{name!r} is the name of {' and '.join(sorted(named))}; give the id of one")
     file, endpoint = found[named[0]]
-    if endpoint.draining is drain:
-        return endpoint.id, str(file), False
-    edited = set_drain(texts[file], endpoint.id, drain)
-    expected = [replace(each, draining=drain) if each.id == endpoint.id else each for each in _endpoints(texts[file])]
-    if _endpoints(edited) != expected:
-        # such as an entry that is an alias, or one with the label
-        raise NotDrained(
-            f"{file}: the entry of {endpoint.id} can't be edited safely; set its `drain`, or its label, there"
-        )
-    _replace(Path(os.path.realpath(file)), edited)
-    return endpoint.id, str(file), True
+    return file, texts[file], endpoint
 
 
 def set_drain(text: str, id: str, drain: bool) -> str:
     """The text with the field of this endpoint's entry set or removed; unchanged if there is no such entry."""
-    lines = text.splitlines(keepends=True)
-    for entry in _entries(text):
+    plain = text.removeprefix(_MARK)
+    lines = plain.splitlines(keepends=True)
+    for entry in _entries(plain):
         fields = {key.value: (key, value) for key, value in entry.value if isinstance(key, yaml.ScalarNode)}
         name, namespace = (_text(fields.get(field)) for field in ("name", "namespace"))
         if f"{namespace or 'default'}/{name}" != id:
@@ -67,33 +81,40 @@ def set_drain(text: str, id: str, drain: bool) -> str:
         if FIELD in fields:
             _change(lines, entry.flow_style, *fields[FIELD], drain)
         elif drain:
-            _add(lines, entry.flow_style, *fields["name"])
+            _add(lines, entry.flow_style, fields["name"][0])
         break
-    return "".join(lines)
+    return text[: len(text) - len(plain)] + "".join(lines)
 
 
-def _add(lines: list[str], flow: bool, name: Any, value: Any) -> None:
-    """Add the field: before the name, or on a line of its own behind it."""
-    at, column = value.end_mark.line, name.start_mark.column
-    if flow:
-        line = lines[name.start_mark.line]
-        lines[name.start_mark.line] = f"{line[:column]}{_IN_FLOW}{line[column:]}"
-    else:
-        lines[at] = f"{lines[at].rstrip(_BREAKS)}\n{' ' * column}{FIELD}: true\n"
+def _add(lines: list[str], flow: bool, name: Any) -> None:
+    """Add the field before the name: no value ends there, of whatever style."""
+    at, column = name.start_mark.line, name.start_mark.column
+    line = lines[at]
+    added = _IN_FLOW if flow else f"{_IN_BLOCK}{_ending(line) or _ending(lines[0])}{' ' * column}"
+    lines[at] = f"{line[:column]}{added}{line[column:]}"
 
 
 def _change(lines: list[str], flow: bool, key: Any, value: Any, drain: bool) -> None:
     """Change the value of the field. One that `_add` wrote is removed again."""
     at, column = key.start_mark.line, key.start_mark.column
     line = lines[at]
+    following = lines[at + 1] if at + 1 < len(lines) else ""
+    alone = line[column:].rstrip(_BREAKS) == _IN_BLOCK
     if not drain and flow and line[column:].startswith(_IN_FLOW):
         lines[at] = line[:column] + line[column + len(_IN_FLOW) :]
-    elif not drain and not flow and line.strip() == f"{FIELD}: true":
+    elif not drain and not flow and alone and following.startswith(" " * column):
+        lines[at : at + 2] = [line[:column] + following[column:]]
+    elif not drain and not flow and line.strip() == _IN_BLOCK:
         lines[at] = ""
     else:
         start, end = value.start_mark, value.end_mark
         line = lines[start.line]
         lines[start.line] = f"{line[: start.column]}{'true' if drain else 'false'}{line[end.column :]}"
+
+
+def _ending(line: str) -> str:
+    """Its line break; the last line may have none."""
+    return line[len(line.rstrip(_BREAKS)) :]
 
 
 def _text(field: tuple[Any, Any] | None) -> str:
@@ -108,6 +129,13 @@ def _entries(text: str) -> Iterator[Any]:
                 yield from (entry for entry in value.value if isinstance(entry, yaml.MappingNode))
 
 
+def _has(text: str, expected: list[Endpoint]) -> bool:
+    try:
+        return _endpoints(text) == expected
+    except Invalid:
+        return False
+
+
 def _endpoints(text: str, origin: str = "") -> list[Endpoint]:
     """Raises `Invalid` for a text with errors."""
     problems = Problems()
@@ -115,14 +143,3 @@ def _endpoints(text: str, origin: str = "") -> list[Endpoint]:
     if problems.errors:
         raise Invalid(problems.errors, origin)
     return list(documents.endpoints or ())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replace the whole file at once, so that no watcher reads a part of it."""
-    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.chmod(path.stat().st_mode & 0o777)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

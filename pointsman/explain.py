@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.output import print_lines
 from pointsman.table import DASH, text_table
 from shared.bus.asking import ask, ask_all
 from shared.bus.query_messages import AskExplain, AskStatus
@@ -95,7 +96,7 @@ async def _explain(settings: ExplainSettings, question: AskExplain) -> int:
     if settings.format == "json":
         print_json(decision)
     else:
-        print("\n".join(text(decision)))
+        print_lines(text(decision))
     return FAILED if "refused" in decision else 0
 
 

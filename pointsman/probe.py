@@ -16,6 +16,7 @@ import msgspec
 from yarl import URL
 
 from pointsman.command import parse_options, print_json, refuse
+from pointsman.output import print_lines
 from pointsman.probe_missing import MissingMetric, RequestedMetrics
 from pointsman.probe_options import STDIN, ProbeOptions, SavedPage, Server
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
@@ -319,7 +320,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _print(pages: Iterable[Page]) -> None:
     for number, page in enumerate(pages):
-        text = "\n".join(lines(page))
-        print(f"\n{text}" if number and page.ok else text, file=sys.stdout if page.ok else sys.stderr, flush=True)
+        print_lines(["", *lines(page)] if number and page.ok else lines(page), error=not page.ok)
         for metric in page.missing:
             print(f"{page.url}: missing: {metric}", file=sys.stderr)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pointsman.asker import AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.output import print_lines
 from pointsman.table import text_table
 from shared.config.problems import Invalid
 from shared.service import parse, report
@@ -44,7 +45,7 @@ async def _status(settings: StatusSettings) -> int:
     if settings.format == "json":
         print_json(found)
     else:
-        print("\n".join(text(found)))
+        print_lines(text(found))
     sys.stdout.flush()
     return 1 if found.problems else 0
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.endpoint_report import sentences
+from pointsman.output import print_lines
 from shared.bus.asking import Answer, ask_all
 from shared.bus.query_messages import AskDecision, AskView
 from shared.config.problems import Invalid, Problem
@@ -57,7 +58,7 @@ async def _requests(settings: WhySettings) -> int:
         if not made:
             print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
         elif settings.format == "text":
-            print("\n".join(line for decision in made for line in because(id, decision)))
+            print_lines(line for decision in made for line in because(id, decision))
     return 0 if all(found.values()) else FAILED
 
 
@@ -103,7 +104,7 @@ async def _endpoint(settings: WhySettings) -> int:
         print(f"no member of the pool knows an endpoint {settings.endpoint!r}", file=sys.stderr)
         return FAILED
     if settings.format == "text":
-        print("\n".join(sentences(views)))
+        print_lines(sentences(views))
     return 0
 
 
@@ -118,4 +119,4 @@ async def _views(asker: Asker, tier: str, settings: WhySettings) -> list[dict[st
 def _complain(answers: Sequence[Answer]) -> None:
     for answer in answers:
         if answer.error:
-            print(f"{answer.tier} {answer.id}: {answer.error}", file=sys.stderr)
+            print_lines([f"{answer.tier} {answer.id}: {answer.error}"], error=True)

@@ -9,6 +9,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from pointsman.output import printable
 from pointsman.top.format import DASH, count, duration, percent
 from pointsman.top.snapshot import Snapshot
 from shared.pool_view.rows import BandRow, EndpointRow, MemberRow
@@ -50,7 +51,7 @@ def render(
     most = len(seen.endpoints) if height is None else max(height - used, LEAST_ROWS)
     parts: list[RenderableType] = [*(head or [title(seen)])]
     if seen.state.reason:
-        parts.append(Text(seen.state.reason, "bold red"))
+        parts.append(_text(seen.state.reason, "bold red"))
     parts += [Text(), _endpoints(_sorted(seen.endpoints, sort), most, wide)]
     if bands:
         parts += [Text(), _bands(bands, wide)]
@@ -69,7 +70,7 @@ def title(seen: Snapshot, *what: str | tuple[str, str]) -> Rule:
 def line(name: str, parts: Sequence[str | tuple[str, str]]) -> Text:
     """A name and what there is of it: `collector  collector-1 (3) · collector-2 (4)`."""
     styled = [(part, "") if isinstance(part, str) else part for part in parts]
-    texts = Text(" · ", style=QUIET).join(Text(text, style=f"not dim {style}") for text, style in styled)
+    texts = Text(" · ", style=QUIET).join(_text(text, f"not dim {style}") for text, style in styled)
     return Text.assemble((f"{name:<10}", QUIET), texts, overflow="ellipsis", no_wrap=True)
 
 
@@ -87,7 +88,7 @@ def condition(row: EndpointRow) -> str:
 def status_line(seen: Snapshot) -> str:
     """The snapshot in one line, for output that isn't a terminal."""
     if seen.state.reason:
-        return seen.state.reason
+        return printable(seen.state.reason)
     servers = ", ".join(_queues(row) for row in seen.endpoints[:MOST_NAMED])
     more = f", {len(seen.endpoints) - MOST_NAMED} more" if len(seen.endpoints) > MOST_NAMED else ""
     tiers = [count(sum(row.tier == tier for row in seen.members), tier) for tier in ("collector", "picker")]
@@ -115,8 +116,8 @@ def _endpoints(rows: Sequence[EndpointRow], most: int, wide: bool) -> Table:
         kv = row.kv or 0.0
         style = "red" if kv > 0.9 else "yellow" if kv > 0.7 else ""
         cells: list[Any] = [
-            Text(row.name),
-            *([Text(row.role, QUIET)] if roles else []),
+            _text(row.name),
+            *([_text(row.role, QUIET)] if roles else []),
             Text(condition(row), _CONDITIONS.get(condition(row), "bold red")),
             _number(row.queue, "yellow" if row.queue else ""),
             _number(row.running),
@@ -124,7 +125,7 @@ def _endpoints(rows: Sequence[EndpointRow], most: int, wide: bool) -> Table:
             Text(percent(row.kv), style),
             _number(row.in_flight),
             _age(row.age),
-            *([Text(row.collector, QUIET)] if wide else []),
+            *([_text(row.collector, QUIET)] if wide else []),
         ]
         table.add_row(*cells)
     if len(shown) < len(rows):
@@ -177,6 +178,11 @@ def _table(headings: Sequence[str], wide: bool) -> Table:
         right = width.startswith(">")
         table.add_column(name, justify="right" if right else "left", no_wrap=True, min_width=int(width.lstrip(">")))
     return table
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text from the bus, without characters that control the terminal."""
+    return Text(printable(text), style)
 
 
 def _number(value: int | None, style: str = "") -> Text:

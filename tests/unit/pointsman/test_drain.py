@@ -1,10 +1,12 @@
 """`pointsman drain` and `undrain`: what they change in the watcher's sources."""
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from pointsman import drain, undrain
+from pointsman import drain, drain_file, undrain
 from pointsman.drain import DrainOptions, annotate
 from services.watcher.documents import read_documents
 from services.watcher.kubernetes.errors import Forbidden, NotFound
@@ -27,6 +29,17 @@ endpoints:
       address: 10.0.0.3
       port: 8000"""
 FLOW = "endpoints: [{name: a, address: 10.0.0.1, port: 80}, {address: 10.0.0.2, name: b, port: 80}]\n"
+SCALARS = """\
+endpoints:
+- address: 10.0.0.1
+  port: 80
+  name: >-
+    a
+
+- address: 10.0.0.2
+  port: 80
+  name: |-
+    b"""
 JSON = '{"endpoints": [\n  {"address": "10.0.0.1", "port": 80, "name": "a"}]}'
 
 
@@ -47,6 +60,13 @@ def draining(text: str) -> list[str]:
         (FLOW, "b", "default/b"),
         (JSON, "a", "default/a"),
         (BLOCK.replace("\n", "\r\n"), "a", "default/a"),
+        (BLOCK.replace("\n", "\r\n"), "default/b", "default/b"),
+        (BLOCK.replace("\n", "\u2028"), "a", "default/a"),
+        (f"\ufeff{FLOW}", "a", "default/a"),
+        (SCALARS, "a", "default/a"),
+        (SCALARS, "b", "default/b"),
+        (f"{SCALARS}\n\n", "b", "default/b"),
+        ("endpoints:\r\n- address: 10.0.0.1\r\n  port: 80\r\n  name: a", "a", "default/a"),
     ],
 )
 def test_the_entry_is_changed_and_changed_back_and_nothing_else(
@@ -57,11 +77,13 @@ def test_the_entry_is_changed_and_changed_back_and_nothing_else(
     file.chmod(0o640)
     options = [name, "--endpoints-file", str(file)]
     assert drain.main(options) == 0
-    assert draining(file.read_text()) == [id]
+    edited = file.read_bytes().decode()
+    assert draining(edited) == [id]
+    assert edited.count("\n") - edited.count("\r\n") in (0, edited.count("\n")), "line breaks of one kind"
     assert file.stat().st_mode & 0o777 == 0o640
     assert drain.main(options) == 0
     assert undrain.main(options) == 0
-    assert file.read_bytes().decode().replace("\r\n", "\n").rstrip() == text.replace("\r\n", "\n").rstrip()
+    assert file.read_bytes().decode() == text
     assert undrain.main(options) == 0
     said = [f"{id} is draining", f"{id} is draining already", f"{id} takes requests", f"{id} takes requests already"]
     assert capsys.readouterr().out.splitlines() == [f"{line} ({file})" for line in said]
@@ -74,6 +96,44 @@ def test_a_value_that_is_there_is_changed(tmp_path: Path, written: str) -> None:
     assert drain.main(["a", "--endpoints-file", str(file)]) == 0
     assert draining(file.read_text()) == ["default/a"]
     assert "# the old one" in file.read_text()
+
+
+@pytest.mark.parametrize("written", ["  drain: true\n- ", "  drain: true\n\n- "])
+def test_a_line_that_somebody_else_wrote_is_removed(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(BLOCK.replace("  port: 8000\n- ", f"  port: 8000\n{written}"))
+    assert undrain.main(["a", "--endpoints-file", str(file)]) == 0
+    assert file.read_text().replace("\n\n", "\n") == BLOCK
+
+
+def test_drains_at_the_same_time_all_take_effect(tmp_path: Path) -> None:
+    file = tmp_path / "endpoints.yaml"
+    names = [f"e{number}" for number in range(12)]
+    file.write_text("endpoints:\n" + "".join(f"- {{name: {name}, address: 10.0.0.1, port: 80}}\n" for name in names))
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(lambda name: drain_file.drain_in_files(str(file), name, True), names))
+    assert draining(file.read_text()) == [f"default/{name}" for name in names]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(("edits", "code"), [(2, 0), (drain_file.TRIES, 1)])
+def test_what_an_editor_writes_meanwhile_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, edits: int, code: int
+) -> None:
+    file = tmp_path / "endpoints.yaml"
+    file.write_text(FLOW)
+    set_drain, left = drain_file.set_drain, iter(range(edits))
+
+    def edit_meanwhile(text: str, id: str, drain: bool) -> str:
+        if (edit := next(left, None)) is not None:
+            file.write_text(f"{FLOW}# {edit}\n")
+        return set_drain(text, id, drain)
+
+    monkeypatch.setattr(drain_file, "set_drain", edit_meanwhile)
+    assert drain.main(["a", "--endpoints-file", str(file)]) == code
+    assert draining(file.read_text()) == ["default/a"][code:]
+    assert file.read_text().endswith(f"# {edits - 1}\n")
+    assert ("changes all the time" in capsys.readouterr().err) is bool(code)
 
 
 def test_the_file_of_a_directory_is_found_and_links_stay(tmp_path: Path) -> None:
@@ -107,12 +167,21 @@ def test_what_cant_be_drained_is_said_and_nothing_changes(
     assert file.read_text() == text
 
 
-def test_an_endpoint_that_its_label_drains_is_left_to_the_label(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (undrain.main, 'endpoints: [{name: a, address: 10.0.0.1, port: 80, labels: {pointsman/drain: "true"}}]'),
+        (drain.main, "endpoints:\n- ? name\n  : a\n  address: 10.0.0.1\n  port: 80\n"),
+    ],
+    ids=["label", "explicit key"],
+)
+def test_an_entry_that_cant_be_edited_is_left_to_the_user(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Callable[[Sequence[str]], int], text: str
 ) -> None:
     file = tmp_path / "endpoints.yaml"
-    file.write_text('endpoints: [{name: a, address: 10.0.0.1, port: 80, labels: {pointsman/drain: "true"}}]')
-    assert undrain.main(["a", "--endpoints-file", str(file)]) == 1
+    file.write_text(text)
+    assert command(["a", "--endpoints-file", str(file)]) == 1
+    assert file.read_text() == text
     assert "set its `drain`, or its label, there" in capsys.readouterr().err
 
 

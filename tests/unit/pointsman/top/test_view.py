@@ -47,6 +47,17 @@ def text(seen: Snapshot, width: int = 80, height: int | None = None, sort: Sorti
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
+@pytest.mark.parametrize("width", [80, 200])
+def test_texts_from_the_bus_dont_control_the_terminal(width: int) -> None:
+    evil = "\x1b[2J\x9b1m\n"
+    endpoint = row(evil, role=evil, collector=evil)
+    members = tuple(MemberRow(tier=tier, id=evil, age=0.1) for tier in ("watcher", "collector", "picker"))
+    broken = structs.replace(GOOD, reason=evil)
+    seen = Snapshot(pool="default/llama", state=broken, endpoints=(endpoint,), members=members, queues=())
+    assert all(line.isprintable() for line in [*text(seen, width), status_line(seen)])
+    assert r"\x1b[2J\x9b1m\n" in "\n".join(text(seen, width))
+
+
 @pytest.mark.parametrize("width", [80, 99, 100, 160])
 def test_nothing_is_cut_off(width: int) -> None:
     lines = text(LARGE, width)

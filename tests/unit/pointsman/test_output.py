@@ -1,0 +1,34 @@
+"""Texts of others don't reach a terminal as they are."""
+
+import json
+
+import pytest
+
+from pointsman.command import print_json
+from pointsman.output import print_lines, printable
+from pointsman.table import text_table
+
+EVIL = "a\x1b[2J\x9b1m\x7f\u202e\rb"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("vllm-0 · ü – 模", "vllm-0 · ü – 模"), (EVIL, r"a\x1b[2J\x9b1m\x7f\u202e\rb"), ("a\nb", r"a\nb"), ("", "")],
+)
+@pytest.mark.parametrize("error", [False, True])
+def test_other_characters_are_escaped(capsys: pytest.CaptureFixture[str], text: str, shown: str, error: bool) -> None:
+    assert printable(text) == shown
+    print_lines([text, "next"], error=error)
+    captured = capsys.readouterr()
+    assert (captured.err if error else captured.out) == f"{shown}\nnext\n"
+
+
+def test_columns_are_as_wide_as_what_is_shown() -> None:
+    assert text_table(["id", "x"], [["\x1b", "1"]]) == ["id    x", r"\x1b  1"]
+
+
+def test_json_keeps_the_text_without_its_controls(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"id": EVIL})
+    written = capsys.readouterr().out
+    assert not set(written) & {"\x1b", "\x9b", "\x7f"}
+    assert json.loads(written) == {"id": EVIL}

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Protocol
 
-from fastapi import APIRouter, HTTPException, Query, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
+from services.console.bodies import described, json_body
 from services.console.configuration import Documents
 from services.console.decisions import Decisions
 from services.console.feed import Feed
@@ -19,12 +20,13 @@ from services.console.schemas import (
     ConfigurationPage,
     Document,
     EndpointPage,
+    ExplainRequest,
     FlowPage,
     HistoryPage,
     PoolPage,
 )
 from shared.bus.errors import BusError, Malformed, NoResponders
-from shared.bus.query_messages import MAX_HEADERS, AskExplain
+from shared.bus.query_messages import AskExplain
 from shared.pool_view.reader import PoolReader
 from shared.service.admin import REFUSED, as_json, as_json_list
 
@@ -47,16 +49,6 @@ class Console(Protocol):
     def about(self) -> dict[str, Any]:
         """As `services.console.schemas.About`."""
         ...
-
-
-class ExplainRequest(BaseModel):
-    """A request that nobody sends to a model server."""
-
-    picker: str = ""
-    """Who is asked; empty: any."""
-    path: str = "/v1/chat/completions"
-    headers: Annotated[list[tuple[str, str]], Field(max_length=MAX_HEADERS)] = []
-    body: str = ""
 
 
 class DecisionsOnRequest(BaseModel):
@@ -111,8 +103,9 @@ def api_routes(console: Console) -> APIRouter:
         "/explain",
         summary="The decision that a picker would make now. Nothing is sent to a model server, charged or kept.",
         response_model=Explained,
+        openapi_extra=described(ExplainRequest),
     )
-    async def explain(request: ExplainRequest) -> Response:
+    async def explain(request: Annotated[ExplainRequest, Depends(json_body(ExplainRequest))]) -> Response:
         picker = request.picker or next(iter(console.decisions.pickers()), "")
         question = AskExplain(path=request.path, headers=request.headers, body=request.body.encode())
         try:
@@ -124,16 +117,17 @@ def api_routes(console: Console) -> APIRouter:
 
     @router.get("/configuration", summary="The running document, and who runs it.", response_model=ConfigurationPage)
     async def configuration() -> Response:
-        page = console.documents.page(reader.configuration, console.members)
+        page = await console.documents.page(reader.configuration, console.members)
         return as_json({"about": console.about(), **page})
 
     @router.post(
         "/configuration/check",
         summary="What the tiers would make of a document. Nothing is published.",
         response_model=CheckPage,
+        openapi_extra=described(Document),
     )
-    async def check(document: Document) -> Response:
-        return as_json(console.documents.check(document.text))
+    async def check(document: Annotated[Document, Depends(json_body(Document))]) -> Response:
+        return as_json(await console.documents.check(document.text))
 
     return router
 

@@ -40,6 +40,7 @@ POOL_INTERVAL = 0.1
 """Seconds between two events about the pool: collectors scrape as often."""
 DECISIONS_INTERVAL = 1.0
 FLOW_INTERVAL = 0.5
+CONFIGURATION_INTERVAL = 0.5
 LIFETIME = 0.75
 """Part of the time limit of a request after which a stream ends by itself."""
 
@@ -102,6 +103,7 @@ class ConsoleService(Service):
         self._serving = asyncio.create_task(self._guard(web.serve(), "page", essential=True), name="page")
         self.spawn(self.members.run(), "members", essential=False)
         self.spawn(self._sample(), "history")
+        self.spawn(self._follow_configuration(), "configuration")
         for name, feed in self.feeds.items():
             self.spawn(feed.run(), f"{name} feed")
         if not settings.console_token and not is_loopback(settings.console_host):
@@ -123,12 +125,13 @@ class ConsoleService(Service):
             "console_port": self.console_port,
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "listeners": {name: feed.listeners for name, feed in self.feeds.items()},
+            "failed_refreshes": {name: feed.failed for name, feed in self.feeds.items()},
         }
 
     def about(self) -> dict[str, Any]:
         """As `services.console.schemas.About`."""
         state = self.reader.state()
-        loaded = self.documents.running(self.reader.configuration)
+        loaded = self.documents.loaded
         stale = loaded.stale_metrics if isinstance(loaded, LoadedConfig) else StaleMetrics()
         return {
             "name": self._settings.pool_name,
@@ -164,6 +167,11 @@ class ConsoleService(Service):
         while True:
             self.history.sample(self.reader.rows())
             await asyncio.sleep(INTERVAL)
+
+    async def _follow_configuration(self) -> None:
+        while True:
+            await self.documents.run(self.reader.configuration)
+            await asyncio.sleep(CONFIGURATION_INTERVAL)
 
 
 def is_loopback(host: str) -> bool:

@@ -1,5 +1,6 @@
 """The running configuration and what the tiers make of it; what they would make of another document."""
 
+import asyncio
 from typing import Any
 
 from services.console.members import Members
@@ -13,40 +14,45 @@ BUILT_IN = Configuration(text="")
 
 
 class Documents:
-    """Loads documents with the installed plugins, as the tiers do."""
+    """Loads documents with the installed plugins, as the tiers do: in a thread, because it can take seconds, and one at
+    a time."""
 
     def __init__(self, bounds: Bounds, most: int, plugins: Registry | None = None) -> None:
         """`most`: characters of a document."""
         self._plugins = Registry.installed() if plugins is None else plugins
         self._bounds, self._most = bounds, most
+        self._loading = asyncio.Lock()
         self._running = BUILT_IN
-        self._loaded = self.load(BUILT_IN.text)
+        self.loaded = self._load(BUILT_IN.text)
+        """The running document, or what is wrong with it."""
 
-    def load(self, text: str) -> LoadedConfig | Invalid:
+    def _load(self, text: str) -> LoadedConfig | Invalid:
         """The document, or what is wrong with it."""
         try:
             return load(text, self._plugins, allow_experimental=True, bounds=self._bounds)
         except Invalid as error:
             return error
 
-    def running(self, configuration: Configuration | None) -> LoadedConfig | Invalid:
-        """The published document; none is the built-in one. It is loaded once."""
+    async def run(self, configuration: Configuration | None) -> LoadedConfig | Invalid:
+        """Take the published document for the running one; none is the built-in one. It is loaded once."""
         configuration = configuration or BUILT_IN
-        if configuration is not self._running and configuration.text != self._running.text:
-            self._loaded = self.load(configuration.text)
-        self._running = configuration
-        return self._loaded
+        async with self._loading:
+            if configuration is not self._running and configuration.text != self._running.text:
+                self.loaded = await asyncio.to_thread(self._load, configuration.text)
+            self._running = configuration
+            return self.loaded
 
-    def check(self, text: str) -> dict[str, Any]:
+    async def check(self, text: str) -> dict[str, Any]:
         """As `services.console.schemas.CheckPage`."""
         if len(text) > self._most:
             errors = [f"the document has {len(text)} characters; {self._most} are allowed"]
             return {"revision": "", "plugins": 0, "errors": errors, "warnings": []}
-        return _checked(text, self.load(text))
+        async with self._loading:
+            return await asyncio.to_thread(lambda: _checked(text, self._load(text)))
 
-    def page(self, configuration: Configuration | None, members: Members) -> dict[str, Any]:
+    async def page(self, configuration: Configuration | None, members: Members) -> dict[str, Any]:
         """As `services.console.schemas.ConfigurationPage`, without `about`."""
-        loaded = self.running(configuration)
+        loaded = await self.run(configuration)
         configuration = configuration or BUILT_IN
         statuses = members.statuses()
         return {

@@ -3,10 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from services.console.feed import event
 from shared.bus.asking import Answer, ask, ask_all
@@ -29,13 +29,24 @@ UNDER_WAY = "under way"
 T = dict[str, Any]
 
 
+class _Summary(Struct):
+    """What the console reads of a decision's summary; pages get all of it."""
+
+    at: str = ""
+    state: str = ""
+    flow: str = ""
+
+
 class Newest(Struct):
     """A picker's last decisions."""
 
-    total: int
+    total: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """Of all its decisions."""
-    decisions: list[T]
-    """The newest first."""
+    decisions: Annotated[list[T], Meta(max_length=LIMIT)]
+    """The newest first. Each can be read as a `_Summary`."""
+
+    def __post_init__(self) -> None:
+        msgspec.convert(self.decisions, list[_Summary])
 
 
 class InFull(Struct):
@@ -145,7 +156,7 @@ class DecisionsTopic:
             if cursor.shown.get(number) != decision
         ]
         open_ones = [number for number, decision in numbered.items() if decision.get("state") == UNDER_WAY]
-        cursor.after = max(min(open_ones, default=newest.total + 1) - 1, newest.total - LIMIT)
+        cursor.after = max(min(open_ones, default=newest.total + 1) - 1, newest.total - LIMIT, 0)
         cursor.shown = {number: decision for number, decision in numbered.items() if number > cursor.after}
         return news
 

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import structlog
+
 from shared.tasks import set_within
 
 KEPT = 30
@@ -47,6 +49,8 @@ class Feed:
         self._topic, self._interval, self._lifetime, self._clock = topic, interval, lifetime, clock
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=KEPT)
         self._version = 0
+        self._whole: bytes | None = None
+        """As of the last refresh, once somebody has asked for it."""
         self._refreshing = asyncio.Lock()
         self._refreshed_at = float("-inf")
         self._news = asyncio.Event()
@@ -54,6 +58,8 @@ class Feed:
         self._wanted = asyncio.Event()
         self._closed = False
         self.listeners = 0
+        self.failed = 0
+        """Refreshes by `run` that raised an error."""
 
     def close(self) -> None:
         """Let all streams end."""
@@ -61,10 +67,18 @@ class Feed:
         self._news.set()
 
     async def run(self) -> None:
-        """Refresh until cancelled."""
+        """Refresh until cancelled. The first of several errors in a row is logged."""
+        failing = False
         while True:
             await self._wanted.wait()
-            await self.refresh()
+            try:
+                await self.refresh()
+                failing = False
+            except Exception:  # noqa: BLE001 - the top of the task: what can't be shown once may be the next time
+                if not failing:
+                    structlog.get_logger().exception("feed.failed", topic=repr(self._topic))
+                self.failed += 1
+                failing = True
             await asyncio.sleep(self._interval)
 
     async def listen(self) -> AsyncIterator[bytes]:
@@ -72,7 +86,7 @@ class Feed:
         end = self._clock() + self._lifetime
         with self._listening():
             await self.refresh()
-            whole, seen = self._topic.whole(), self._version
+            whole, seen = self._get_whole(), self._version
             yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
             while not self._closed and (rest := end - self._clock()) > 0:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
@@ -81,7 +95,7 @@ class Feed:
                 if self._changes and self._changes[0][0] <= seen + 1:
                     pieces = [change for version, change in self._changes if version > seen]
                 else:
-                    pieces = [self._topic.whole()]
+                    pieces = [self._get_whole()]
                 seen = self._version
                 yield b"".join(pieces)
 
@@ -92,11 +106,17 @@ class Feed:
                 return  # somebody else has just done so
             self._refreshed_at = self._clock()
             change = await self._topic.refresh()
+            self._whole = None
             if change is not None:
                 self._version += 1
                 self._changes.append((self._version, change))
                 news, self._news = self._news, asyncio.Event()
                 news.set()
+
+    def _get_whole(self) -> bytes:
+        if self._whole is None:
+            self._whole = self._topic.whole()
+        return self._whole
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -1,6 +1,13 @@
-"""What the API answers, for `/openapi.json`. Null is an unknown value, never zero; ages and durations are seconds."""
+"""What the API answers and reads, for `/openapi.json`. Null is an unknown value, never zero; ages and durations are
+seconds."""
 
+from typing import Annotated
+
+from msgspec import Meta, Struct
 from pydantic import BaseModel
+
+from shared.bus.query_messages import MAX_HEADERS, Text
+from shared.service.settings import MAX_TEXT
 
 
 class About(BaseModel):
@@ -160,7 +167,17 @@ class ConfigurationPage(CheckPage):
     rejected: list[Rejected]
 
 
-class Document(BaseModel):
+class Document(Struct):
     """An EndpointPickerConfig."""
 
     text: str
+
+
+class ExplainRequest(Struct):
+    """A request that nobody sends to a model server."""
+
+    picker: Text = ""
+    """Who is asked; empty: any."""
+    path: Text = "/v1/chat/completions"
+    headers: Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)] = []
+    body: Annotated[str, Meta(max_length=MAX_TEXT)] = ""

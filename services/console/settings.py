@@ -39,7 +39,7 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     console_connections: Annotated[
         int, Meta(ge=1, description="maximum open connections; a further one closes the one idle the longest")
     ] = 256
-    console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 4 * 2**20
+    console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 2 * 2**20
     console_history: Annotated[
         int,
         Meta(ge=0, description="endpoints whose last ten minutes are kept; of others, a page knows what it has seen"),

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import errno
 import math
+import reprlib
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -171,7 +172,9 @@ async def _invalid(_: Request, error: Exception) -> Response:
     """A parameter that isn't what its route declares."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    text = f"{first['loc'][-1]}: {first['msg']}, not {str(first['input'])[:SHOWN]!r}"
+    given = first["input"]
+    shown = given if isinstance(given, str) else reprlib.repr(given)  # the text of all of it could be megabytes
+    text = f"{first['loc'][-1]}: {first['msg']}, not {shown[:SHOWN]!r}"
     return as_json({"error": text}, 400)
 
 

@@ -1,6 +1,8 @@
 // Requests to the API, and its streams of events. Addresses are relative: a proxy may serve the console below a path.
 
 const TOKEN = "pointsman-token";
+// What a header can carry. fetch throws for other texts before it asks, so that nobody would be asked for the token again.
+const SENDABLE = /^[\x20-\x7e\xa0-\xff]+$/;
 let askForToken = async () => null;
 let asking = null;
 
@@ -17,7 +19,7 @@ export class Refused extends Error {
 
 const headers = () => {
   const token = sessionStorage.getItem(TOKEN);
-  return token ? { authorization: `Bearer ${token}` } : {};
+  return token && SENDABLE.test(token) ? { authorization: `Bearer ${token}` } : {};
 };
 
 // A fetch that asks for the token as often as the console wants one.

@@ -30,11 +30,14 @@ const onAbout = now => {
   showState();
 };
 
+/** Text that is no percent-encoding is taken as it is. */
+const decoded = text => { try { return decodeURIComponent(text) } catch { return text } };
+
 /** `#/decisions/ID?endpoint=…` as the page's name, the rest of the path, and the query. */
 const route = () => {
   const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  return { name: name in PAGES ? name : "pool", rest: decodeURIComponent(rest.join("/")), query: new URLSearchParams(query) };
+  return { name: Object.hasOwn(PAGES, name) ? name : "pool", rest: decoded(rest.join("/")), query: new URLSearchParams(query) };
 };
 
 const navigate = () => {

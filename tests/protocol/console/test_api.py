@@ -122,6 +122,8 @@ async def test_documents_are_checked_and_the_running_one_is_shown(pool: Invented
         assert bad["errors"]
         huge = await asking.post("/api/configuration/check", json={"text": "#" * (2**20 + 1)})
         assert "are allowed" in huge.json()["errors"][0]
+        schemas = (await asking.get("/openapi.json")).json()["paths"]["/api/configuration/check"]["post"]["requestBody"]
+        assert schemas["content"]["application/json"]["schema"]["required"] == ["text"]
 
 
 @pytest.mark.parametrize(
@@ -129,6 +131,10 @@ async def test_documents_are_checked_and_the_running_one_is_shown(pool: Invented
     [
         ("POST", "/api/explain", {"picker": "nobody"}, 404),
         ("POST", "/api/explain", {"headers": "no list"}, 400),
+        ("POST", "/api/explain", {"body": "x" * (2**20 + 1)}, 400),
+        ("POST", "/api/explain", [[]], 400),
+        ("POST", "/api/explain", None, 415),
+        ("POST", "/api/configuration/check", {"text": "x" * 2**21}, 413),
         ("GET", "/api/pool/history", None, 400),
         ("GET", "/api/nothing", None, 404),
         ("GET", "/page/../app.py", None, 404),

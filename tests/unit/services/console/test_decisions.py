@@ -3,8 +3,10 @@
 from typing import Any
 
 import msgspec
+import pytest
 
-from services.console.decisions import Decisions, DecisionsTopic, Newest
+from services.console.decisions import LIMIT, Decisions, DecisionsTopic, Newest
+from shared.bus.asking import Answer
 from shared.bus.columns import flow_hash
 from shared.bus.errors import RequestTimeout
 
@@ -14,6 +16,8 @@ class Pickers(Decisions):
 
     def __init__(self, made: dict[str, tuple[int, list[dict[str, Any]]]]) -> None:
         self.made = made
+        self.odd: dict[str, dict[str, Any]] = {}
+        """What is in the answers instead, by picker."""
         self.asked: list[tuple[str, int]] = []
         self.pickers = lambda: sorted(self.made)
 
@@ -22,7 +26,8 @@ class Pickers(Decisions):
         run, decisions = self.made[picker]
         if run < 0:
             raise RequestTimeout("no answer")
-        return run, Newest(len(decisions), list(reversed(decisions[after:])))
+        content = {"total": len(decisions), "decisions": decisions[after:][::-1], **self.odd.get(picker, {})}
+        return run, Answer(picker, "picker", run, msgspec.json.encode(content)).read(Newest)
 
 
 def decision(number: int, state: str = "completed") -> dict[str, Any]:
@@ -68,3 +73,22 @@ async def test_the_names_of_flows_are_learnt_from_decisions() -> None:
     topic = DecisionsTopic(Pickers({"p": (1, made)}), dict)
     await topic.refresh()
     assert topic.flows == {f"{flow_hash(name):016x}": name for name in ("tenant-0", "tenant-1")}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"decisions": [{**decision(1), "flow": 5}]},
+        {"decisions": [{**decision(1), "at": None}]},
+        {"decisions": [decision(1)] * (LIMIT + 1)},
+        {"total": 2**63},
+        {"total": -1},
+    ],
+)
+async def test_a_picker_whose_answer_cannot_be_read_is_named_and_others_are_shown(odd: dict[str, Any]) -> None:
+    pickers = Pickers({"p": (1, [decision(1)]), "q": (1, [decision(2)])})
+    pickers.odd["p"] = odd
+    piece = await DecisionsTopic(pickers, dict).refresh()
+    assert piece is not None
+    assert read(piece) == [("r2", "completed")]
+    assert b'"missing":["picker p answers what can\'t be read' in piece

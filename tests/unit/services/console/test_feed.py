@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from services.console.feed import KEPT, Feed, event
+from tests.waiting import eventually
 
 
 class Counting:
@@ -13,15 +14,20 @@ class Counting:
         self.number = 0
         self.shown = 0
         self.refreshes = 0
+        self.wholes = 0
+        self.broken = False
 
     async def refresh(self) -> bytes | None:
         self.refreshes += 1
+        if self.broken:
+            raise ValueError("broken")
         if self.number == self.shown:
             return None
         self.shown = self.number
         return event("changes", str(self.shown).encode())
 
     def whole(self) -> bytes:
+        self.wholes += 1
         return event("whole", str(self.shown).encode())
 
 
@@ -101,3 +107,26 @@ async def test_a_stream_ends_with_its_lifetime_and_when_the_feed_closes() -> Non
     assert [piece async for piece in first] == []
     feed.close()
     assert [piece async for piece in second] == []
+
+
+async def test_listeners_of_one_refresh_share_the_whole() -> None:
+    topic, clock = Counting(), Clock()
+    feed = Feed(topic, 1.0, 1e9, clock)
+    for _ in range(3):
+        assert await told(feed.listen()) == ["whole 0"]
+    assert topic.wholes == 1
+    topic.number, clock.now = 1, 1.0
+    assert await told(feed.listen()) == ["whole 1"]
+
+
+async def test_a_feed_goes_on_after_a_refresh_that_fails() -> None:
+    topic = Counting()
+    feed = Feed(topic, 0.0, 60.0)
+    stream = feed.listen()
+    await told(stream)
+    topic.broken = True
+    running = asyncio.create_task(feed.run())
+    await eventually(lambda: feed.failed > 1)
+    topic.broken, topic.number = False, 1
+    assert await told(stream) == ["changes 1"]
+    running.cancel()

@@ -94,6 +94,19 @@ async def test_the_root_lists_every_path_with_its_summary(readiness: Readiness) 
     assert {path.replace("_", " ") for path in schema["paths"]} == set(everything)
 
 
+async def test_a_refusal_repeats_only_the_beginning_of_what_was_sent(readiness: Readiness) -> None:
+    router = APIRouter()
+
+    @router.post("/things")
+    async def things(names: list[str]) -> None:
+        pass
+
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), dict), router)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answer = await client.post("/things", json={"names": [[]] * 10_000})
+    assert (answer.status_code, answer.json()["error"].count("[]")) == (400, 6)
+
+
 async def test_responses_are_typed(client: httpx.AsyncClient) -> None:
     paths = (await client.get("/openapi.json")).json()["paths"]
     schemas = {

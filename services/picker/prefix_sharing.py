@@ -6,9 +6,10 @@ is the first.
 """
 
 import asyncio
+import random
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from services.picker.pipeline import Pipeline
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.state.lru_prefix_index import Change
 from services.picker.state.prefix import HASHING
-from services.picker.state.prefix_announcements import Announcements, dump, parts
+from services.picker.state.prefix_announcements import Announcements, Dumps, dump, parts
 from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.bus import Msg
@@ -45,8 +46,10 @@ LOOK = 0.05
 """Seconds between two looks whether there is a view."""
 NO_BATCH = 2**63 - 1
 """The number of no batch: what follows it can't be repeated, so the answer is a dump."""
-MOST_SESSIONS = 8
-"""Dumps that are being sent at once; beyond it, the oldest ends."""
+BUSY = (0.1, 0.5)
+"""Seconds, between these, after which a picker is asked again that is busy."""
+LONGEST = 120.0
+"""Seconds that a dump may take, or the batches that are missing, with the time in which the other picker is busy."""
 MOST_REQUESTS = 64
 """Requests that wait for their answer; further ones are asked again."""
 
@@ -84,8 +87,7 @@ class PrefixSharing:
         self.problem = ""
         """Why peers don't receive the placements; empty if they may."""
         self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
-        self._sessions: dict[int, Iterator[PrefixPiece]] = {}
-        self._session = 0
+        self._dumps = Dumps()
         self._asked_at = self._published_at = float("-inf")
         self._began: float | None = None
         """When this picker began to ask for the others' placements."""
@@ -157,10 +159,10 @@ class PrefixSharing:
                 if self.hashing:
                     await self._announce(now)
                     for origin in self.peers.missing(now):
-                        catching_up.create_task(self._catch_up(origin))
+                        catching_up.create_task(self._alone(self._catch_up, origin))
                     for origin in self.peers.different(now):
                         log.warning("prefixes.differ", peer=origin.id, batch=origin.applied)
-                        catching_up.create_task(self._restore_own(origin))
+                        catching_up.create_task(self._alone(self._restore_own, origin))
 
     async def _announce(self, now: float) -> None:
         changes = self._index.changes
@@ -244,7 +246,7 @@ class PrefixSharing:
                 continue
             if peer is None:
                 break
-            if await self._restore(peer, PrefixRequest(sender=self._id), None):
+            if await self._restore(peer, PrefixRequest(sender=self._id), None, self._clock() + LONGEST):
                 log.info("prefixes.restored", peer=peer, blocks=self._index.held)
                 return
             failed.add(peer)
@@ -277,19 +279,30 @@ class PrefixSharing:
             raise
         return heard[-1].sender
 
+    async def _alone(self, ask: Callable[[Origin], Awaitable[None]], origin: Origin) -> None:
+        """Ask an origin, unless it is being asked."""
+        if origin.asking:
+            return
+        origin.asking = True
+        try:
+            await ask(origin)
+        finally:
+            origin.asking = False
+
     async def _catch_up(self, origin: Origin) -> None:
         """Get what this picker has missed of an origin's batches."""
-        while True:
+        until = self._clock() + LONGEST
+        while self._clock() < until:
             before = origin.applied
             request = PrefixRequest(sender=self._id, run=origin.run, after=before)
-            piece = await self._ask(origin.id, request)
+            piece = await self._ask(origin.id, request, until)
             if piece is None:
                 return
             if piece.run != origin.run:
                 self.peers.do_without(origin)
                 return
             if piece.origins:
-                await self._restore(origin.id, request, origin, piece)
+                await self._restore(origin.id, request, origin, until, piece)
                 return
             for payload in piece.batches:
                 try:
@@ -299,6 +312,7 @@ class PrefixSharing:
                     return
                 if (batch.sender, batch.run) == (origin.id, origin.run):
                     self.peers.hear(batch, self._clock())
+                await asyncio.sleep(0)
             if not piece.more or origin.applied == before:
                 self.peers.answered(origin, piece.sequence)
                 return
@@ -306,34 +320,48 @@ class PrefixSharing:
     async def _restore_own(self, origin: Origin) -> None:
         """Replace what an origin is thought to have placed by what it says."""
         request = PrefixRequest(sender=self._id, run=origin.run, after=NO_BATCH)
-        if await self._restore(origin.id, request, origin):
+        if await self._restore(origin.id, request, origin, self._clock() + LONGEST):
             log.info("prefixes.repaired", peer=origin.id, batch=origin.applied)
 
     async def _restore(
-        self, peer: str, request: PrefixRequest, origin: Origin | None, piece: PrefixPiece | None = None
+        self,
+        peer: str,
+        request: PrefixRequest,
+        origin: Origin | None,
+        until: float,
+        piece: PrefixPiece | None = None,
     ) -> bool:
-        """Take a dump from a picker, of all placements or of an origin's; `piece` is its first. Whether it is whole."""
+        """Take a dump from a picker, of all placements or of an origin's; `piece` is its first. Whether it is whole,
+        and in time."""
         restore = Restore(self.peers, self._index, self._id, self._clock(), origin)
         try:
-            piece = piece or await self._ask(peer, request)
-            while piece is not None:
+            piece = piece or await self._ask(peer, request, until)
+            while piece is not None and self._clock() < until:
                 _ = self._view.layout
                 restore.take(piece)
                 if not piece.more:
                     restore.finish(piece.sequence)
                     return True
-                piece = await self._ask(peer, PrefixRequest(sender=self._id, session=piece.session))
+                piece = await self._ask(peer, PrefixRequest(sender=self._id, session=piece.session), until)
         except BaseException:
             restore.abandon()
             raise
         restore.abandon()
         return False
 
-    async def _ask(self, peer: str, request: PrefixRequest) -> PrefixPiece | None:
+    async def _ask(self, peer: str, request: PrefixRequest, until: float) -> PrefixPiece | None:
+        """The answer, for which a busy picker is asked again and again until that time."""
         subject = self._subjects.prefix_dump(self._pool, peer)
         try:
-            answer = await self._bus.request(subject, encode(request), timeout=PIECE)
-            return decode(PrefixPiece, answer.data)
+            while True:
+                answer = await self._bus.request(subject, encode(request), timeout=PIECE)
+                piece = decode(PrefixPiece, answer.data)
+                if not piece.busy:
+                    return piece
+                if self._clock() >= until:
+                    log.info("prefixes.unanswered", peer=peer, reason="it is busy")
+                    return None
+                await asyncio.sleep(random.uniform(*BUSY))
         except BusError as error:
             log.info("prefixes.unanswered", peer=peer, reason=str(error))
         except Malformed as error:
@@ -367,27 +395,20 @@ class PrefixSharing:
 
     def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
         mine = self.mine
-        session = request.session
+        session, now = request.session, self._clock()
         if not session:
             if request.run not in (0, mine.run):
                 return PrefixPiece(run=mine.run, sequence=mine.sequence)
             if request.run and (repeated := mine.since(request.after)):
                 batches, more = repeated
                 return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
-            self._session = session = self._session + 1
+            if not self._dumps.have_room(now):
+                return PrefixPiece(run=mine.run, sequence=mine.sequence, busy=True)
             origins, known = self.peers.table(self._id, mine.run, mine.sequence, mine.digest)
             if request.run:  # of this picker's own placements alone
                 origins, known = origins[:1], 1
-            self._sessions[session] = dump(self._index, mine, origins, known, session)
-            if len(self._sessions) > MOST_SESSIONS:
-                del self._sessions[min(self._sessions)]
-        pieces = self._sessions.get(session)
-        if pieces is None:
-            return None
-        piece = next(pieces, None)
-        if piece is None or not piece.more:
-            del self._sessions[session]
-        return piece
+            session = self._dumps.begin(partial(dump, self._index, mine, origins, known), now)
+        return self._dumps.next(session, now)
 
     def __repr__(self) -> str:
         return f"<PrefixSharing of {self._id!r}: {self.mine!r}, {self.peers!r}>"

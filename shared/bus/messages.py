@@ -222,9 +222,10 @@ def _blocks_fault(servers: bytes, counts: bytes, blocks: bytes) -> str | None:
     for name, column in (("servers", servers), ("blocks", blocks)):
         if len(column) > 8 * MAX_BLOCKS or len(column) % 8:
             return f"{name} has {len(column)} bytes; a multiple of 8 up to {8 * MAX_BLOCKS} is needed"
-    if (total := int(unpack_counts(counts).sum(dtype="u8"))) != len(blocks) // 8:
+    numbers = unpack_counts(counts)
+    if (total := int(numbers.sum(dtype="u8"))) != len(blocks) // 8:
         return f"counts of {total} blocks, and {len(blocks) // 8} blocks"
-    return None
+    return None if numbers.all() else "a row without blocks"
 
 
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -302,6 +303,8 @@ class PrefixPiece(Struct, frozen=True, kw_only=True, tag="prefix-piece/1"):
     """Of the sender's last batch."""
     more: bool = False
     """There is another piece."""
+    busy: bool = False
+    """The sender can't begin another dump at this moment; ask again."""
     session: Number = 0
     batches: Annotated[list[bytes], Meta(max_length=MAX_BATCHES)] = []
     """Encoded `PrefixBatch`es of the run."""

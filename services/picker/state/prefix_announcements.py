@@ -6,7 +6,7 @@ peers miss, and ask for.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +20,10 @@ MOST_REPEATED = 4 * 2**20
 """Bytes of batches that can be repeated: some ten seconds of 1 000 requests/s."""
 ANSWER = 64 * 2**10
 """Bytes of repeated batches in an answer, at least one batch."""
+MOST_DUMPS = 8
+"""Dumps that are being sent at once; who asks for another one is told to ask again."""
+IDLE = 2.0
+"""Seconds after which a dump ends for another one if nobody has asked for its next piece."""
 
 
 class Announcements:
@@ -85,6 +89,40 @@ class Announcements:
 
     def __repr__(self) -> str:
         return f"<Announcements of {self.id!r}: {self.sequence}, {len(self._sent)} to be repeated>"
+
+
+class Dumps:
+    """The dumps that other pickers are taking, each under the number of its session."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, tuple[Iterator[PrefixPiece], float]] = {}
+        """(the pieces that are left, when one was last asked for)."""
+        self._last = 0
+
+    def have_room(self, now: float) -> bool:
+        """Whether another one may begin, be it for those that nobody takes any more."""
+        self._sessions = {number: taken for number, taken in self._sessions.items() if now - taken[1] <= IDLE}
+        return len(self._sessions) < MOST_DUMPS
+
+    def begin(self, dump: Callable[[int], Iterator[PrefixPiece]], now: float) -> int:
+        """The session of a dump, which is made for it."""
+        self._last += 1
+        self._sessions[self._last] = dump(self._last), now
+        return self._last
+
+    def next(self, session: int, now: float) -> PrefixPiece | None:
+        """The next piece of a dump; None if it has ended."""
+        taken = self._sessions.pop(session, None)
+        if taken is None:
+            return None
+        pieces, _ = taken
+        piece = next(pieces, None)
+        if piece is not None and piece.more:
+            self._sessions[session] = pieces, now
+        return piece
+
+    def __repr__(self) -> str:
+        return f"<Dumps: {len(self._sessions)}>"
 
 
 def parts(changes: Iterable[Change]) -> Iterator[list[Change]]:

@@ -9,7 +9,7 @@ the last word on each block is the same as if all had come in order.
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 
 from services.picker.state.lru_prefix_index import FORMER, MARKS, LruPrefixIndex
 from shared.bus.codec import BATCHES_MASK, batch_digest
@@ -31,7 +31,7 @@ MOST_ORIGINS = 1000
 MOST_HELD = 32 * 2**20
 """Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
 BATCH = 500
-"""Bytes that a held batch counts as in addition."""
+"""Bytes that a held batch counts as in addition to its sender's id and its columns."""
 DIFFERENT = 2.0
 """Seconds for which an origin's digest has to differ before its placements are restored."""
 RESTORED_AGAIN = 10.0
@@ -44,7 +44,7 @@ class Origin:
     """One run of a picker, as far as it is known here."""
 
     __slots__ = (
-        *("applied", "ask_at", "asked", "differs_since", "digest", "heard", "held", "id", "latest", "mark"),
+        *("applied", "ask_at", "asked", "asking", "differs_since", "digest", "heard", "held", "id", "latest", "mark"),
         *("restore_at", "restoring", "run"),
     )
 
@@ -63,6 +63,8 @@ class Origin:
         self.held: dict[int, PrefixBatch] = {}
         self.restoring = False
         """Its part of a dump is coming."""
+        self.asking = False
+        """It is being asked, which may take long: it isn't asked twice."""
         self.asked = 0
         self.ask_at = 0.0
         """When to ask for what is missing; 0 while nothing is."""
@@ -76,6 +78,11 @@ class Origin:
         elif self.differs_since is None:
             self.differs_since = now
             self.restore_at = now + DIFFERENT
+
+    @property
+    def waiting(self) -> bool:
+        """Something of it is on its way that was asked for."""
+        return self.asking or self.restoring
 
     def __repr__(self) -> str:
         return f"<Origin {self.id!r} {self.applied} of {self.latest}, {len(self.held)} held>"
@@ -109,21 +116,21 @@ class PrefixPeers:
         if not batch.servers or batch.sequence <= origin.applied or batch.sequence in origin.held:
             return
         if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
-            size = BATCH + len(batch.blocks)
+            size = _size(batch)
             if self._held + size <= MOST_HELD:
                 self._held += size
                 origin.held[batch.sequence] = batch
             return
         self._apply(origin, batch)
         origin.compare(batch, now)
-        self.go_on(origin)
+        self.go_on(origin, self.blocks + MAX_BLOCKS)
 
     def different(self, now: float) -> list[Origin]:
         """The origins whose placements are to be restored at this moment: what was applied isn't what they announced,
         such as a batch in their name. Called from time to time."""
         found: list[Origin] = []
         for origin in self._origins.values():
-            if origin.differs_since is not None and now >= origin.restore_at and not (self.joining or origin.restoring):
+            if origin.differs_since is not None and now >= origin.restore_at and not (self.joining or origin.waiting):
                 self.differences += origin.restore_at == origin.differs_since + DIFFERENT
                 origin.restore_at = now + RESTORED_AGAIN
                 found.append(origin)
@@ -135,13 +142,16 @@ class PrefixPeers:
         return now - min(since, default=now)
 
     def missing(self, now: float) -> list[Origin]:
-        """The origins to be asked for batches at this moment. Called from time to time."""
+        """The origins to be asked for batches at this moment. Called from time to time; applies some that are held."""
         found: list[Origin] = []
         if self.joining:
             return found
+        until = self.blocks + MAX_BLOCKS
         for origin in list(self._origins.values()):
             if origin.applied + 1 in origin.held and not origin.restoring:
-                self.go_on(origin)
+                self.go_on(origin, until)
+            if origin.asking:
+                continue
             if origin.latest <= origin.applied or origin.restoring or origin.applied + 1 in origin.held:
                 origin.ask_at, origin.asked = 0.0, 0
             elif not origin.ask_at:
@@ -166,8 +176,9 @@ class PrefixPeers:
     def complete(self) -> None:
         """There is nothing to wait for: what is held is applied, and what is missing then is asked for."""
         self.joining = False
+        until = self.blocks + MAX_BLOCKS
         for origin in self._origins.values():
-            self.go_on(origin)
+            self.go_on(origin, until)
 
     def origins(self) -> Iterable[Origin]:
         """Those that are known."""
@@ -180,7 +191,7 @@ class PrefixPeers:
     def expire(self, now: float) -> None:
         """Forget origins that have been silent for long. Their blocks stay."""
         for origin in list(self._origins.values()):
-            if now - origin.heard > FORGOTTEN and not origin.restoring:
+            if now - origin.heard > FORGOTTEN and not origin.waiting:
                 self.do_without(origin)
 
     def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
@@ -249,11 +260,10 @@ class PrefixPeers:
         self.batches += 1
         self.blocks += len(batch.blocks) // 8
 
-    def go_on(self, origin: Origin) -> None:
-        """Apply what is held and follows, some milliseconds' work of it; the rest later."""
+    def go_on(self, origin: Origin, until: int) -> None:
+        """Apply what is held and follows until so many blocks have been applied; the rest later."""
         for number in [number for number in origin.held if number <= origin.applied]:
             self._release(origin, number)
-        until = self.blocks + MAX_BLOCKS
         while origin.applied + 1 in origin.held and self.blocks < until:
             self._apply(origin, self._release(origin, origin.applied + 1))
 
@@ -266,7 +276,7 @@ class PrefixPeers:
 
     def _release(self, origin: Origin, number: int) -> PrefixBatch:
         batch = origin.held.pop(number)
-        self._held -= BATCH + len(batch.blocks)
+        self._held -= _size(batch)
         return batch
 
     def __repr__(self) -> str:
@@ -296,9 +306,11 @@ class Restore:
         marks = unpack_hashes(piece.marks).tolist()
         for mark in set(marks) - translated.keys():
             translated[mark] = self._mark_for(mark)
-        taken = map(translated.__getitem__, marks)
+        at = 0
         for server, blocks in _rows(piece):
-            self._index.hold(server, blocks, islice(taken, len(blocks)))
+            row = marks[at : at + len(blocks)]
+            self._index.hold(server, blocks, map(translated.__getitem__, row))
+            at += len(blocks)
 
     def finish(self, sequence: int) -> None:
         """That was the last piece; `sequence` is the last batch of its sender."""
@@ -314,7 +326,7 @@ class Restore:
             origin.mark, origin.restoring = self._mark, False
             self._peers.repairs += origin.differs_since is not None
             origin.differs_since = None
-            self._peers.go_on(origin)
+            self._peers.go_on(origin, self._peers.blocks + MAX_BLOCKS)
             self._peers.answered(origin, sequence)
 
     def abandon(self) -> None:
@@ -348,6 +360,12 @@ class Restore:
 
     def __repr__(self) -> str:
         return f"<Restore of {self._origin or 'all'}>"
+
+
+def _size(batch: PrefixBatch) -> int:
+    """Bytes that a batch counts as while it is held, about its memory."""
+    columns = (batch.servers, batch.withdrawn, batch.counts, batch.blocks)
+    return BATCH + len(batch.sender) + sum(map(len, columns))
 
 
 def _rows(message: PrefixBatch | PrefixPiece) -> Iterator[tuple[int, list[int]]]:

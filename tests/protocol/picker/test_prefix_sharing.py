@@ -11,11 +11,11 @@ import pytest
 from services.picker import prefix_sharing
 from services.picker.app import PickerService
 from services.picker.request_stream import RequestStream
-from services.picker.state import prefix_peers
-from shared.bus.codec import encode
+from services.picker.state import prefix_announcements, prefix_peers
+from shared.bus.codec import decode, encode
 from shared.bus.columns import pack_counts, pack_hashes, server_hash
 from shared.bus.connection import Bus
-from shared.bus.messages import PrefixBatch
+from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
@@ -105,6 +105,50 @@ async def test_a_picker_that_starts_late_is_ready_with_all_placements(nats: Nats
     second = await started(pool, nats.url, "p2", prefix_wait=3600.0)
     assert held(second) == held(first)
     assert (counted(first, "dumps_total"), counted(second, "dumps_total")) == (0, 1)
+
+
+async def test_a_picker_that_starts_waits_for_one_that_is_busy_with_dumps(
+    nats: NatsServer, pool: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_announcements, "MOST_DUMPS", 1)
+    monkeypatch.setattr(prefix_announcements, "IDLE", 3600.0)
+    monkeypatch.setattr(prefix_announcements, "MAX_BLOCKS", 2 * BLOCKS)
+    first = await started(pool, nats.url, "p1")
+    for number in range(5):
+        ask(first, f"{number} " * 500)
+    async with Bus(nats.url, name="stranger") as stranger:
+        await stranger.wait_connected(5.0)
+        subject = Subjects().prefix_dump(POOL, "p1")
+
+        async def asked(session: int = 0) -> PrefixPiece:
+            request = PrefixRequest(sender="stranger", session=session)
+            return decode(PrefixPiece, (await stranger.request(subject, encode(request), timeout=5.0)).data)
+
+        piece = await asked()
+        assert (piece.more, piece.busy, (await asked()).busy) == (True, False, True)
+        heard: list[str] = []
+        await stranger.subscribe(subject, lambda message: heard.append(decode(PrefixRequest, message.data).sender))
+        second = picker(nats.url, id="p2", prefix_wait=3600.0)
+        await pool.enter_async_context(serving(second))
+        await eventually(lambda: heard.count("p2") >= 3, "requests of the second")
+        assert not second.readiness.ready
+        while piece.more:
+            piece = await asked(piece.session)
+        await eventually(lambda: second.readiness.ready, second.readiness.reasons)
+    assert held(second) == held(first)
+    assert counted(second, "dumps_total") == 1
+
+
+async def test_a_dump_that_takes_too_long_ends_and_what_is_missing_is_asked_for_again(
+    nats: NatsServer, pool: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await started(pool, nats.url, "p1")
+    ask(first, PROMPT)
+    monkeypatch.setattr(prefix_sharing, "LONGEST", 0.0)
+    second = await started(pool, nats.url, "p2", prefix_wait=0.5)
+    assert (held(second), counted(second, "dumps_total")) == ({}, 0)
+    monkeypatch.setattr(prefix_sharing, "LONGEST", 60.0)
+    await eventually(lambda: held(second) == held(first), lambda: (held(first), held(second)))
 
 
 async def test_what_was_missed_while_nats_was_away_comes_afterwards(nats: NatsServer, pool: AsyncExitStack) -> None:

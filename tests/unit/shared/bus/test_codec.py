@@ -274,6 +274,8 @@ def test_a_message_with_more_than_anybody_needs_is_malformed(message: Message) -
         prefixes(servers=bytes(7)),
         prefixes(counts=pack_counts([2])),
         prefixes(counts=bytes(3)),
+        prefixes(counts=bytes(4), blocks=b""),
+        prefixes(servers=bytes(16), withdrawn=bytes(2), counts=pack_counts([0, 1])),
         prefixes(blocks=bytes(9)),
         prefixes(servers=bytes(16), withdrawn=bytes(2), counts=pack_counts([2**32 - 1, 2])),
         PrefixPiece(run=1, sequence=1, servers=bytes(8), counts=pack_counts([1]), blocks=bytes(8)),

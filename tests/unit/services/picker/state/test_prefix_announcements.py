@@ -1,8 +1,19 @@
+from collections.abc import Iterator
+
 import pytest
 
 from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import FORMER, MARKS, Change, LruPrefixIndex
-from services.picker.state.prefix_announcements import ANSWER, MOST_REPEATED, Announcements, dump, parts
+from services.picker.state.prefix_announcements import (
+    ANSWER,
+    IDLE,
+    MOST_DUMPS,
+    MOST_REPEATED,
+    Announcements,
+    Dumps,
+    dump,
+    parts,
+)
 from shared.bus.codec import decode, encode
 from shared.bus.columns import server_hash, unpack_hashes
 from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixPiece
@@ -100,3 +111,18 @@ def test_a_dump_has_what_stands_on_the_word_of_known_pickers_in_pieces() -> None
     assert held == {5000: 5}
     pieces, held = dumped(0b0010)
     assert held == dict.fromkeys(range(500, 1500), 5)
+
+
+def pieces(session: int) -> Iterator[PrefixPiece]:
+    for number in range(3):
+        yield PrefixPiece(run=1, sequence=1, session=session, more=number < 2)
+
+
+def test_a_dump_ends_for_another_one_only_if_nobody_takes_it() -> None:
+    dumps = Dumps()
+    first, *others = [dumps.begin(pieces, 0.0) for _ in range(MOST_DUMPS)]
+    assert not dumps.have_room(IDLE)
+    assert dumps.next(first, IDLE) == PrefixPiece(run=1, sequence=1, session=first, more=True)
+    assert dumps.have_room(IDLE + 1)
+    assert dumps.next(others[0], IDLE + 1) is None
+    assert [dumps.next(first, IDLE + 1) is None for _ in range(3)] == [False, False, True]

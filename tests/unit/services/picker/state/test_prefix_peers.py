@@ -1,3 +1,7 @@
+import pytest
+from msgspec.structs import replace
+
+from services.picker.state import lru_prefix_index
 from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import MOST_MARKS, LruPrefixIndex
 from services.picker.state.prefix_peers import (
@@ -104,16 +108,65 @@ def test_numbers_that_its_sender_never_used_are_forgotten_with_the_next_answer()
 
 def test_what_is_held_is_bounded() -> None:
     world = World(complete=False)
-    size = BATCH + 8 * MAX_BLOCKS
+    size = BATCH + len("p2") + 8 + 1 + 4 + 8 * MAX_BLOCKS
     for sequence in range(1, MOST_HELD // size + 50):
         world.hear(sequence, *range(MAX_BLOCKS))
     world.peers.complete()
+    assert world.peers.blocks == MAX_BLOCKS
     while world.peers.blocks < MOST_HELD // size * MAX_BLOCKS:
         before = world.peers.blocks
         world.asked()
         assert before < world.peers.blocks <= before + 2 * MAX_BLOCKS, "some at a time"
     world.hear(MOST_HELD // size + 50, 1)
     assert world.asked(1.0) == [("p2", MOST_HELD // size)], "the others are missing"
+
+
+def test_held_batches_of_many_rows_count_for_them() -> None:
+    world = World(complete=False)
+    columns = (8 + 1 + 4 + 8) * MAX_BLOCKS
+    most = MOST_HELD // (BATCH + len("p2") + columns)
+    many = replace(
+        batch(1, *range(MAX_BLOCKS)),
+        servers=pack_hashes([SERVER] * MAX_BLOCKS),
+        withdrawn=bytes(MAX_BLOCKS),
+        counts=pack_counts([1] * MAX_BLOCKS),
+    )
+    for sequence in range(1, most + 50):
+        world.peers.hear(replace(many, sequence=sequence), 0.0)
+    world.peers.complete()
+    for _ in range(most):
+        world.asked()
+    assert world.peers.batches == most
+
+
+def test_what_several_origins_have_held_is_applied_some_at_a_time() -> None:
+    world = World(complete=False)
+    for id in ("p2", "p3", "p4"):
+        for sequence in (1, 2):
+            world.hear(sequence, *range(MAX_BLOCKS), id=id)
+    world.peers.complete()
+    counts = [world.peers.blocks // MAX_BLOCKS]
+    for _ in range(6):
+        world.asked()
+        counts.append(world.peers.blocks // MAX_BLOCKS)
+    assert counts == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_an_origin_that_is_being_asked_is_neither_asked_again_nor_given_up() -> None:
+    world = World()
+    world.hear(1, 1)
+    world.peers.hear(replace(batch(1), digest=1), 0.0)
+    world.hear(3, 3)
+    world.asked()
+    (origin,) = world.peers.missing(OVERTAKEN)
+    origin.asking = True
+    world.now = OVERTAKEN
+    assert [world.asked(FORGOTTEN) for _ in range(ATTEMPTS + 1)] == [[]] * (ATTEMPTS + 1)
+    assert world.peers.different(world.now) == []
+    world.peers.expire(world.now)
+    origin.asking = False
+    assert world.peers.different(world.now) == [origin]
+    assert world.asked() == [("p2", 1)]
 
 
 def test_runs_of_a_picker_are_told_apart_and_late_words_of_the_former_one_do_no_harm() -> None:
@@ -176,6 +229,29 @@ def test_a_dump_says_how_far_it_goes_and_what_was_held_follows_it() -> None:
     assert world.held() == {1, 3, 4, 8}
     assert not world.peers.joining
     assert world.asked(1.0) == []
+
+
+def test_a_server_of_a_dump_for_which_there_is_no_room_leaves_the_marks_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lru_prefix_index, "MOST_UNKNOWN", 0)
+    world = World(complete=False)
+    piece = PrefixPiece(
+        run=1,
+        sequence=1,
+        origins=[PrefixOrigin(id="p2", run=1, sequence=1), PrefixOrigin(id="p3", run=1, sequence=1)],
+        servers=pack_hashes([SERVER + 1, SERVER]),
+        counts=pack_counts([2, 2]),
+        blocks=pack_hashes([1, 2, 3, 4]),
+        marks=pack_hashes([1, 1, 2, 2]),
+    )
+    restore = Restore(world.peers, world.index, "p1", 0.0, None)
+    restore.take(piece)
+    restore.finish(1)
+    world.hear(2, 3, 4, id="p2", withdrawn=True)
+    assert world.held() == {3, 4}
+    world.hear(2, 3, 4, id="p3", withdrawn=True)
+    assert world.held() == set()
 
 
 def test_a_dump_of_an_origin_replaces_all_that_it_had_said() -> None:

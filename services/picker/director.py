@@ -21,7 +21,6 @@ from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, 
 from services.picker.flow_control.stages import Stages
 from services.picker.flow_control.ticket import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import ParserFailed, bare_path
 from services.picker.request import RETRY_AFTER, Headers, Refusal, Request, Route, unknown_model
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure
@@ -348,7 +347,7 @@ class Director:
             return _not_named(content.model)
         if content.takes_model:
             return _NO_MODEL
-        if content.prompt_tokens == 0 and not is_grpc(request.headers):  # a model reads a call without tokens, too
+        if content.unread:
             return None
         if request.body_size > 0 or request.body_withheld:
             return _UNSEEN

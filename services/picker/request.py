@@ -82,7 +82,7 @@ class Content(Struct, frozen=True):
     """What the model will read, in a form that is equal for equal prefixes: text, or 4 bytes a token id; empty when
     there is nothing."""
     prompt_tokens: int | None = None
-    """The prompt's tokens where they can be counted: those of token ids, 0 where no model reads it. None: not known."""
+    """The prompt's tokens where they can be counted: those of token ids. None: not known."""
     parallel: int = 1
     """Sequences that the server generates at once: `n` for each prompt of the request."""
     cache_salt: str = ""
@@ -92,6 +92,8 @@ class Content(Struct, frozen=True):
     """These, in their order, where the parser knows them."""
     output_limit: int | None = None
     """The most tokens that the client will take, or None."""
+    unread: bool = False
+    """Whether no model reads any of it: such a body needs no model."""
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from services.picker.parsers.json_values import JsonParameters
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.parser import ParserChain
 from services.picker.parsers.protobuf import varint
+from services.picker.parsers.sglang_http import SglangHttpParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.request import Headers, Unparsable
@@ -48,7 +49,9 @@ PROMISED = 0.020
 """Seconds."""
 ROUNDS = 5
 LARGEST = PickerSettings.__struct_defaults__[PickerSettings.__struct_fields__.index("max_request_body")]
-CHAIN = ParserChain([OpenAIParser("o"), AnthropicParser("a"), VllmHttpParser("h"), VllmGrpcParser("g")])
+CHAIN = ParserChain(
+    [OpenAIParser("o"), AnthropicParser("a"), VllmHttpParser("h"), VllmGrpcParser("g"), SglangHttpParser("s")]
+)
 HEADERS = Headers([(":method", "POST"), ("content-type", "application/json")])
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -106,6 +109,8 @@ JSON: dict[str, tuple[str, bytes, bytes]] = {
     "ids": (COMPLETIONS, b'"prompt":[%s1]', b"7,"),
     "long ids": (COMPLETIONS, b'"prompt":[%s1]', b"4294967295,"),
     "huge numbers": (COMPLETIONS, b'"prompt":[%s1]', b"99999999999999999999,"),
+    "numbers of many digits": (COMPLETIONS, b'"prompt":[%s1]', b"9" * 4290 + b","),
+    "numbers as long as are read": (COMPLETIONS, b'"prompt":[%s1]', b"9" * 64 + b","),
     "fractions": (COMPLETIONS, b'"prompt":[%s1]', b"1.5e300,"),
     "lists of ids": (COMPLETIONS, b'"prompt":[%s[1]]', b"[7],"),
     "ids and a text": (COMPLETIONS, b'"prompt":[%s""]', b"7,"),
@@ -126,6 +131,12 @@ JSON: dict[str, tuple[str, bytes, bytes]] = {
     "ids to go on from": (GENERATE, b'"token_ids":[%s1]', b"7,"),
     "places of pictures": (GENERATE, b'"token_ids":[1],"features":{"mm_placeholders":{"a":[%s' + _LAST, _PLACE_OF),
     "hashes of pictures": (GENERATE, b'"token_ids":[1],"features":{"mm_hashes":{"a":[%s"h"]}}', b'"",'),
+    "places of many digits": (
+        GENERATE,
+        b'"token_ids":[1],"features":{"mm_placeholders":{"a":[%s' + _LAST,
+        _PLACE_OF.replace(b"0", b"9" * 4290),
+    ),
+    "adapters": ("/generate", b'"text":"h","lora_path":[%s""]', b'"",'),
     "kinds of pictures": (GENERATE, b'"token_ids":[1],"features":{"mm_hashes":{%s"h":[]}}', b'"":[],'),
 }  # fmt: skip
 
@@ -241,6 +252,14 @@ PIECES: dict[str, tuple[str, bytes, int]] = {
     "answers": ("application/json", b'{"model":"served","response":{"message":[]},', LIMIT),
     "frames of gRPC": ("application/grpc", b"\0\0\0\0\0", LIMIT),
     "messages of gRPC": ("application/grpc", frame(field(2, b"\x08\x01" * 50)), LIMIT),
+    "carried events of nothing": ("application/grpc", frame(field(2, b"data:" * (LIMIT // 5 - 10))), LIMIT),
+    "carried events of many messages": ("application/grpc", frame(field(2, b"data:" * 2000)), LIMIT),
+    "carried events with usage": ("application/grpc", frame(field(2, b'data:{"usage":{"a":1}}\n' * 2000)), LIMIT),
+    "carried usage of lists": (
+        "application/grpc",
+        frame(field(2, b'data:{"usage":{"a":[%s[]]}}\n' % (b"[]," * (2**16 // 3 - 10)))),
+        LIMIT,
+    ),
     "compressed messages": ("application/grpc", frame(b"\x0a\0" * 400_000, "deflate"), 2**18),
     "messages of nothing": ("application/grpc", _flagged(empty_blocks(60_000)), 2**18),
 }  # fmt: skip
@@ -289,10 +308,16 @@ def _parsed(path: str, sent: bytes, encoding: str = "") -> Callable[[], Iterator
 
 
 def _answered(
-    kind: str, pieces: tuple[bytes, ...], *, changes: bool, holds: bool = True, encoding: str = ""
+    kind: str,
+    pieces: tuple[bytes, ...],
+    *,
+    changes: bool,
+    holds: bool = True,
+    encoding: str = "",
+    api: str = "generate",
 ) -> Callable[[], Iterator[Any]]:
     def run() -> Iterator[Any]:
-        reader = ResponseReader("served" if changes else "", "asked", api="generate")
+        reader = ResponseReader("served" if changes else "", "asked", api=api)
         reader.begin(Headers([("content-type", kind), ("grpc-encoding", encoding)]))
         reader.holds = holds
         for number, piece in enumerate(pieces):
@@ -360,9 +385,10 @@ def cases() -> Iterator[Case]:
         yield Case(name, len(sent), _parsed(GRPC, sent, "deflate"))
     for name, (kind, text, size) in PIECES.items():
         piece = text * (size // len(text))
-        encoding = "deflate" if "messages" in name else ""
+        encoding = "deflate" if name in ("compressed messages", "messages of nothing") else ""
+        api = "chat" if name.startswith("carried") else "generate"
         for changes in (False, True):
-            yield Case(name, len(piece), _answered(kind, (piece,), changes=changes, encoding=encoding))
+            yield Case(name, len(piece), _answered(kind, (piece,), changes=changes, encoding=encoding, api=api))
     for name, sent in WHOLE.items():
         for changes in (False, True):
             yield Case(name, len(sent), _answered("application/json", (sent[:-1], sent[-1:]), changes=changes))

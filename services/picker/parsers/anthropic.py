@@ -122,7 +122,9 @@ class AnthropicParser(Parser):
             model = text_of(read(_decode_counted, body, self.parameters).model) or ""
         except Unparsable:
             model = ""
-        return Content(api="count_tokens", model=model, takes_model=bool(model), prompt_tokens=UNREAD.tokens)
+        return Content(
+            api="count_tokens", model=model, takes_model=bool(model), unread=True, prompt_tokens=UNREAD.tokens
+        )
 
 
 _READER = BodyReader(_Messages)

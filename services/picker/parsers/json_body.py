@@ -84,7 +84,7 @@ class JsonBody(Struct):
 
     def content(self, prompt: Prompt | None = None) -> Content:
         """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
-        model = self._model()
+        model = name_of("model", self.model)
         media: tuple[Media, ...] = ()
         if prompt is None:
             prompt, multimodal = self.prompt_of(), self.multimodal()
@@ -94,11 +94,12 @@ class JsonBody(Struct):
             media = (Media(),) if multimodal else ()  # one at least
         takes_model = self.NEEDS_MODEL or bool(model)
         if self.RENDERED:
-            return Content(api=self.API, model=model, takes_model=takes_model, prompt_tokens=UNREAD.tokens)
+            return Content(api=self.API, model=model, takes_model=takes_model, unread=True, prompt_tokens=UNREAD.tokens)
         return Content(
             api=self.API,
             model=model,
             takes_model=takes_model,
+            unread=prompt is UNREAD,
             stream=self.stream == _TRUE,
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
@@ -113,14 +114,16 @@ class JsonBody(Struct):
         """What keeps equal prompts apart in the server's cache; empty when nothing does."""
         return salt_of(self.cache_salt)
 
-    def _model(self) -> str:
-        if self.model is not NOTHING and (size := len(memoryview(self.model))) > MOST_NAME * _ESCAPED:
-            raise Unparsable(f"model: the name has {size} bytes; the limit is {MOST_NAME}")
-        name = text_of(self.model)
-        if name is None and given(self.model):
-            wrong, needed = "model: not a string", "a model name is needed"
-            raise Unparsable(f"{wrong}: {shown(self.model)}; {needed}", kept=f"{wrong}; {needed}")
-        return name or ""
+
+def name_of(field: str, value: Raw) -> str:
+    """The model's name in a field; empty where there is none. Raises `Unparsable` for anything else."""
+    if value is not NOTHING and (size := len(memoryview(value))) > MOST_NAME * _ESCAPED:
+        raise Unparsable(f"{field}: the name has {size} bytes; the limit is {MOST_NAME}")
+    name = text_of(value)
+    if name is None and given(value):
+        wrong, needed = f"{field}: not a string", "a model name is needed"
+        raise Unparsable(f"{wrong}: {shown(value)}; {needed}", kept=f"{wrong}; {needed}")
+    return name or ""
 
 
 def salt_of(salt: Raw) -> str:

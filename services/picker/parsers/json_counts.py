@@ -27,6 +27,10 @@ _ITEM = 2000.0
 """Nanoseconds for everything that a comma may separate: objects that are decoded are at most three deep."""
 _SLICE = 64 * 2**10
 """Bytes that are looked at at a time: so many stay in a processor's cache."""
+_LONGEST_RUN = 64
+"""Digits in a row that may be decoded: what a longer number costs grows with the square of its digits."""
+_DOUBLINGS = (1, 2, 4, 8, 16, 32, 1)
+"""Each makes the runs that are looked for longer by itself: from 1 digit to one more than the longest."""
 _MARKS = (b" ", b'"', b"\\", b",", b"[", b"{", b"\n", b"\r", b"\t")
 """What takes a decoder time, the most common ones first."""
 
@@ -64,8 +68,17 @@ class JsonCounts:
         if not SHORT < size <= LONGEST:
             return size <= SHORT
         left = BUDGET - size * BYTE
-        return self.commas * _ITEM <= left or (
-            self.commas * COMMA + self.quotes * QUOTE + self.openings * OPENING <= left
+        return (
+            self.commas * _ITEM <= left or self.commas * COMMA + self.quotes * QUOTE + self.openings * OPENING <= left
+        ) and not self.long_numbers
+
+    @property
+    def long_numbers(self) -> bool:
+        """Whether there are more digits in a row than may be decoded, in a number or in a text."""
+        return any(
+            _has_long_run(part[start : start + _SLICE + _LONGEST_RUN])
+            for part in self._parts
+            for start in range(0, len(part), _SLICE)
         )
 
     def _count(self, mark: bytes, also: int = 0) -> int:
@@ -76,6 +89,16 @@ class JsonCounts:
                 piece = part[start : start + _SLICE]
                 count += int(np.count_nonzero((piece | np.uint8(also) if also else piece) == mark[0]))
         return count
+
+
+def _has_long_run(piece: npt.NDArray[Any]) -> bool:
+    """Whether so many digits stand in a row. A regular expression takes up to a hundred times as long."""
+    found = piece - np.uint8(ord("0")) < 10
+    for more in _DOUBLINGS:
+        found = found[more:] & found[:-more]
+        if not found.any():
+            return False
+    return True
 
 
 def _parts(body: bytes, start: int, end: int) -> Iterator[npt.NDArray[Any]]:

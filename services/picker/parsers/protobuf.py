@@ -31,7 +31,7 @@ class Reader:
     def __init__(self, most_fields: int) -> None:
         self._most = most_fields
         self.read = 0
-        """Fields so far."""
+        """Fields so far, and what else counts as fields."""
 
     def fields(self, message: memoryview) -> Iterator[tuple[int, Value]]:
         """Number and value of each field, in order. Raises ValueError for what is no message, and for too many."""

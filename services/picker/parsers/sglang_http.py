@@ -6,14 +6,20 @@ different tenants apart there, as a cache salt does.
 
 from typing import ClassVar, cast
 
+import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from services.picker.parsers import prompts
-from services.picker.parsers.json_body import BodyReader, JsonBody, salt_of
+from services.picker.parsers.json_body import MOST_NAME, BodyReader, JsonBody, name_of, salt_of
 from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt, TextOrIds
 from services.picker.request import Content, Headers, Unparsable
+
+_MOST_ADAPTERS = 4 * MOST_NAME
+"""Bytes of a list of adapters that is decoded."""
+_decode_adapters = msgspec.json.Decoder(list[str | None]).decode
 
 
 class _Sampling(Struct):
@@ -32,6 +38,8 @@ class _Generate(JsonBody):
     input_embeds: Raw = NOTHING
     image_data: Raw = NOTHING
     extra_key: Raw = NOTHING
+    lora_path: Raw = NOTHING
+    """The adapter that the server uses, whatever the model is called; a list has one for each prompt."""
     sampling_params: _Sampling | list[Raw] | None = None
     """A list has one for each prompt of the request."""
 
@@ -45,6 +53,24 @@ class _Generate(JsonBody):
             return prompts.plain(read)
         except ValueError as error:
             raise Unparsable(f"input_ids: {error}") from error
+
+    def content(self, prompt: Prompt | None = None) -> Content:
+        """Where an adapter is named, it is the model: the server reads it there and nowhere else."""
+        found, adapter = super().content(prompt), self._adapter()
+        return replace(found, model=adapter, takes_model=False, model_fixed=True) if adapter else found
+
+    def _adapter(self) -> str:
+        if not given(self.lora_path) or bytes(memoryview(self.lora_path)[:1]) != b"[":
+            return name_of("lora_path", self.lora_path)
+        if (size := len(memoryview(self.lora_path))) > _MOST_ADAPTERS:
+            raise Unparsable(f"lora_path: the list has {size} bytes; the limit is {_MOST_ADAPTERS}")
+        try:
+            adapters = {name or "" for name in _decode_adapters(self.lora_path)}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Unparsable("lora_path: not a list of names; an adapter for each prompt is needed") from error
+        if len(adapters) > 1:
+            raise Unparsable("lora_path: a list of several adapters; the same one for each prompt is needed")
+        return "".join(adapters)
 
     def multimodal(self) -> bool:
         return given(self.image_data)

@@ -17,6 +17,10 @@ _MOST_FIELDS = 5_000
 """Fields of the messages that come at once."""
 _MOST_FRAMES = 2_000
 """Messages that come at once."""
+_EVENT = 5
+"""Fields that reading a JSON object counts for, besides what is in it."""
+_VALUES = 4
+"""Values of a JSON object that count for one field more, by its commas and opening braces and brackets."""
 _LONGEST_PIECE = 64 * 2**10
 """Bytes of a piece of a stream that is kept until the next: longer ones are read at once."""
 _PIECE = b"\x0a"
@@ -136,14 +140,23 @@ def _embedded(message: memoryview, reader: Reader) -> Usage:
 
 
 def _carried(message: memoryview, reader: Reader) -> Usage:
-    """Field of google.api.HttpBody: 2 data, which is a JSON object or some server-sent events."""
-    usage = NOTHING
+    """Field of google.api.HttpBody: 2 data, which is a JSON object or some server-sent events. The last one with usage
+    counts. It is looked for in `_MOST_FRAMES` events, and while what comes at once counts for less than its limit."""
+    data = memoryview(b"")
     for number, value in reader.fields(message):
         if number == 2 and isinstance(value, memoryview):
-            for text in bytes(value).split(b"data:")[:_MOST_FRAMES]:
-                found = document.read(text, b"", b"") if b'"usage"' in text else None
-                usage = usage if found is None else usage.merged(found.usage)
-    return usage
+            data = value
+    events = bytes(data).rsplit(b"data:", _MOST_FRAMES)
+    reader.read += len(events) - 1  # they count with the fields of all messages that come at once
+    for text in reversed(events[-_MOST_FRAMES:]):
+        if reader.read > _MOST_FIELDS:
+            break
+        if b'"usage"' in text:
+            reader.read += _EVENT + sum(map(text.count, (b",", b"[", b"{"))) // _VALUES
+            found = document.read(text, b"", b"")
+            if found is not None and found.usage != NOTHING:
+                return found.usage
+    return NOTHING
 
 
 APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {

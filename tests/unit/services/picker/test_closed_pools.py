@@ -22,6 +22,7 @@ plugins:
 - type: vllmgrpc-parser
 requestHandler: {parsers: [{pluginRef: vllmgrpc-parser}]}
 """
+SGLANG = VLLM_GRPC.replace("vllmgrpc", "sglanghttp")
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 MULTIPART = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nsecret\r\n--b--\r\n'
@@ -190,6 +191,31 @@ def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
     assert picker.ask({"items": [{"role": "user"}]}, "/v1/conversations") == (200, "")
     assert picker.ask({"items": [{"role": "user"}], "model": "secret"}, "/v1/conversations")[0] == 404
     assert picker.ask({"model": "secret", "messages": MESSAGES}, "/v1/messages/count_tokens")[0] == 404
+
+
+@CLOSED
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        ({"model": "cheap", "text": "x"}, (200, "cheap")),
+        ({"model": "cheap", "text": "x", "lora_path": None}, (200, "cheap")),
+        ({"text": "x", "lora_path": "cheap"}, (200, "cheap")),
+        ({"model": "secret", "text": ["x", "y"], "lora_path": ["dear", "dear"]}, (200, "dear")),
+        ({"model": "cheap", "text": "x", "lora_path": "secret"}, 404),
+        ({"model": "cheap", "text": ["x", "y"], "lora_path": ["secret", "secret"]}, 404),
+        ({"model": "cheap", "text": ["x", "y"], "lora_path": ["cheap", "secret"]}, 400),
+        ({"text": "x"}, 400),
+        ({"input_ids": [[]], "input_embeds": [[0.1]]}, 400),
+        ({"input_ids": [[]], "input_embeds": [[0.1]], "model": "secret"}, 404),
+    ],
+)
+def test_what_sglang_takes_for_the_model_is_what_the_pool_names(
+    closed: Any, sent: dict[str, Any], answer: int | tuple[int, str]
+) -> None:
+    found = Closed(closed, SGLANG).ask(
+        sent, "/generate", more={REWRITE_HEADERS[0]: "cheap"} if "lora_path" in sent else {}
+    )
+    assert answer in (found, found[0])
 
 
 @CLOSED

@@ -147,5 +147,5 @@ def test_a_body_that_the_server_would_refuse_is_refused(body: Any, says: str) ->
 )
 def test_a_request_to_count_tokens_passes_whatever_it_is(body: Any, model: str) -> None:
     """Its model is read, so that it is the one that the messages themselves go to."""
-    expected = Content(api="count_tokens", model=model, takes_model=bool(model), prompt_tokens=0)
+    expected = Content(api="count_tokens", model=model, takes_model=bool(model), unread=True, prompt_tokens=0)
     assert parse(body, COUNT_TOKENS) == expected

@@ -131,5 +131,14 @@ def test_a_name_is_decoded_and_a_salt_kept_up_to_a_length() -> None:
     assert len(long.cache_salt) == 32
 
 
+@pytest.mark.parametrize("before", [0, 1, 30_000, 65_500, 65_535])
+@pytest.mark.parametrize(("digits", "decoded"), [(64, True), (65, False), (4290, False)])
+def test_a_body_with_long_numbers_isnt_decoded(digits: int, decoded: bool, before: int) -> None:
+    body = b'{"model":"m",%s"prompt":"%s%s"}' % (b" " * before, b"9" * digits, b" a" * 20_000)
+    content = read("/v1/completions", body)
+    assert content.model == "m"
+    assert content.prompt.startswith(b"9" if decoded else b'"9')
+
+
 def test_a_number_that_is_too_long_is_none() -> None:
     assert read("/v1/completions", b'{"model":"m","prompt":"hi","max_tokens":%s}' % (b"9" * 10**6)).output_limit is None

@@ -68,12 +68,14 @@ def test_each_api_has_its_prompt(path: str, body: dict[str, Any], api: str, prom
 )
 def test_what_is_only_rendered_costs_nothing(path: str, body: dict[str, Any]) -> None:
     """No model reads it, so it neither fills a cache nor counts as load."""
-    assert parse(path, {"model": "m", **body}) == Content(api="render", model="m", takes_model=True, prompt_tokens=0)
+    assert parse(path, {"model": "m", **body}) == Content(
+        api="render", model="m", takes_model=True, unread=True, prompt_tokens=0
+    )
 
 
 def test_a_conversation_is_only_kept() -> None:
     found = parse(CONVERSATIONS, {"items": [{"type": "message", "role": "user", "content": 5}], "metadata": {}})
-    assert found == Content(api="conversations", prompt_tokens=0)
+    assert found == Content(api="conversations", unread=True, prompt_tokens=0)
 
 
 @pytest.mark.parametrize(("sent", "takes"), [({}, False), ({"model": ""}, False), ({"model": "m"}, True)])

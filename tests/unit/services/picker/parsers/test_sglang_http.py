@@ -52,6 +52,21 @@ def test_what_the_model_reads(body: dict[str, Any], prompt: bytes, tokens: int |
     assert (found.prompt, found.prompt_tokens, found.parallel) == (prompt, tokens, parallel)
 
 
+@pytest.mark.parametrize(
+    ("body", "model", "fixed"),
+    [
+        ({"model": "m"}, "m", False),
+        ({"model": "m", "lora_path": "a"}, "a", True),
+        ({"model": "m", "lora_path": ["a", "a"]}, "a", True),
+        *[({"model": "m", "lora_path": none}, "m", False) for none in (None, "", [], [None, None])],
+    ],
+)
+def test_an_adapter_is_the_model(body: dict[str, Any], model: str, fixed: bool) -> None:
+    for text in ("x", ["[1, 2], "] * 50_000):
+        found = parse({"text": text, **body})
+        assert (found.model, found.model_fixed, found.takes_model) == (model, fixed, not fixed)
+
+
 def test_pictures_make_equal_texts_differ() -> None:
     plain, cat, dog = [parse({"text": "What?", "image_data": picture}) for picture in (None, "cat.png", ["dog.png"])]
     assert [found.multimodal for found in (plain, cat, dog)] == [False, True, True]
@@ -72,6 +87,11 @@ def test_a_salt_for_each_prompt_is_one_of_all() -> None:
         ({"input_ids": []}, "input_ids: empty; token ids, or a text, are needed"),
         ({"input_ids": [1, -1]}, "input_ids: -1 is no token id; a whole number from 0 to 4294967295 is needed"),
         ({"input_ids": [1, 2.5]}, "input_ids[1]: expected"),
+        ({"text": "x", "lora_path": 5}, "lora_path: not a string: 5"),
+        ({"text": ["x", "y"], "lora_path": ["a", 5]}, "lora_path: not a list of names"),
+        ({"text": ["x", "y"], "lora_path": ["a", "b"]}, "lora_path: a list of several adapters"),
+        ({"text": ["x", "y"], "lora_path": ["a", None]}, "lora_path: a list of several adapters"),
+        ({"text": "x", "lora_path": ["a" * 300_000]}, "lora_path: the list has 300004 bytes; the limit is 262144"),
         ({"sampling_params": 5, "text": "x"}, "sampling_params: expected"),
     ],
 )

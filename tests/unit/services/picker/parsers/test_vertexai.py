@@ -80,12 +80,19 @@ def test_what_cant_be_read_is_refused(body: bytes, says: str) -> None:
 
 USAGE = b'{"object":"chat.completion","usage":{"prompt_tokens":10,"completion_tokens":20,"total_tokens":30}}'
 
+MUCH = b'data: {"usage":{"a":[%s[]]}}\n' % (b"[]," * 6000)
+
 
 @pytest.mark.parametrize(
     ("messages", "usage"),
     [
         ([http_body(USAGE)], Usage(10, 20, None)),
         ([http_body(b'data: {"choices":[]}\n\n'), http_body(b"data: " + USAGE + b"\n\n")], Usage(10, 20, None)),
+        ([http_body(b"data: {}\n" * 5000 + b"data: " + USAGE + b"\n\n")], Usage(10, 20, None)),
+        ([http_body(b"data: " + USAGE + b"\n" + b"data: {}\n" * 1999)], Usage(10, 20, None)),
+        ([http_body(b"data: " + USAGE + b"\n" + b"data: {}\n" * 2000)], NOTHING),
+        ([http_body(b"data: " + USAGE + b"\n" + MUCH * 1)], Usage(10, 20, None)),
+        ([http_body(b"data: " + USAGE + b"\n" + MUCH * 2)], NOTHING),
         ([http_body(b"not JSON")], NOTHING),
         ([b"\xff"], NOTHING),
     ],

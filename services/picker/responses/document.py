@@ -25,8 +25,8 @@ class _Object(Struct):
 _object = msgspec.json.Decoder(_Object).decode
 _any = msgspec.json.Decoder().decode
 _text = msgspec.json.Decoder(str).decode
-_LONGEST_USAGE = 64 * 2**10
-"""Bytes of a usage object that is read: those of servers have a few hundred."""
+MOST_USAGE = 64 * 2**10
+"""Bytes of usage objects that are read of one chunk: those of servers have a few hundred. They take up to 16 ms."""
 _LONGEST_INNER = 2 * 2**20
 """Bytes of an object in the object that are looked at: they are passed over a second time."""
 ESCAPED = 6
@@ -41,10 +41,13 @@ class Document(NamedTuple):
     usage: Usage
     end: int
     """Where its last name ends, when a name was replaced; else 0."""
+    read: int
+    """Bytes of usage objects that were read."""
 
 
-def read(text: bytes, target: bytes, client: bytes) -> Document | None:
+def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE) -> Document | None:
     """Read a JSON object; names that are `target` become `client` (both as JSON strings; empty ones change nothing).
+    Usage objects are read up to `most_usage` bytes, and none after that.
 
     None for a text that isn't a JSON object.
     """
@@ -53,10 +56,11 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
         inner = [_object(part) for part in (top.response, top.message) if _is_object(part, _LONGEST_INNER)]
     except _ERRORS:
         return None
-    usage = NOTHING
+    usage, done = NOTHING, 0
     reports = [(part.usage, read_usage) for part in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
-        if _is_object(report, _LONGEST_USAGE):
+        if _is_object(report, most_usage - done):
+            done += len(memoryview(report))
             try:
                 usage = usage.merged(reads(_any(report)))
             except _ERRORS:
@@ -68,7 +72,7 @@ def read(text: bytes, target: bytes, client: bytes) -> Document | None:
         for start, size in sorted(places, reverse=True):
             text = text[:start] + client + text[start + size :]
             end = max(end + len(client) - size, start + len(client))
-    return Document(text, usage, end)
+    return Document(text, usage, end, done)
 
 
 def is_name(found: bytes | Raw, name: bytes) -> bool:

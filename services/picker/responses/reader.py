@@ -79,6 +79,8 @@ class ResponseReader:
     holds = True
     """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
     _usage: Usage = NO_USAGE
+    _usage_left = document.MOST_USAGE
+    """Bytes of usage objects that may be read of this chunk."""
     _grpc: GrpcUsage | None = None
 
     def __init__(
@@ -126,6 +128,7 @@ class ResponseReader:
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """Take a piece of the body; what the client gets now. With `end`, nothing is held back."""
+        self._usage_left = document.MOST_USAGE
         if self._format is _EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
         if self._format is _JSON:
@@ -259,8 +262,9 @@ class ResponseReader:
 
     def _read(self, text: bytes) -> document.Document | None:
         """Read an object, and note its usage."""
-        read = document.read(text, self._target, self._client)
+        read = document.read(text, self._target, self._client, self._usage_left)
         if read is not None:
+            self._usage_left -= read.read
             self._usage = self._usage.merged(read.usage)
         return read
 

@@ -188,6 +188,17 @@ def test_anthropics_streams_tell_their_usage_in_two_parts() -> None:
     assert response_reader.usage == Usage(9, 42, None)
 
 
+def test_of_a_chunk_full_of_usage_a_bounded_part_is_read() -> None:
+    def usage(number: int) -> bytes:
+        return event("", f',"usage":{{"prompt_tokens":{number},"completion_tokens":1,"more":[{"[]," * 6_000}0]}}')
+
+    response_reader = reader("text/event-stream")
+    response_reader.feed(b"".join(map(usage, range(1, 20))), False)
+    assert response_reader.usage == Usage(3, 1, None)
+    response_reader.feed(usage(200), False)
+    assert response_reader.usage == Usage(200, 1, None)
+
+
 def test_usage_that_comes_with_every_event_counts_once() -> None:
     response_reader = reader("text/event-stream")
     for count in (1, 2, 3):

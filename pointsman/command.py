@@ -1,8 +1,9 @@
 """What commands that aren't services share: how they read their options, fail, and print results."""
 
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
@@ -12,6 +13,8 @@ from shared.config.problems import Invalid
 from shared.service import parse, report
 
 Format: TypeAlias = Annotated[Literal["text", "json"], Meta(description="text for people or JSON for programs")]
+LOCAL = "httpx"
+"""What only `pointsman[local]` installs."""
 USAGE_ERROR = 2
 """Exit code for wrong options."""
 _CONTROLS = re.compile(r"[\x7f-\x9f]")
@@ -33,6 +36,22 @@ def refuse(error: ValueError) -> NoReturn:
     """Print which options don't fit together, and exit."""
     print(error, file=sys.stderr)
     raise SystemExit(USAGE_ERROR) from error
+
+
+def run_local(command: str, run: Callable[[], int]) -> int:
+    """The exit code of a command that only `pointsman[local]` installs completely."""
+    try:
+        return run()
+    except Invalid as error:
+        return report(error)
+    except ModuleNotFoundError as error:
+        if error.name != LOCAL:
+            raise
+        print(f"pointsman {command}: {LOCAL} is missing; `pip install 'pointsman[local]'` installs it", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # nobody reads the output; Python would print to it once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def print_json(document: Any) -> None:

@@ -2,34 +2,17 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 
+from pointsman.command import run_local
 from pointsman.demo.settings import DemoSettings
-from shared.config import Invalid
-from shared.service import parse, report
-
-EXTRA = "httpx"
-"""What is imported here and only `pointsman[local]` installs."""
+from shared.service import parse
 
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman demo`: 0 if no request failed, 130 after an interrupt before the first request, otherwise 1."""
-    try:
-        settings = parse(DemoSettings, argv, os.environ, "pointsman demo")
-    except Invalid as error:
-        return report(error)
-    try:
-        return asyncio.run(_main(settings))
-    except ModuleNotFoundError as error:
-        if error.name != EXTRA:
-            raise
-        print(f"pointsman demo: {EXTRA} is missing; `pip install 'pointsman[local]'` installs it", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # nobody reads the output; Python would print to it once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return run_local("demo", lambda: asyncio.run(_main(parse(DemoSettings, argv, os.environ, "pointsman demo"))))
 
 
 async def _main(settings: DemoSettings) -> int:

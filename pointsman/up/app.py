@@ -1,37 +1,22 @@
 """`pointsman up`: settings, and what it says if it can't start."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from msgspec import structs
 
+from pointsman.command import run_local
 from pointsman.up.settings import UpSettings
-from shared.config import Invalid
-from shared.service import parse, report
+from shared.service import parse
 
-EXTRA = "httpx"
-"""What is imported here and only `pointsman[local]` installs."""
 DRY_RUN_DIRECTORY = "/var/lib/pointsman"
 
 
 def main(argv: Sequence[str]) -> int:
     """0 after an interrupt, 130 after one during the start, 1 if it can't start."""
-    try:
-        return _main(parse(UpSettings, argv, None, "pointsman up"))
-    except Invalid as error:
-        return report(error)
-    except ModuleNotFoundError as error:
-        if error.name != EXTRA:
-            raise
-        print(f"pointsman up: {EXTRA} is missing; `pip install 'pointsman[local]'` installs it", file=sys.stderr)
-        return 1
-    except BrokenPipeError:  # nobody reads the output; Python would print to it once more at its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+    return run_local("up", lambda: _main(parse(UpSettings, argv, None, "pointsman up")))
 
 
 def _main(settings: UpSettings) -> int:

@@ -6,6 +6,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import yaml
 
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
-from tests.deploy.scenario import assert_settled
+from tests.deploy.scenario import answers, assert_settled
 from tests.deploy.shell import Failed
 from tests.nats import free_port
 from tests.waiting import eventually
@@ -135,17 +136,7 @@ class Compose:
 
     async def answers(self) -> None:
         """Wait for the first request that is answered."""
-        body = {"model": "simulated", "prompt": "Ready?", "max_tokens": 1}
-
-        async def is_so() -> bool:
-            try:
-                async with self._session.post(f"{self.url}/v1/completions", json=body) as response:
-                    assert response.status == 200, response.status
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise AssertionError(repr(error)) from error
-            return True
-
-        await eventually(is_so, "an answer", timeout=PATIENCE, step=0.05)
+        await eventually(partial(answers, self._session, self.url), "an answer", timeout=PATIENCE, step=0.05)
 
     # ---- files
 

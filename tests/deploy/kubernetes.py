@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tests.deploy.engine import engine
 from tests.deploy.images import BASE, ENVOY, NATS, OURS, ROOT, UPGRADE, provide
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE, VALUES, envoy, model_servers, namespace
 from tests.deploy.results import Result
-from tests.deploy.scenario import assert_settled
+from tests.deploy.scenario import answers, assert_settled
 from tests.deploy.shell import Failed, Missing, need
 from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.definitions import CRDS
@@ -185,17 +186,7 @@ class Installation:
 
     async def answers(self) -> None:
         """Wait for the first request that is answered."""
-        body = {"model": "simulated", "prompt": "Ready?", "max_tokens": 1}
-
-        async def is_so() -> bool:
-            try:
-                async with self._session.post(f"{self.url}/v1/completions", json=body) as response:
-                    assert response.status == 200, response.status
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise AssertionError(repr(error)) from error
-            return True
-
-        await eventually(is_so, "an answer", timeout=PATIENCE, step=0.05)
+        await eventually(partial(answers, self._session, self.url), "an answer", timeout=PATIENCE, step=0.05)
 
 
 @asynccontextmanager

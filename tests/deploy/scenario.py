@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+import aiohttp
+
 from tests.deploy.results import Result
 from tests.faults.system.load import Failure, Load
 
@@ -120,6 +122,17 @@ async def first_answers(
         seconds=time.monotonic() - began,
         note=f"the first answer after {seconds:.1f} s",
     )
+
+
+async def answers(session: aiohttp.ClientSession, url: str) -> bool:
+    """Fails unless a request is answered."""
+    try:
+        body = {"model": "simulated", "prompt": "Ready?", "max_tokens": 1}
+        async with session.post(f"{url}/v1/completions", json=body) as response:
+            assert response.status == 200, response.status
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise AssertionError(repr(error)) from error
+    return True
 
 
 def assert_settled(

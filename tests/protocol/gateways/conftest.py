@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
+import pytest_asyncio
 import yaml
 
 from pointsman.local.envoy import Envoy
 from pointsman.local.stack import LocalStack, StackPlan, simulators
-from tests.protocol.gateways.forms import Document, place
-from tests.protocol.system.conftest import decision
+from tests.protocol.gateways.forms import FORMS, Document, place
+from tests.protocol.system.conftest import decision, nothing_in_flight
 from tests.waiting import eventually
 
 CHAT = {"model": "base", "messages": [{"role": "user", "content": "Name a signal box."}], "max_tokens": 6}
@@ -98,3 +100,22 @@ async def pool(
 async def client_of(envoy: Envoy) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=envoy.url, timeout=30, trust_env=False) as opened:
         yield opened
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def envoys(shared: Pool) -> dict[str, Envoy]:
+    """A gateway of each form in front of the module's pool, its fixture `shared`."""
+    return {name: await shared.gateway(name, form()) for name, form in FORMS.items()}
+
+
+@pytest.fixture(params=list(FORMS))
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def client(form: str, shared: Pool, envoys: dict[str, Envoy]) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of the gateway. After each test no picker has anything in flight."""
+    async with client_of(envoys[form]) as opened:
+        yield opened
+    await nothing_in_flight(shared.stack.pickers)

@@ -13,10 +13,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from pointsman.local.envoy import Envoy
-from tests.protocol.gateways.conftest import CHAT, PATH, Pool, client_of, pool
-from tests.protocol.gateways.forms import FORMS
-from tests.protocol.system.conftest import nothing_in_flight
+from tests.protocol.gateways.conftest import CHAT, PATH, Pool, pool
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -44,23 +41,6 @@ MISSING = "fail: missing destination endpoint served metadata"
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     async with pool(tmp_path_factory.mktemp("conformance"), configuration=CONFIGURATION) as started:
         yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def envoys(shared: Pool) -> dict[str, Envoy]:
-    return {name: await shared.gateway(name, form()) for name, form in FORMS.items()}
-
-
-@pytest.fixture(params=list(FORMS))
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(form: str, shared: Pool, envoys: dict[str, Envoy]) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(envoys[form]) as opened:
-        yield opened
-    await nothing_in_flight(shared.stack.pickers)
 
 
 async def test_requests_go_to_the_endpoint_that_the_header_selects_and_the_response_names_it(

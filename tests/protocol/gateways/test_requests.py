@@ -10,10 +10,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from pointsman.local.envoy import Envoy
 from tests.protocol.gateways.conftest import CHAT, ECHO, PATH, Pool, client_of, pool, received
 from tests.protocol.gateways.forms import DESTINATION, FORMS, HINT_HEADER, HURRIED, hinted, hurried
-from tests.protocol.system.conftest import nothing_in_flight
 from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,24 +25,6 @@ STREAMING = ["envoy-ai-gateway", "istio", "kgateway"]
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pool]:
     async with pool(tmp_path_factory.mktemp("gateways"), endpoints=1) as started:
         yield started
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def envoys(shared: Pool) -> dict[str, Envoy]:
-    return {name: await shared.gateway(name, form()) for name, form in FORMS.items()}
-
-
-@pytest.fixture(params=list(FORMS))
-def form(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def client(form: str, shared: Pool, envoys: dict[str, Envoy]) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of the gateway. After each test no picker has anything in flight."""
-    async with client_of(envoys[form]) as opened:
-        yield opened
-    await nothing_in_flight(shared.stack.pickers)
 
 
 async def _went_as_picked(of: Pool, response: httpx.Response) -> dict[str, Any]:

@@ -11,7 +11,7 @@ FIXTURES := $(abspath ../shared/fixtures)
 export POINTSMAN_FIXTURES ?= $(if $(wildcard $(FIXTURES)/.),$(FIXTURES))
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test deploy-test soak flaky attack mutants unit check format bench lab fuzz docs lock release clean
+.PHONY: help install demo test deploy-test soak flaky attack mutants unit check format bench lab queues fuzz docs lock release clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,9 +28,9 @@ test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where 
 deploy-test: $(VENV)/.dev ## containers for real, as root on Linux: every scenario of docs/reliability.md; ONLY=NATS: those
 	$(BIN)/python -m tests.deploy $(if $(PART),--part $(PART)) $(if $(ONLY),--only "$(ONLY)")
 
-soak: $(VENV)/.dev ## the fault tests in full length, TIMES=5 times: p50 and p99 beside what the design promises
+soak: $(VENV)/.dev ## the fault tests in full length, TIMES=3 times: p50 and p99 beside what the design promises
 	@$(BIN)/python -m tests.kubernetes.prepare
-	$(BIN)/python -m tests.soak $(if $(TIMES),--times $(TIMES)) $(TEST)
+	$(BIN)/python -m tests.soak $(if $(TIMES),--times $(TIMES)) $(or $(TEST),--write)
 
 flaky: $(VENV)/.dev ## one test, TEST=…, TIMES=50 times beside CPU hogs
 	$(BIN)/python -m tests.flaky $(if $(TIMES),--times $(TIMES)) $(TEST)
@@ -60,6 +60,10 @@ bench: $(VENV)/.dev ## the benchmarks, one after the other
 lab: $(VENV)/.dev ## simulate profiles with several pickers: a table, and plots in .run/lab.svg; ARGS="--trace FILE PROFILE…"
 	@mkdir -p .run
 	$(BIN)/pointsman lab --plot .run/lab.svg $(if $(SECONDS),--duration $(SECONDS)s) $(or $(ARGS),default docs/profiles/weighted-sum.yaml docs/profiles/shared-prefixes.yaml)
+
+queues: $(VENV)/.dev ## flow control of several pickers behind Envoy, for a quarter of an hour: a table, and plots in .run/queues.svg
+	@mkdir -p .run
+	$(BIN)/python -m tests.benchmarks.bench_queues --plot .run/queues.svg $(ARGS)
 
 fuzz: $(VENV)/.fuzz ## fuzz every reader of foreign bytes, for two minutes in all; SECONDS=600, TARGET=pages: one of them
 	@set -- $(or $(TARGET),$(notdir $(wildcard tests/fuzz/corpus/*))); each=$$(($(or $(SECONDS),120) / $$#)); \

@@ -29,6 +29,7 @@ COMMANDS = {
     "status": ("pointsman.status", "show the members of a pool, and what is wrong"),
     "bus": ("pointsman.bus", "list and decode what is on the bus"),
     "explain": ("pointsman.explain", "ask a picker where a request would go, and why"),
+    "replay": ("pointsman.replay", "show which of the last decisions another configuration would change"),
     "why": ("pointsman.why", "say why a request went where it did, or what is the matter with an endpoint"),
 }
 

@@ -1,4 +1,4 @@
-"""`python -m pointsman.docs`: writes the pages, the Envoy configuration and the Grafana dashboard that are generated.
+"""`python -m pointsman.docs`: writes what is generated: pages, the Envoy configuration, dashboards, alerting rules.
 
 A test compares them with what the code generates."""
 
@@ -10,9 +10,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from pointsman.alerts import prometheus_rule, rules_file
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
-from pointsman.grafana_board import grafana_board
+from pointsman.grafana_board import BOARDS, grafana_board
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
 from pointsman.local.envoy_closed import closed
 from pointsman.markdown import code, table
@@ -71,7 +72,10 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/metrics.md": metrics_page,
     "docs/chart-values.md": chart_page,
     "docs/compatibility.md": _compatibility,
-    "deploy/grafana/boards/pointsman.json": grafana_board,
+    **{f"deploy/grafana/boards/{name}.json": partial(grafana_board, name) for name in BOARDS},
+    "deploy/prometheus/rules.yml": rules_file,
+    "deploy/kubernetes/chart/files/rules.yml": rules_file,
+    "deploy/kubernetes/components/alerts/prometheus-rule.yaml": prometheus_rule,
     str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
     **{f"deploy/systemd/{name}": partial(units().__getitem__, name) for name in units()},
 }

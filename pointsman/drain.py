@@ -12,19 +12,15 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from pointsman.command import parse_options, refuse
-from pointsman.drain_file import NotDrained, drain_in_files
 from pointsman.output import print_lines
+from services.watcher.drain_file import DrainError, drain_in_files
 from services.watcher.files import Unusable
 from services.watcher.kubernetes.client import connect
-from services.watcher.kubernetes.errors import KubernetesError, NotFound
-from services.watcher.kubernetes.resource import Resource
+from services.watcher.kubernetes.drain import drain_pod
+from services.watcher.kubernetes.errors import KubernetesError
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.config.problems import Invalid
-from shared.datalayer.objects import ObjectKind
-from shared.model import DRAIN
 from shared.service import report
-
-PODS = Resource(ObjectKind("", "v1", "Pod"), "pods", True)
 
 
 class DrainOptions(Struct, frozen=True, kw_only=True):
@@ -51,22 +47,11 @@ class DrainOptions(Struct, frozen=True, kw_only=True):
 async def annotate(options: DrainOptions, drain: bool) -> str:
     """Set the pod's annotation, or remove it. Returns namespace and name of the pod. Raises KubernetesError."""
     settings = KubernetesSettings(kubeconfig=options.kubeconfig, kubeconfig_context=options.kubeconfig_context)
-    namespace, slash, name = options.name.rpartition("/")
-    namespace = namespace if slash else "default"
-    body = {"metadata": {"annotations": {DRAIN: "true" if drain else None}}}
     client = await connect(settings)
     try:
-        try:
-            await client.merge(PODS, name, body, namespace=namespace)
-        except NotFound:
-            pod, rank, number = name.rpartition("-rank-")  # the id of one of its endpoints
-            if not rank or not number.isdigit():
-                raise
-            name = pod
-            await client.merge(PODS, name, body, namespace=namespace)
+        return await drain_pod(client, options.name, drain)
     finally:
         await client.close()
-    return f"{namespace}/{name}"
 
 
 def main(argv: Sequence[str], command: str = "drain") -> int:
@@ -83,7 +68,7 @@ def main(argv: Sequence[str], command: str = "drain") -> int:
         id, file, changed = drain_in_files(options.endpoints_file, options.name, drain)
     except Invalid as error:
         return report(error)
-    except (NotDrained, Unusable, KubernetesError, OSError, UnicodeDecodeError) as error:
+    except (DrainError, Unusable, KubernetesError, OSError, UnicodeDecodeError) as error:
         print_lines([f"pointsman {command}: {error}"], error=True)
         return 1
     print_lines([f"{id} {state}{'' if changed else ' already'} ({file})"])

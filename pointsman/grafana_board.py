@@ -1,4 +1,4 @@
-"""deploy/grafana/boards/pointsman.json: what docs/operations.md names as worth watching, as a Grafana dashboard."""
+"""deploy/grafana/boards: what docs/operations.md names as worth watching, as Grafana dashboards."""
 
 import json
 from typing import Any
@@ -20,7 +20,9 @@ def _quantile(quantile: float, metric: str, by: str = "") -> str:
     return f"histogram_quantile({quantile}, sum by ({by or 'le'}) (rate({metric}_bucket[$__rate_interval])))"
 
 
-ROWS: dict[str, tuple[Panel, ...]] = {
+Rows = dict[str, tuple[Panel, ...]]
+
+POOL: Rows = {
     "Requests": (
         Panel(
             "Decisions",
@@ -59,9 +61,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{by}}": "sum by (by) (rate(pointsman_picker_served_total[$__rate_interval]))"},
         ),
         Panel(
-            "Requests that wait for room",
+            "Prompt and generated tokens",
             "short",
-            {"priority {{priority}}": "max by (priority) (pointsman_picker_queue_requests)"},
+            {
+                "prompt": "sum(rate(llm_d_epp_request_input_tokens_sum[$__rate_interval]))",
+                "generated": "sum(rate(llm_d_epp_request_output_tokens_sum[$__rate_interval]))",
+            },
         ),
     ),
     "Endpoints": (
@@ -103,7 +108,49 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{endpoint}}": "1 - min by (endpoint) (pointsman_picker_endpoint_healthy)"},
         ),
     ),
-    "Tiers": (
+}
+
+TIERS: Rows = {
+    "Processes": (
+        Panel(
+            "CPU",
+            "percentunit",
+            {"{{tier}} {{instance}}": "rate(process_cpu_seconds_total[$__rate_interval])"},
+        ),
+        Panel(
+            "Memory",
+            "bytes",
+            {"{{tier}} {{instance}}": "process_resident_memory_bytes"},
+        ),
+        Panel(
+            "Longest pause of the event loop",
+            "s",
+            {"{{tier}} {{instance}}": "pointsman_event_loop_longest_pause_seconds"},
+        ),
+        Panel(
+            "Should stay 0",
+            "short",
+            {
+                "tasks that crashed": "sum(pointsman_task_crashes_total)",
+                "failed calls of plugins": "sum(pointsman_plugin_failures_total)",
+                "malformed messages": "sum(pointsman_bus_malformed_messages_total)",
+                "implausible messages": "sum(pointsman_bus_implausible_messages_total)",
+                "refused messages": "sum(pointsman_bus_refused_messages_total)",
+                "processes with the same id": "sum(pointsman_bus_duplicate_id_messages_total)",
+            },
+        ),
+        Panel(
+            "Processes by configuration",
+            "short",
+            {"{{pool}} {{revision}}": "count by (pool, revision) (pointsman_config_info)"},
+        ),
+        Panel(
+            "Watchers that lead",
+            "short",
+            {"leaders": "sum(pointsman_watcher_leader)"},
+        ),
+    ),
+    "What pickers know": (
         Panel(
             "Connected to NATS",
             "short",
@@ -115,10 +162,30 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             {"{{tier}} {{instance}}": "pointsman_view_age_seconds"},
         ),
         Panel(
-            "CPU",
-            "percentunit",
-            {"{{tier}} {{instance}}": "rate(process_cpu_seconds_total[$__rate_interval])"},
+            "Since Kubernetes or the files confirmed the endpoints",
+            "s",
+            {"{{tier}} {{instance}}": "pointsman_view_source_age_seconds"},
         ),
+        Panel(
+            "The view differs from what its owners announce",
+            "s",
+            {
+                "facts {{instance}}": "pointsman_view_differs_seconds",
+                "{{part}} {{instance}}": "pointsman_picker_view_differs_seconds",
+            },
+        ),
+        Panel(
+            "Other pickers that a picker hears",
+            "short",
+            {"{{instance}}": "pointsman_picker_peers"},
+        ),
+        Panel(
+            "Prompt blocks in the prefix index",
+            "short",
+            {"{{instance}}": "pointsman_picker_prefix_blocks"},
+        ),
+    ),
+    "Collectors": (
         Panel(
             "Scrapes",
             "ops",
@@ -129,45 +196,111 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             },
         ),
         Panel(
-            "Should stay 0",
+            "Endpoints of each collector",
             "short",
-            {
-                "tasks that crashed": "sum(pointsman_task_crashes_total)",
-                "malformed messages": "sum(pointsman_bus_malformed_messages_total)",
-                "implausible messages": "sum(pointsman_bus_implausible_messages_total)",
-                "processes with the same id": "sum(pointsman_bus_namesake_messages_total)",
-            },
+            {"{{instance}}": "pointsman_collector_assigned_endpoints"},
         ),
         Panel(
-            "Longest pause of the event loop",
+            "Age of an endpoint's oldest attribute",
             "s",
-            {"{{tier}} {{instance}}": "pointsman_event_loop_longest_pause_seconds"},
+            {"{{endpoint}}": "max by (endpoint) (pointsman_collector_oldest_value_age_seconds)"},
         ),
     ),
 }
+
+FLOW_CONTROL: Rows = {
+    "Queues": (
+        Panel(
+            "Requests that wait, at all pickers",
+            "short",
+            {"priority {{priority}}": "max by (priority) (pointsman_picker_queue_requests)"},
+        ),
+        Panel(
+            "The oldest has waited",
+            "s",
+            {"priority {{priority}}": "max by (priority) (pointsman_picker_queue_oldest_seconds)"},
+        ),
+        Panel(
+            "Prompt tokens that wait, at all pickers",
+            "short",
+            {"priority {{priority}}": "max by (priority) (pointsman_picker_queue_tokens)"},
+        ),
+        Panel(
+            "How waits end",
+            "reqps",
+            {"{{outcome}}": "sum by (outcome) (rate(llm_d_epp_flow_control_requests_total[$__rate_interval]))"},
+        ),
+        Panel(
+            "Time that requests waited",
+            "s",
+            {
+                "p50": _quantile(0.5, "llm_d_epp_flow_control_request_queue_duration_seconds"),
+                "p99": _quantile(0.99, "llm_d_epp_flow_control_request_queue_duration_seconds"),
+            },
+        ),
+        Panel(
+            "The flows with the most requests that wait",
+            "short",
+            {"{{fairness_id}}": "topk(10, sum by (fairness_id) (llm_d_epp_flow_control_queue_size))"},
+        ),
+    ),
+    "Room": (
+        Panel(
+            "Saturation of the pool: 1 is full",
+            "percentunit",
+            {"{{stage}}": "max by (stage) (llm_d_epp_flow_control_pool_saturation)"},
+        ),
+        Panel(
+            "Used share of the queues' limits",
+            "percentunit",
+            {
+                "requests, priority {{priority}}": "max by (priority) "
+                "(llm_d_epp_flow_control_capacity_utilization_requests)",
+                "bytes, priority {{priority}}": "max by (priority) (llm_d_epp_flow_control_capacity_utilization_bytes)",
+                "requests, all": "max(llm_d_epp_flow_control_global_capacity_utilization_requests)",
+                "bytes, all": "max(llm_d_epp_flow_control_global_capacity_utilization_bytes)",
+            },
+        ),
+        Panel(
+            "Running requests that were evicted",
+            "reqps",
+            {"evicted": "sum(rate(llm_d_epp_flow_control_revocations_issued_total[$__rate_interval]))"},
+        ),
+    ),
+}
+
+BOARDS: dict[str, tuple[str, Rows]] = {
+    "pool": ("Pointsman: pool", POOL),
+    "tiers": ("Pointsman: tiers", TIERS),
+    "flow-control": ("Pointsman: flow control", FLOW_CONTROL),
+}
+"""Titles and rows by the names of the files."""
 
 _COLUMNS = 3
 _WIDTH, _HEIGHT = 24 // _COLUMNS, 8
 
 
-def grafana_board() -> str:
-    """The dashboard's JSON."""
+def grafana_board(name: str) -> str:
+    """The JSON of one of the `BOARDS`."""
+    title, rows = BOARDS[name]
     board = {
-        "uid": "pointsman",
-        "title": "Pointsman",
+        "uid": f"pointsman-{name}",
+        "title": title,
+        "tags": ["pointsman"],
         "schemaVersion": 41,
         "editable": False,
         "refresh": "10s",
         "time": {"from": "now-30m", "to": "now"},
-        "panels": list(_panels()),
+        "links": [{"type": "dashboards", "title": "Pointsman", "tags": ["pointsman"], "keepTime": True}],
+        "panels": list(_panels(rows)),
     }
     return json.dumps(board, indent=1, ensure_ascii=False) + "\n"
 
 
-def _panels() -> list[dict[str, Any]]:
+def _panels(rows: Rows) -> list[dict[str, Any]]:
     panels: list[dict[str, Any]] = []
     top = 0
-    for title, row in ROWS.items():
+    for title, row in rows.items():
         panels.append({"type": "row", "title": title, "gridPos": {"x": 0, "y": top, "w": 24, "h": 1}})
         for number, panel in enumerate(row):
             down, across = divmod(number, _COLUMNS)

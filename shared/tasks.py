@@ -22,6 +22,12 @@ async def in_turns(
             until = clock() + turn
 
 
+async def exhaust(items: Iterable[object]) -> None:
+    """Take all of the items, in turns with others."""
+    async for _ in in_turns(items):
+        pass
+
+
 async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait until the event is set, at most so many seconds (None: for ever). Returns whether it is set."""
     try:

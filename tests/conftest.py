@@ -59,5 +59,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         return
     terminalreporter.section("retried")
     for test, reports in failures.items():
-        last = next((line for line in reversed(reports[0].splitlines()) if line.startswith("E ")), reports[0][-300:])
-        terminalreporter.line(f"{test} ({len(reports)}×): {last.removeprefix('E').strip()}")
+        error = next((line for line in reports[0].splitlines() if line.startswith("E ")), reports[0][-300:])
+        terminalreporter.line(f"{test} ({len(reports)}×): {error.removeprefix('E').strip()}")

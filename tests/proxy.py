@@ -4,16 +4,23 @@ It forwards bytes, so TLS goes through it: the server's certificate names an add
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 from pointsman.local.ports import LOOPBACK
+
+Forward: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Brings bytes from one end to the other until the former closes."""
 
 
 class Proxy:
     """Forwards connections to a port of this machine, from `port` on. An async context manager that starts listening;
     `listen` and `refuse` begin and end it by hand."""
 
-    def __init__(self, target: int, port: int = 0) -> None:
+    def __init__(self, target: int, port: int = 0, answers: Forward | None = None) -> None:
+        """`answers` forwards what the server says."""
         self._target = target
+        self._answers = answers
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -75,7 +82,7 @@ class Proxy:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        connection = _Connection(reader, writer, self._swallows, self._goes_on)
+        connection = _Connection(reader, writer, self._swallows, self._goes_on, self._answers)
         self._connections.add(connection)
         self._tasks.add(task)
         try:
@@ -89,19 +96,25 @@ class _Connection:
     """One client's, with the one to the server that belongs to it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dead: bool, goes_on: asyncio.Event
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        dead: bool,
+        goes_on: asyncio.Event,
+        answers: Forward | None,
     ) -> None:
         self.dead = dead
         self._goes_on = goes_on
+        self._answers = answers or self._forward
         self._reader = reader
         self._writer = writer
-        self._work: asyncio.Future[tuple[None, None]] | None = None
+        self._work: asyncio.Future[tuple[None, Any]] | None = None
 
     async def run(self, target: int) -> None:
         back: asyncio.StreamWriter | None = None
         try:
             there, back = await asyncio.open_connection(LOOPBACK, target)
-            work = asyncio.gather(self._forward(self._reader, back), self._forward(there, self._writer))
+            work = asyncio.gather(self._forward(self._reader, back), self._answers(there, self._writer))
             self._work = work
             await work
         except (OSError, asyncio.CancelledError):

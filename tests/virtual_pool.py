@@ -1,7 +1,6 @@
-"""A pool in virtual time: a picker's director, and the timing models of model servers, in one loop without a clock.
+"""A picker's director and the lab's model servers in virtual time, for tests that look at a pool between two requests.
 
-A run takes a small part of the time that it simulates and is the same every time. What it leaves out is what the
-network does: a decision, a charge and a scrape take no time.
+A decision, a charge and a scrape take no time.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,35 +8,20 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
-from msgspec import Struct
 
+from pointsman.lab.server import LabServer, frame_of
+from pointsman.lab.workload import Arrival
 from services.picker.pipeline import build
 from services.picker.request import Content, Headers, Request, Route
 from services.picker.state.inflight import Charge
 from services.picker.state.view import View
-from services.simulator.engine import SECOND, Engine
-from services.simulator.sequence import EngineRequest
+from services.simulator.engine import SECOND
 from services.simulator.settings import SimulatorSettings
-from services.simulator.tokens import BYTES_PER_TOKEN, Prompt, answer_bytes
-from shared.attributes import KV_CACHE_USAGE, REACHABLE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
-from shared.bus.columns import pack_ages, pack_floats
-from shared.bus.messages import Frame
 from shared.config import load
-from shared.model import Endpoint
 from shared.plugin import Registry
 
 SCRAPES = 0.1
 """Seconds between two scrapes of a server."""
-
-
-class Arrival(Struct, frozen=True):
-    """A request of a workload."""
-
-    at: float
-    """Seconds since the start."""
-    prompt: str
-    output: int
-    """Tokens."""
 
 
 @dataclass
@@ -67,14 +51,9 @@ class VirtualPool:
 
     def __post_init__(self) -> None:
         self.view = View()
-        self.names = [f"model-{number}" for number in range(1, self.servers + 1)]
-        self.view.reset(
-            {
-                f"pool.endpoint.{name}": Endpoint(id=name, name=name, address=f"10.0.0.{number}", port=8000)
-                for number, name in enumerate(self.names)
-            }
-        )
-        self.engines = [Engine(self.settings, 0) for _ in self.names]
+        self._servers = [LabServer(number, self.settings) for number in range(self.servers)]
+        self.names = [server.name for server in self._servers]
+        self.view.reset({f"pool.endpoint.{server.name}": server.endpoint for server in self._servers})
         self._director = build(
             load(self.document, Registry.installed()), np.random.default_rng(self.seed), lambda: self.now
         ).director
@@ -82,11 +61,10 @@ class VirtualPool:
         self._numbers = count()
         self._scraped = -SCRAPES
 
-    def ask(self, prompt: str, output: int) -> Served | None:
-        """A request arrives now; None if it is refused."""
-        number, text = next(self._numbers), prompt.encode()
-        content = Content(api="completions", model="m", stream=True, prompt=text, output_limit=output)
-        request = Request(id=f"r{number}", headers=Headers(), path="/v1/completions", content=content)
+    def ask(self, prompt: bytes, output: int) -> Served | None:
+        """A request for so many tokens arrives now; None if it is refused."""
+        content = Content(api="completions", model="m", stream=True, prompt=prompt, output_limit=output)
+        request = Request(id=f"r{next(self._numbers)}", headers=Headers(), path="/v1/completions", content=content)
         decision = self._director.decide(request, self.view, self.now)
         if not isinstance(decision.outcome, Route):
             self.refused += 1
@@ -97,15 +75,11 @@ class VirtualPool:
         served = Served(Arrival(self.now, prompt, output), server, charge)
         self.requests.append(served)
         self._open[server][request.id] = served
-        answer = answer_bytes(number, output)
-        self.engines[server].submit(
-            EngineRequest(id=request.id, prompt=Prompt(text), output=answer, stream=True), self._ns
-        )
-        assert len(answer) == output * BYTES_PER_TOKEN
+        assert not self._servers[server].submit(request.id, prompt, output, self._ns)
         self._outputs(server)
         return served
 
-    def ask_now(self, prompt: str, output: int) -> Served:
+    def ask_now(self, prompt: bytes, output: int) -> Served:
         """As `ask`, for a request that can't be refused."""
         served = self.ask(prompt, output)
         assert served is not None
@@ -116,7 +90,7 @@ class VirtualPool:
         coming = iter(arrivals)
         arrival = next(coming, None)
         while True:
-            events = [(event, server) for server, engine in enumerate(self.engines) if (event := engine.next_event())]
+            events = [(event, server) for server, one in enumerate(self._servers) if (event := one.engine.next_event())]
             due = min(events, default=None)
             at = min(due[0] / SECOND if due else float("inf"), arrival.at if arrival else float("inf"))
             if at > until or at == float("inf"):
@@ -127,7 +101,7 @@ class VirtualPool:
                 continue
             self.now = max(self.now, at)
             if arrival is not None and arrival.at <= at:
-                self.ask(arrival.prompt, arrival.output)
+                self.ask(arrival.prompt, arrival.output_tokens)
                 arrival = next(coming, None)
             elif due is not None:
                 self._outputs(due[1], due[0])
@@ -137,27 +111,9 @@ class VirtualPool:
 
     def scrape(self) -> None:
         """The picker learns what the servers' pages say now."""
-        states = []
-        for server, engine in enumerate(self.engines):
+        for server in range(self.servers):
             self._outputs(server)
-            states.append(engine.state())
-        columns: dict[AttributeKey[float], list[float]] = {
-            WAITING_QUEUE_SIZE: [state.waiting for state in states],
-            RUNNING_REQUESTS_SIZE: [state.running for state in states],
-            KV_CACHE_USAGE: [state.kv_usage for state in states],
-            REACHABLE: [1.0 for _ in states],
-        }
-        ages = pack_ages(np.zeros(len(states)))
-        frame = Frame(
-            sender="collector",
-            sent=self.now,
-            sequence=1,
-            ids=tuple(self.names),
-            columns={key.wire: pack_floats(values) for key, values in columns.items()},
-            objects={},
-            ages={key.wire: ages for key in columns},
-        )
-        self.view.apply_frame(frame, self.now, 0.0)
+        self.view.apply_frame(frame_of(self._servers, 1, self.now), self.now, 0.0)
         self._scraped = self.now
 
     @property
@@ -170,8 +126,8 @@ class VirtualPool:
         return round(self.now * SECOND)
 
     def _outputs(self, server: int, at: int | None = None) -> None:
-        engine, serving = self.engines[server], self._open[server]
-        for output in engine.advance(max(self._ns, at or 0)):
+        serving = self._open[server]
+        for output in self._servers[server].advance(max(self._ns, at or 0)):
             served = serving[output.id]
             elapsed = output.at / SECOND - served.arrival.at
             if served.first_token is None:
@@ -185,7 +141,7 @@ class VirtualPool:
 
 
 def poisson(
-    rate: Callable[[float], float], seconds: float, prompt: Callable[[], str], output: int, seed: int = 1
+    rate: Callable[[float], float], seconds: float, prompt: Callable[[], bytes], output: int, seed: int = 1
 ) -> Iterator[Arrival]:
     """Arrivals of a rate, in requests a second, that changes with time."""
     random, at = np.random.default_rng(seed), 0.0

@@ -45,6 +45,7 @@ def stack_plan(settings: UpSettings) -> StackPlan:
         host=settings.host,
         port=settings.port,
         usual_ports=True,
+        flags={"picker": {"tracing": "true"}} if settings.tracing else {},
     )
 
 

@@ -28,6 +28,13 @@ class UpSettings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=1, le=65535, description="port for clients")] = ENVOY_PORT
     pickers: Annotated[int, Meta(ge=1, le=64, description="number of pickers; each uses up to one core")] = 2
     collectors: Annotated[int, Meta(ge=1, le=64, description="number of collectors")] = 1
+    tracing: Annotated[
+        bool,
+        Meta(
+            description="have the pickers trace requests with OpenTelemetry, which takes"
+            " `pip install 'pointsman[local,traces]'`; the standard OTEL_… variables say where the spans go"
+        ),
+    ] = False
     plain: Annotated[
         bool, Meta(description="print the processes' logs instead of a live view; the default without a terminal")
     ] = False

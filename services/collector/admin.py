@@ -1,10 +1,12 @@
 """The collector's admin routes."""
 
 from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from services.collector.scraper import Scraper
-from shared.service.admin import as_json
+from shared.service.admin import encoded
+from shared.service.pages import json_items, stream_pieces
 
 
 class AttributeValue(BaseModel):
@@ -57,6 +59,7 @@ def endpoint_routes(scraper: Scraper) -> APIRouter:
         response_model=list[ScrapedEndpoint],
     )
     async def endpoints() -> Response:
-        return as_json(scraper.describe())
+        pieces = stream_pieces(json_items(scraper.describe(), encoded))
+        return StreamingResponse(pieces, media_type="application/json")
 
     return router

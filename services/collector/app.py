@@ -7,6 +7,7 @@ scrape. It sends frames again when it is connected.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -33,7 +34,7 @@ from shared.bus.responder import Document
 from shared.bus.subjects import fact_key
 from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import BUILT_IN
-from shared.datalayer.endpoints import EndpointDispatcher
+from shared.datalayer.endpoints import EndpointDispatcher, notify_first
 from shared.datalayer.events import EventCounts
 from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
@@ -45,6 +46,7 @@ from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
+from shared.tasks import exhaust
 
 log = structlog.get_logger(__name__)
 
@@ -276,8 +278,9 @@ class CollectorService(Service):
     def _notify_extractors(self) -> None:
         """Send the endpoint extractors the endpoints of the share."""
         endpoints = {id: scrape.endpoint for id, scrape in self.scraper.endpoints.items()}
-        for id in self._endpoint_events.reset(endpoints):
-            self.sender.note(id, True)
+        pending = map(partial(self.sender.note, changed=True), self._endpoint_events.reset(endpoints))
+        if notify_first(pending):
+            self.spawn(exhaust(pending), "endpoint events", essential=False)
 
     def _attributes(self, id: str) -> AttributeMap:
         """The attributes of an endpoint; empty if it has left the share."""

@@ -274,10 +274,10 @@ class Scraper:
         self._arm()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def describe(self) -> list[dict[str, Any]]:
-        """All endpoints for the debug pages."""
-        now = self._clock()
-        return [_describe(scrape, now) for scrape in self.endpoints.values()]
+    def describe(self) -> Iterator[dict[str, Any]]:
+        """All endpoints for the debug pages; they may change before the last one is made."""
+        for scrape in tuple(self.endpoints.values()):
+            yield _describe(scrape, self._clock())
 
     def about(self, id: str) -> dict[str, Any]:
         """What is known of an endpoint: nothing, unless it is scraped here."""

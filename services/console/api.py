@@ -5,10 +5,11 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
+from msgspec import to_builtins
 from pydantic import BaseModel
 
 from services.console.bodies import described, json_body
-from services.console.configuration import Documents
+from services.console.configuration import Documents, TooManyChecks
 from services.console.decisions import Decisions
 from services.console.feed import Feed
 from services.console.flow import flow_page
@@ -24,6 +25,7 @@ from services.console.schemas import (
     FlowPage,
     HistoryPage,
     PoolPage,
+    ReplayPage,
 )
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import AskExplain
@@ -32,6 +34,8 @@ from shared.service.admin import REFUSED, as_json, as_json_list
 
 MOST_ENDPOINTS = 100
 """Whose histories one request gets."""
+MOST_MOVES = 100
+"""Pairs of endpoints that the answer of a replay lists."""
 EVENT_STREAM = "text/event-stream"
 
 
@@ -127,7 +131,25 @@ def api_routes(console: Console) -> APIRouter:
         openapi_extra=described(Document),
     )
     async def check(document: Annotated[Document, Depends(json_body(Document))]) -> Response:
-        return as_json(await console.documents.check(document.text))
+        try:
+            return as_json(await console.documents.check(document.text))
+        except TooManyChecks as error:
+            raise HTTPException(503, str(error)) from error
+
+    @router.post(
+        "/configuration/replay",
+        summary="Where the pickers' last decisions would have gone with a document. Nothing is published.",
+        response_model=ReplayPage,
+        openapi_extra=described(Document),
+    )
+    async def replay(document: Annotated[Document, Depends(json_body(Document))]) -> Response:
+        try:
+            found = await console.decisions.replay(document.text)
+        except BusError as error:
+            raise HTTPException(503, str(error)) from error
+        page = to_builtins(found.total)
+        shown = {"moves": page["moves"][:MOST_MOVES], "more_moves": len(page["moves"][MOST_MOVES:])}
+        return as_json({**page, **shown, "pickers": found.pickers, "missing": found.missing})
 
     return router
 

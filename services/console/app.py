@@ -1,7 +1,8 @@
 """The console process: a web page and an API about one pool, for people.
 
-It reads NATS, asks members there, and keeps nothing that matters: any number can run. Admin HTTP has a port of its own,
-as in every tier, so that probes and Prometheus need neither the page's address nor its token.
+It reads NATS, asks members there, and keeps nothing that matters: any number can run. With `--allow-actions`, it asks
+the leading watcher to drain endpoints. Admin HTTP has a port of its own, as in every tier, so that probes and
+Prometheus need neither the page's address nor its token.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any
 import structlog
 from fastapi import FastAPI
 
+from services.console.actions import action_routes
 from services.console.api import api_routes, stream_routes
 from services.console.assets import page_routes
 from services.console.configuration import Documents
@@ -23,8 +25,7 @@ from services.console.history import INTERVAL, History
 from services.console.members import Members
 from services.console.pool_topic import PoolTopic
 from services.console.settings import ConsoleSettings
-from shared.config import LoadedConfig
-from shared.config.schema import StaleMetrics
+from shared.config.problems import Invalid, Problem
 from shared.model import is_ip
 from shared.pool_view.reader import PoolReader
 from shared.service import Service, run
@@ -54,7 +55,10 @@ class ConsoleService(Service):
         """Raises `Invalid` for contradictory settings."""
         super().__init__(settings)
         self._settings = settings
+        if settings.allow_actions and not settings.console_token:
+            raise Invalid([Problem("--allow-actions", "--console-token is required with it, and missing")])
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
+        self._subjects = subjects
         self.reader = PoolReader(self.bus, subjects, self._pool)
         self.members = Members(self.bus, subjects, self.reader)
         self.decisions = Decisions(self.bus, subjects, self._pool, self.members.pickers)
@@ -131,15 +135,14 @@ class ConsoleService(Service):
     def about(self) -> dict[str, Any]:
         """As `services.console.schemas.About`."""
         state = self.reader.state()
-        loaded = self.documents.loaded
-        stale = loaded.stale_metrics if isinstance(loaded, LoadedConfig) else StaleMetrics()
         return {
             "name": self._settings.pool_name,
             "namespace": self._settings.pool_namespace,
             "synced": state.synced,
             "problem": state.reason,
-            "stale_after": stale.after,
+            "stale_after": self.documents.running.stale_after,
             "version": VERSION,
+            "actions": self._settings.allow_actions,
         }
 
     def web_app(self) -> Guard:
@@ -150,6 +153,8 @@ class ConsoleService(Service):
         app.include_router(page_routes())
         app.include_router(stream_routes(self.feeds))
         app.include_router(api_routes(self))
+        if settings.allow_actions:
+            app.include_router(action_routes(self.bus, self._subjects, self._pool, self.id))
         add_docs(app)
         return Guard(
             app, token=settings.console_token, hostnames=settings.console_hostnames, most=settings.console_body

@@ -1,62 +1,73 @@
 """The running configuration and what the tiers make of it; what they would make of another document."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from services.console.checking import CheckFailed, CheckResult, check_document
 from services.console.members import Members
-from shared.config import Invalid, LoadedConfig, load
 from shared.config.defaults import revision
 from shared.config.schema import Bounds
 from shared.model import Configuration
-from shared.plugin import Registry
 
 BUILT_IN = Configuration(text="")
+MOST_CHECKS = 4
+"""Documents that are checked or wait for it: a check goes on when its client has gone."""
+
+
+class TooManyChecks(Exception):
+    """As many documents wait as may."""
 
 
 class Documents:
-    """Loads documents with the installed plugins, as the tiers do: in a thread, because it can take seconds, and one at
-    a time."""
+    """Has documents read: the running one, and of others one at a time."""
 
-    def __init__(self, bounds: Bounds, most: int, plugins: Registry | None = None) -> None:
+    def __init__(
+        self, bounds: Bounds, most: int, read: Callable[[str, Bounds], Awaitable[CheckResult]] = check_document
+    ) -> None:
         """`most`: characters of a document."""
-        self._plugins = Registry.installed() if plugins is None else plugins
-        self._bounds, self._most = bounds, most
-        self._loading = asyncio.Lock()
-        self._running = BUILT_IN
-        self.loaded = self._load(BUILT_IN.text)
-        """The running document, or what is wrong with it."""
+        self._bounds, self._most, self._read = bounds, most, read
+        self._reading, self._checking = asyncio.Lock(), asyncio.Lock()
+        self._checks = 0
+        self._running: Configuration | None = None
+        self.running = CheckResult()
+        """What the tiers make of the running document."""
 
-    def _load(self, text: str) -> LoadedConfig | Invalid:
-        """The document, or what is wrong with it."""
-        try:
-            return load(text, self._plugins, allow_experimental=True, bounds=self._bounds)
-        except Invalid as error:
-            return error
-
-    async def run(self, configuration: Configuration | None) -> LoadedConfig | Invalid:
-        """Take the published document for the running one; none is the built-in one. It is loaded once."""
+    async def run(self, configuration: Configuration | None) -> CheckResult:
+        """Take the published document for the running one; none is the built-in one. It is read once."""
         configuration = configuration or BUILT_IN
-        async with self._loading:
-            if configuration is not self._running and configuration.text != self._running.text:
-                self.loaded = await asyncio.to_thread(self._load, configuration.text)
+        async with self._reading:
+            if self._running is None or configuration.text != self._running.text:
+                try:
+                    self.running = await self._read(configuration.text, self._bounds)
+                except CheckFailed as error:
+                    return _unread(configuration.text, error)
             self._running = configuration
-            return self.loaded
+            return self.running
 
     async def check(self, text: str) -> dict[str, Any]:
-        """As `services.console.schemas.CheckPage`."""
+        """As `services.console.schemas.CheckPage`. Raises TooManyChecks."""
         if len(text) > self._most:
             errors = [f"the document has {len(text)} characters; {self._most} are allowed"]
-            return {"revision": "", "plugins": 0, "errors": errors, "warnings": []}
-        async with self._loading:
-            return await asyncio.to_thread(lambda: _checked(text, self._load(text)))
+            return _page(CheckResult(errors=errors))
+        if self._checks >= MOST_CHECKS:
+            raise TooManyChecks(f"{self._checks} documents are being checked; try again later")
+        self._checks += 1
+        try:
+            async with self._checking:
+                return _page(await self._read(text, self._bounds))
+        except CheckFailed as error:
+            return _page(_unread(text, error))
+        finally:
+            self._checks -= 1
 
     async def page(self, configuration: Configuration | None, members: Members) -> dict[str, Any]:
         """As `services.console.schemas.ConfigurationPage`, without `about`."""
-        loaded = await self.run(configuration)
+        reading = await self.run(configuration)
         configuration = configuration or BUILT_IN
         statuses = members.statuses()
         return {
-            **_checked(configuration.text, loaded),
+            **_page(reading),
             "text": configuration.text,
             "origin": configuration.origin,
             "members": [
@@ -77,11 +88,17 @@ class Documents:
         }
 
     def __repr__(self) -> str:
-        return f"<Documents, running {revision(self._running.text)}>"
+        return f"<Documents, running {self.running.revision}>"
 
 
-def _checked(text: str, loaded: LoadedConfig | Invalid) -> dict[str, Any]:
-    if isinstance(loaded, Invalid):
-        return {"revision": revision(text), "plugins": 0, "errors": loaded.lines(), "warnings": []}
-    warnings = [str(warning) for warning in loaded.warnings]
-    return {"revision": loaded.revision, "plugins": len(loaded.plugins), "errors": [], "warnings": warnings}
+def _page(reading: CheckResult) -> dict[str, Any]:
+    return {
+        "revision": reading.revision,
+        "plugins": reading.plugins,
+        "errors": reading.errors,
+        "warnings": reading.warnings,
+    }
+
+
+def _unread(text: str, error: CheckFailed) -> CheckResult:
+    return CheckResult(revision(text), errors=[f"the document couldn't be checked: {error}"])

@@ -15,6 +15,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain, Question
 from shared.bus.subjects import Subjects
+from shared.service.replay import ReplayAnswers, replay
 
 PICKER = "picker"
 TIMEOUT = 2.0
@@ -94,6 +95,10 @@ class Decisions:
         """The decision that a picker would make now. Raises BusError, Malformed."""
         explained: T = (await self._ask(picker, question)).read(dict)
         return {**explained, "picker": picker}
+
+    async def replay(self, text: str) -> ReplayAnswers:
+        """Where the last decisions would have gone with another document. Raises NotConnected."""
+        return await replay(self._bus, self._subjects, self._pool, text, expected=self.pickers())
 
     async def _ask(self, picker: str, question: Question) -> Answer:
         return await ask(self._bus, self._subjects, self._pool, PICKER, picker, question, timeout=TIMEOUT)

@@ -21,6 +21,8 @@ class About(BaseModel):
     stale_after: float
     """The age from which on the running configuration takes metrics for stale."""
     version: str
+    actions: bool
+    """Whether endpoints can be drained here."""
 
 
 class Endpoint(BaseModel):
@@ -167,10 +169,69 @@ class ConfigurationPage(CheckPage):
     rejected: list[Rejected]
 
 
+class ReplayMove(BaseModel):
+    """Decisions that would have gone from one endpoint to another. Empty: the filters left none."""
+
+    chosen: str
+    instead: str
+    decisions: int
+    examples: list[str]
+    """Some request ids."""
+
+
+class ReplayGap(BaseModel):
+    """An input that plugins read and that decisions don't keep: its `current` value was used, or `nothing`."""
+
+    input: str
+    used: str
+    decisions: int
+
+
+class ReplayFidelity(BaseModel):
+    """The same replay with the running document: what differs then is the fault of missing inputs."""
+
+    replayed: int
+    elsewhere: int
+
+
+class ReplayPage(BaseModel):
+    """Where the last decisions of all pickers would have gone."""
+
+    revision: str
+    errors: list[str]
+    """Why pickers can't load the document."""
+    warnings: list[str]
+    decisions: int
+    skipped: dict[str, int]
+    """How many can't be replayed, by the reason."""
+    replayed: int
+    elsewhere: int
+    by_chance: int
+    """Those for which another endpoint was drawn, of several that are equally good."""
+    moves: list[ReplayMove]
+    more_moves: int
+    """Pairs beyond those that are listed."""
+    gaps: list[ReplayGap]
+    failures: dict[str, int]
+    """Plugins that failed, and on how many decisions."""
+    fidelity: ReplayFidelity
+    pickers: list[str]
+    missing: list[str]
+    """Pickers that gave no answer, with the reason."""
+
+
 class Document(Struct):
     """An EndpointPickerConfig."""
 
     text: str
+
+
+class DrainRequest(Struct):
+    """Which endpoint is to drain, or to take requests again."""
+
+    endpoint: Text
+    """Its id."""
+    drain: bool = True
 
 
 class ExplainRequest(Struct):

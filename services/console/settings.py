@@ -9,7 +9,8 @@ from shared.service import CommonSettings
 
 
 class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
-    """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It only reads."""
+    """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It only reads,
+    unless it is allowed to act."""
 
     console_host: Annotated[
         str,
@@ -32,6 +33,12 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
             " because other users of the machine can see flags"
         ),
     ] = ""
+    allow_actions: Annotated[
+        bool,
+        Meta(
+            description="let holders of --console-token drain and undrain endpoints; watchers need --allow-actions, too"
+        ),
+    ] = False
     console_timeout: Annotated[
         PositiveDuration,
         Meta(description="time limit of a request, including its response; the page opens ended streams again"),
@@ -42,5 +49,8 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 2 * 2**20
     console_history: Annotated[
         int,
-        Meta(ge=0, description="endpoints whose last ten minutes are kept; of others, a page knows what it has seen"),
+        Meta(
+            ge=0,
+            description="endpoints with ten minutes of history; for others, a page shows only what it has seen itself",
+        ),
     ] = 5_000

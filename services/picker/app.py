@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from services.picker.admin.decisions import DecisionRing, RingPages, decision_ro
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
-from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
+from services.picker.flow_control.admission import FlowAdmission
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
@@ -27,32 +27,23 @@ from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
 from services.picker.request_limits import request_limits
-from services.picker.request_stream import RequestStream
 from services.picker.settings import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
+from services.picker.tracing.stream_factory import stream_factory
 from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, for_health, message_limit
 from services.picker.transport.health import Health
+from services.picker.view_updates import ViewUpdates
 from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
-from shared.bus import Msg
-from shared.bus.codec import decode
 from shared.bus.duplicate_id import DuplicateId
-from shared.bus.errors import Malformed
-from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_reader import FrameReader
-from shared.bus.incarnations import Incarnations
-from shared.bus.messages import Frame, Load
-from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
-from shared.bus.subjects import parse_key
 from shared.config import LoadedConfig, load
-from shared.datalayer.endpoints import EndpointDispatcher
 from shared.datalayer.events import EventCounts
-from shared.model import Configuration, Endpoint
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
@@ -62,6 +53,7 @@ from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 from shared.service.status import MemberStatus
 from shared.service.view import view_routes
+from shared.tasks import exhaust
 
 log = structlog.get_logger(__name__)
 
@@ -136,15 +128,25 @@ class PickerService(Service):
             registry=self.registry,
         )
         held.set_function(lambda: self.handler.budget.used)
-        self._event_counts = EventCounts(self.plugin_failures)
-        self._endpoint_events = self._dispatcher()
-        self.registry.register(self._event_counts)
         self.bus, self._subjects, self._pool = make_bus(settings, self.tier, self.id)
-        self.replica = Replica(self.bus, self._subjects, self._pool, self._on_event)
-        self.frames = FrameReader(self.bus, self._subjects, self._pool, self._on_frame)
         self.duplicate_id = DuplicateId(self.tier, self.id)
+        event_counts = EventCounts(self.plugin_failures)
+        self.registry.register(event_counts)
+        self._updates = ViewUpdates(
+            self.id,
+            self.bus,
+            self._subjects,
+            self.view,
+            self.flow,
+            event_counts,
+            self.duplicate_id,
+            on_config=self._on_config,
+            on_leave=self._peer_left,
+            run_in_background=self._run_in_background,
+        )
+        self.replica = Replica(self.bus, self._subjects, self._pool, self._updates.on_event)
+        self.frames = FrameReader(self.bus, self._subjects, self._pool, self._updates.on_frame)
         self.registry.register(BusMetrics(self.bus, self.replica, self.duplicate_id))
-        self._peers = Incarnations(self.bus.malformed.conflicting, self.bus.limits.max_senders)
         self._load = LoadPublisher(
             self.bus,
             self._subjects.load(self._pool, self.id),
@@ -178,9 +180,8 @@ class PickerService(Service):
         )
         self.convergence = Convergence(self._parts)
         self.registry.register(self.convergence)
-        self.responder = make_responder(
-            self, self.bus, self._subjects, [self._pool], self.status, answers(self._parts, self._pool, self.id)
-        )
+        answering = answers(self._parts, self._pool, self.id, self._read)
+        self.responder = make_responder(self, self.bus, self._subjects, [self._pool], self.status, answering)
         self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
@@ -195,8 +196,9 @@ class PickerService(Service):
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
+        self._streams = stream_factory(self.handler, self.id, tracing=settings.tracing)
         self.ext_proc = ExtProc(
-            lambda: RequestStream(self.handler),
+            self._streams.open,
             max_streams=settings.max_streams,
             memory=self.handler.budget,
             registry=self.registry,
@@ -231,7 +233,7 @@ class PickerService(Service):
         self.config.log_in_use()
         await self.grpc.start()
         await self.health_server.start()
-        await self.bus.subscribe(self._subjects.loads(self._pool), self._on_load)
+        await self.bus.subscribe(self._subjects.loads(self._pool), self._updates.on_load)
         await self.prefixes.start()
         await self.replica.start()
         await self.frames.start()
@@ -274,6 +276,7 @@ class PickerService(Service):
         await self.frames.close()
         await self.responder.close()
         await self.bus.close()
+        await self._streams.close()
 
     def _outdated(self) -> str | None:
         """A note if the source of the endpoints hasn't confirmed them for long."""
@@ -346,6 +349,7 @@ class PickerService(Service):
     def _configure(self, pipeline: Pipeline) -> None:
         self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
         self.prefixes.use(pipeline)
+        self._updates.feed(pipeline.endpoint_feeds)
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
@@ -353,67 +357,21 @@ class PickerService(Service):
             self.config.offer(text, origin)
 
     def _use(self, config: LoadedConfig) -> None:
-        """Replace the configuration. Its endpoint extractors begin with all endpoints."""
+        """Replace the configuration."""
         pipeline = self._build(config)
         self._configure(pipeline)
         self.handler.pipeline = pipeline
-        self._endpoint_events.close()
-        self._endpoint_events = self._dispatcher()
-        self._endpoint_events.reset(self.view.endpoints)
 
-    def _dispatcher(self) -> EndpointDispatcher:
-        return EndpointDispatcher(self.handler.pipeline.endpoint_feeds, self.view.made, self._event_counts)
-
-    # What the bus brings
-
-    def _on_frame(self, frame: Frame, extra_age: float) -> None:
-        self.view.apply_frame(frame, time.monotonic(), extra_age)
-        self.flow.notify(FRAME)
-
-    def _on_event(self, event: Event) -> None:
-        self.flow.notify(ENDPOINTS)
-        match event:
-            case Reset(facts=facts):
-                self.view.reset(facts)
-                self._endpoint_events.reset(self.view.endpoints)
-                published = next((fact for fact in facts.values() if isinstance(fact, Configuration)), None)
-                self._on_config(published.text if published else "", published.origin if published else "")
-            case Upsert(key=key, fact=Configuration() as fact):
-                self._on_config(fact.text, fact.origin)
-            case Upsert(key=key, fact=fact):
-                self.view.upsert(key, fact)
-                if isinstance(fact, Endpoint):
-                    self._endpoint_events.upsert(fact)
-            case Delete(key=key):
-                parsed = parse_key(key)
-                if parsed.kind == "config":
-                    self._on_config("", "")
-                    return
-                self.view.delete(key)
-                if parsed.kind == "endpoint":
-                    self._endpoint_events.delete(parsed.name)
+    # Callbacks
 
     def _on_out_of_range(self, sender: str, attribute: str, endpoint: str, value: float, count: int) -> None:
         self.out_of_range.record(attribute, value, bounds_of(attribute), count, endpoint=endpoint, sender=sender)
 
-    def _on_load(self, message: Msg) -> None:
-        try:
-            row = decode(Load, message.data)
-        except Malformed as error:
-            self.bus.malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
-            return
-        now = time.monotonic()
-        if row.sender == self.id:
-            self.duplicate_id.heard(now, leaving=row.leaving)
-            return
-        if not self._peers.accepts(message.subject, row.sender, row.run, now, leaving=row.leaving):
-            return
-        if row.leaving:
-            self.prefixes.peer_left(row.sender)
-        if self.view.apply_load(row, now):
-            self.flow.apply(row, now)
-        else:
-            self.bus.malformed.implausible.report(row.sender, IMPLAUSIBLE, subject=message.subject)
+    def _run_in_background(self, work: Iterable[object]) -> None:
+        self.spawn(exhaust(work), "endpoint events", essential=False)
+
+    def _peer_left(self, peer: str) -> None:
+        self.prefixes.peer_left(peer)
 
     def _placed(self) -> None:
         """Peers are to learn of it at once."""

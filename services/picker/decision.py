@@ -4,7 +4,7 @@ It keeps the arrays that the plugins worked with and explains them only on deman
 decisions outlive their requests, so they hold no prompt and nothing that a client can make large.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from math import inf, isfinite
 from typing import Any
@@ -15,10 +15,11 @@ from msgspec.structs import asdict, replace
 
 from services.picker.flow_control.ticket import Wait
 from services.picker.request import Refusal, Request, Route
-from services.picker.scheduling.cycle import Samples
+from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch, Samples
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.response_plugins import ResponseHooks
+from services.picker.state.inflight import Float32s
 from services.picker.state.layout import Layout, Rows
 
 SHOWN = 256
@@ -90,6 +91,25 @@ class Progress(Struct):
         return "aborted" if self.aborted else "completed"
 
 
+class ReplayInputs(Struct, frozen=True):
+    """What else plugins could read, for a replay with another configuration; `samples` have the attributes."""
+
+    prompt_tokens: int
+    multimodal: bool
+    prefix_match: PrefixMatch | None
+    requests: Float32s
+    """In flight at each endpoint of the layout, of all pickers."""
+    tokens: Float32s
+    ranked_last: Mapping[int, str]
+    """As `Cycle.ranked_last`."""
+
+    @classmethod
+    def of(cls, cycle: Cycle) -> "ReplayInputs":
+        multimodal, match = cycle.request.content.multimodal, cycle.get(PREFIX_MATCH)
+        requests, tokens = cycle.view.in_flight.snapshot()
+        return cls(cycle.prompt_tokens, multimodal, match, requests, tokens, cycle.ranked_last)
+
+
 class RoleCharge(Struct, frozen=True):
     """A further endpoint that works on the request, and what it is charged with."""
 
@@ -119,6 +139,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     runs: dict[str, ProfileRun] = {}
     primary: str = ""
     samples: dict[str, Samples] = {}
+    replay_inputs: ReplayInputs | None = None
     tokens: int = 0
     """What the request is charged with while it is under way."""
     roles: dict[str, RoleCharge] = {}
@@ -194,6 +215,11 @@ class Decision(Struct, frozen=True, kw_only=True):
 
         The result is JSON-serialisable; numbers that aren't finite are None.
         """
+        return {name: _whole(member) for name, member in self.explanation().items()}
+
+    def explanation(self) -> dict[str, Any]:
+        """The same, with iterators of ids and values in place of the objects that have a member for each endpoint:
+        making these takes long."""
         request = self.request
         return {
             **self.summary(),
@@ -226,28 +252,13 @@ class Decision(Struct, frozen=True, kw_only=True):
         }
 
     def _explain_run(self, run: ProfileRun) -> dict[str, Any]:
-        columns = [(step.plugin, step.weight, step.scores.tolist()) for step in run.scores]
         before = [run.candidates, *(step.kept for step in run.filters)]
-        endpoints = {
-            self.layout.endpoints[row].id: {
-                "total": _number(total),
-                "scores": {
-                    plugin: {
-                        "score": _number(scores[at]),
-                        "weight": weight,
-                        "weighted": _number(weight * scores[at]),
-                    }
-                    for plugin, weight, scores in columns
-                },
-            }
-            for at, (row, total) in enumerate(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
-        }
         return {
             "filters": [
                 {"plugin": step.plugin, "kept": len(step.kept), "removed": self._ids(given[~np.isin(given, step.kept)])}
                 for given, step in zip(before, run.filters, strict=False)
             ],
-            "endpoints": endpoints,
+            "endpoints": self._explain_totals(run),
             "picker": run.picker,
             "picked": [self.layout.endpoints[row].id for row in run.picked],
             "ranked_last": {
@@ -257,21 +268,32 @@ class Decision(Struct, frozen=True, kw_only=True):
             },
         }
 
-    def _explain_samples(self, samples: Samples) -> dict[str, Any]:
+    def _explain_totals(self, run: ProfileRun) -> Iterator[tuple[str, Any]]:
+        columns = [(step.plugin, step.weight, step.scores.tolist()) for step in run.scores]
+        for at, (row, total) in enumerate(zip(run.rows.tolist(), run.totals.tolist(), strict=True)):
+            scores = {
+                plugin: {"score": _number(given[at]), "weight": weight, "weighted": _number(weight * given[at])}
+                for plugin, weight, given in columns
+            }
+            yield self.layout.endpoints[row].id, {"total": _number(total), "scores": scores}
+
+    def _explain_samples(self, samples: Samples) -> Iterator[tuple[str, Any]]:
         rows = samples.rows.tolist()
         times = [self.monotonic] * len(rows) if samples.at is None else samples.at.tolist()
         fresh = [True] * len(rows) if samples.fresh is None else samples.fresh.tolist()
-        return {
-            self.layout.endpoints[row].id: {
-                "value": _number(value),
-                "age": round(max(0.0, self.monotonic - at), 4) if at > -inf else None,
-                "fresh": known,
-            }
-            for row, value, at, known in zip(rows, samples.values.tolist(), times, fresh, strict=True)
-        }
+        for row, value, at, known in zip(rows, samples.values.tolist(), times, fresh, strict=True):
+            age = round(max(0.0, self.monotonic - at), 4) if at > -inf else None
+            yield self.layout.endpoints[row].id, {"value": _number(value), "age": age, "fresh": known}
 
     def _ids(self, rows: Rows | None) -> list[str]:
         return [] if rows is None else [self.layout.endpoints[row].id for row in rows.tolist()]
+
+
+def _whole(value: Any) -> Any:
+    """An explanation without iterators."""
+    if isinstance(value, dict):
+        return {name: _whole(member) for name, member in value.items()}
+    return dict(value) if isinstance(value, Iterator) else value
 
 
 def _number(value: float) -> float | None:

@@ -7,7 +7,7 @@ candidates are selected before admission, so an empty pool answers every request
 hint count, also for requests without a body.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.picker.decision import SHOWN, Decision, Progress, RequestSummary, RoleCharge
+from services.picker.decision import SHOWN, Decision, Progress, ReplayInputs, RequestSummary, RoleCharge
 from services.picker.flow_control.stages import Stages
 from services.picker.flow_control.ticket import Ticket
 from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
@@ -144,15 +144,18 @@ class Director:
         progress = Progress(placements=result.placements, hooks=hooks)
         return self._decision(cycle, prepared, result, progress, started)
 
-    def rehearse(self, prepared: Prepared, view: View, now: float, *, queues: bool) -> tuple[Decision, Sequence[int]]:
-        """(the decision that `schedule` would make, drawing the same lots; the rows that could be its first choice if
-        others were drawn). No plugin learns of it. With `queues`, flow control would admit the request."""
+    def rehearse(
+        self, prepared: Prepared, view: View, now: float, *, queues: bool
+    ) -> tuple[Decision, Iterator[Sequence[int]]]:
+        """(the decision that `schedule` would make with the same random choices; the rows that could be its first
+        choice with others, as far as they are known after each trial). No plugin learns of it. With `queues`, flow
+        control would admit the request."""
         started = perf_counter()
         random = deepcopy(self.random)
         cycle = self._cycle(prepared, view, now, random, lambda *_: None)
         found = self._choose(cycle, prepared, sheds=not queues)
         if isinstance(found, AdmissionResult):
-            return self._decision(cycle, prepared, found, Progress(), started), ()
+            return self._decision(cycle, prepared, found, Progress(), started), iter(())
         plan, primary = found.plan, found.runs[found.plan.primary]
         tokens = self.scheduler.tokens(cycle, found.picked[0])
         result = AdmissionResult(
@@ -209,6 +212,7 @@ class Director:
             runs=result.runs,
             primary=result.primary,
             samples=cycle.samples,
+            replay_inputs=ReplayInputs.of(cycle) if result.runs else None,
             tokens=result.tokens,
             roles=result.roles,
             stages=result.stages,
@@ -341,6 +345,9 @@ class Director:
             return _NO_MODEL
         if not (rewrites.closed or self.named_models_only):
             return None
+        for adapter in content.adapters:
+            if not rewrites.names(adapter):
+                return _not_named(adapter)
         if rewrites.names(content.model):  # none at all only by a rule for every model
             return None if rewrite or rewrites.names(model) else _not_named(model)
         if content.model:

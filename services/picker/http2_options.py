@@ -8,12 +8,14 @@ class Http2Options(Struct, frozen=True, kw_only=True):
 
     max_message_size: int
     """Bytes of a gRPC message; a longer one ends its call (RESOURCE_EXHAUSTED)."""
-    max_unzipped_size: int = 2 * 2**20
-    """The same for a compressed message when it is unzipped, which holds the event loop."""
+    max_decompressed_size: int = 2 * 2**20
+    """The same for a compressed message when it is decompressed, which holds the event loop."""
     max_concurrent_streams: int = 20_000
     """Open streams of a connection (SETTINGS_MAX_CONCURRENT_STREAMS); further ones are refused (REFUSED_STREAM)."""
+    max_streams: int = 50_000
+    """Open streams of all connections; further ones are refused (REFUSED_STREAM)."""
     max_connections: int = 10_000
-    """Open connections; further ones are closed at once."""
+    """Open connections, from their TLS handshake on; further ones are closed at once."""
     max_header_list: int = 16 * 2**10
     """Bytes of a request's headers (SETTINGS_MAX_HEADER_LIST_SIZE), compressed or not; more end the connection."""
     max_continuations: int = 16

@@ -18,6 +18,9 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
     http2_max_concurrent_streams: Annotated[
         int, Meta(ge=1, description="open streams of a connection; further ones are refused")
     ] = DEFAULTS.max_concurrent_streams
+    http2_max_streams: Annotated[
+        int, Meta(ge=1, description="open streams of all connections of a gRPC port; further ones are refused")
+    ] = DEFAULTS.max_streams
     http2_max_header_list: Annotated[
         PositiveSize, Meta(description="bytes of a stream's headers; more end the connection")
     ] = DEFAULTS.max_header_list
@@ -33,9 +36,9 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
             description="bytes of a frame's payload; a longer one ends the connection",
         ),
     ] = DEFAULTS.max_frame_size
-    http2_max_unzipped_size: Annotated[
-        PositiveSize, Meta(description="bytes of a compressed message when it is unzipped; more end the stream")
-    ] = DEFAULTS.max_unzipped_size
+    http2_max_decompressed_size: Annotated[
+        PositiveSize, Meta(description="bytes of a compressed message when it is decompressed; more end the stream")
+    ] = DEFAULTS.max_decompressed_size
     http2_stream_window: Annotated[
         int,
         Meta(
@@ -51,7 +54,7 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
             ge=65535,
             le=2147483647,
             extra={"format": "size"},
-            description="the same for all streams of a connection together",
+            description="bytes that a proxy may send on all streams of a connection ahead of their readers",
         ),
     ] = DEFAULTS.connection_window
     http2_send_buffer: Annotated[
@@ -86,9 +89,9 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
     http2_keepalive_time: Annotated[
         Duration, Meta(description="silence after which a proxy gets a PING; 0 never sends one")
     ] = DEFAULTS.keepalive_time
-    http2_keepalive_timeout: Annotated[PositiveDuration, Meta(description="time limit for its answer")] = (
-        DEFAULTS.keepalive_timeout
-    )
+    http2_keepalive_timeout: Annotated[
+        PositiveDuration, Meta(description="time limit for the answer to a keepalive PING")
+    ] = DEFAULTS.keepalive_timeout
     http2_stall_timeout: Annotated[
         PositiveDuration, Meta(description="how long a proxy may leave something unread that it has asked for")
     ] = DEFAULTS.stall_timeout

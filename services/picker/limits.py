@@ -21,7 +21,7 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
     """Bytes of memory of values that aren't numbers and that no plugin reads; of numbers, a quarter as many, because
     each frame copies them."""
     prefix_blocks: int = 8 * 2**20
-    """Blocks of prompts that endpoints hold, all together: each takes some 130 bytes."""
+    """Blocks of prompts that endpoints hold, all together: each takes some 160 bytes."""
 
     @property
     def number_bytes(self) -> int:

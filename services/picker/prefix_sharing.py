@@ -1,5 +1,4 @@
-"""Shares prefix placements with the other pickers: announces this picker's, takes in theirs, and answers those who
-have missed some.
+"""Shares prefix placements with the other pickers: announces this picker's, and takes in theirs.
 
 A picker that starts asks who is there. If somebody has all placements, it takes a dump; if nobody answers requests, it
 is the first.
@@ -20,14 +19,15 @@ from services.picker.admin.prefix_metrics import PrefixMetrics
 from services.picker.limits import Sharing
 from services.picker.pace import Pace
 from services.picker.pipeline import Pipeline
+from services.picker.prefix_answers import PrefixAnswers
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.state.lru_prefix_index import Change
 from services.picker.state.prefix import HASHING
-from services.picker.state.prefix_announcements import Announcements, Dumps, dump, parts
+from services.picker.state.prefix_announcements import Announcements, parts
 from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.bus import Msg
-from shared.bus.codec import SenderLog, decode, encode
+from shared.bus.codec import UNKNOWN_SENDER, SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
@@ -50,8 +50,6 @@ BUSY = (0.1, 0.5)
 """Seconds, between these, after which a picker is asked again that is busy."""
 LONGEST = 120.0
 """Seconds that a dump may take, or the batches that are missing, with the time in which the other picker is busy."""
-MOST_REQUESTS = 64
-"""Requests that wait for their answer; further ones are asked again."""
 
 
 class PrefixSharing:
@@ -86,9 +84,10 @@ class PrefixSharing:
         """Batches of pickers that hash prompts in another way."""
         self.problem = ""
         """Why peers don't receive the placements; empty if they may."""
-        self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
-        self._dumps = Dumps()
-        self._asked_at = self._published_at = float("-inf")
+        self._answers = PrefixAnswers(
+            bus, subjects.prefix_peers(pool), self._index, self.peers, self.mine, self._batch, clock
+        )
+        self._published_at = float("-inf")
         self._began: float | None = None
         """When this picker began to ask for the others' placements."""
         self._was_ready = False
@@ -123,7 +122,7 @@ class PrefixSharing:
         return (
             (self.run(), "prefixes"),
             (self.join(), "prefixes of others"),
-            (self.answer(), "prefixes for others"),
+            (self._answers.run(), "prefixes for others"),
         )
 
     async def start(self) -> None:
@@ -168,7 +167,7 @@ class PrefixSharing:
         changes = self._index.changes
         if changes:
             self._index.changes = []
-            if now - self._asked_at >= LISTENING and not self.peers.listening(now):
+            if now - self._answers.asked_at >= LISTENING and not self.peers.listening(now):
                 self.mine.skip()
             else:
                 for part in parts(changes):
@@ -224,6 +223,10 @@ class PrefixSharing:
         )
         return False
 
+    def _on_request(self, message: Msg) -> None:
+        if self.hashing:
+            self._answers.receive(message)
+
     # Catching up
 
     async def join(self) -> None:
@@ -255,17 +258,18 @@ class PrefixSharing:
     async def _complete_peer(self, failed: set[str]) -> str | None:
         """A picker that has all placements; None if nobody has. Raises NoResponders if this is the only picker that
         shares any, RequestTimeout if nobody answers who isn't in `failed`, or another BusError."""
-        heard: list[PrefixBatch] = []
+        heard: PrefixBatch | None = None
 
         def is_last(answer: Msg) -> bool:
+            nonlocal heard
             try:
                 batch = decode(PrefixBatch, answer.data)
             except Malformed as error:
-                self._bus.malformed.report("somebody", error, subject=answer.subject)
+                self._bus.malformed.report(UNKNOWN_SENDER, error, subject=answer.subject)
                 return False
             if batch.sender in failed:
                 return False
-            heard.append(batch)
+            heard = batch
             return batch.complete and self._is_compatible(batch)
 
         request = encode(PrefixRequest(sender=self._id))
@@ -274,10 +278,11 @@ class PrefixSharing:
                 self._subjects.prefix_peers(self._pool), request, last=is_last, timeout=ANSWERS
             )
         except RequestTimeout:
-            if heard:
+            if heard is not None:
                 return None
             raise
-        return heard[-1].sender
+        assert heard is not None
+        return heard.sender
 
     async def _alone(self, ask: Callable[[Origin], Awaitable[None]], origin: Origin) -> None:
         """Ask an origin, unless it is being asked."""
@@ -367,48 +372,6 @@ class PrefixSharing:
         except Malformed as error:
             self._bus.malformed.report(peer, error, subject=subject)
         return None
-
-    # Answering
-
-    def _on_request(self, message: Msg) -> None:
-        if self.hashing and message.reply and not self._requests.full():
-            self._requests.put_nowait(message)
-
-    async def answer(self) -> None:
-        """Answer requests until cancelled."""
-        while True:
-            message = await self._requests.get()
-            try:
-                request = decode(PrefixRequest, message.data)
-            except Malformed as error:
-                self._bus.malformed.report("somebody", error, subject=message.subject)
-                continue
-            self._asked_at = self._clock()
-            peers = message.subject == self._subjects.prefix_peers(self._pool)
-            answer = self._batch() if peers else self._piece(request)
-            if answer is not None:
-                try:
-                    await self._bus.publish(message.reply, encode(answer))
-                except BusError as error:
-                    log.warning("prefixes.answer.failed", peer=request.sender, reason=str(error))
-            await asyncio.sleep(0)
-
-    def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
-        mine = self.mine
-        session, now = request.session, self._clock()
-        if not session:
-            if request.run not in (0, mine.run):
-                return PrefixPiece(run=mine.run, sequence=mine.sequence)
-            if request.run and (repeated := mine.since(request.after)):
-                batches, more = repeated
-                return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
-            if not self._dumps.have_room(now):
-                return PrefixPiece(run=mine.run, sequence=mine.sequence, busy=True)
-            origins, known = self.peers.table(self._id, mine.run, mine.sequence, mine.digest)
-            if request.run:  # of this picker's own placements alone
-                origins, known = origins[:1], 1
-            session = self._dumps.begin(partial(dump, self._index, mine, origins, known), now)
-        return self._dumps.next(session, now)
 
     def __repr__(self) -> str:
         return f"<PrefixSharing of {self._id!r}: {self.mine!r}, {self.peers!r}>"

@@ -77,6 +77,8 @@ class Content(Struct, frozen=True):
     """Whether the body has a place for the model's name: it can be put there, and a request without any is wrong."""
     model_fixed: bool = False
     """Whether no other name can be put there: the model isn't rewritten."""
+    adapters: tuple[str, ...] = ()
+    """LoRA adapters that it names beside the model: some servers use them in its place."""
     stream: bool = False
     prompt: bytes = b""
     """What the model will read, in a form that is equal for equal prefixes: text, or 4 bytes a token id; empty when

@@ -46,10 +46,10 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         bool, Meta(description="follow the changes of --cert-path and --client-ca-file, for new connections")
     ] = True
     client_ca_file: Annotated[
-        str, Meta(description="PEM file with the authorities that clients' certificates have to be signed by (mTLS)")
+        str, Meta(description="PEM file with the CAs that must have signed client certificates (mTLS)")
     ] = ""
     transport: Annotated[
-        Literal["http2", "grpcio"], Meta(description="who speaks gRPC: the picker itself, or the library grpcio")
+        Literal["http2", "grpcio"], Meta(description="gRPC implementation: the picker's own, or grpcio")
     ] = "http2"
     max_request_body: Annotated[
         Size,
@@ -133,11 +133,22 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         ),
     ] = 16
     log_decisions: Annotated[bool, Meta(description="log one line per decision")] = False
+    tracing: Annotated[
+        bool,
+        Meta(
+            description="trace requests with OpenTelemetry, which takes `pip install 'pointsman[traces]'`; the standard"
+            " OTEL_… variables say where the spans go, and how many are sampled"
+        ),
+    ] = False
     metrics_models: Annotated[
         int, Meta(ge=1, description="maximum model names in metrics; others are counted as `other`")
     ] = 100
     max_model_names: Annotated[
-        int, Meta(ge=1, description="maximum model names of rewrites, and InferenceModels; the youngest have no effect")
+        int,
+        Meta(
+            ge=1,
+            description="maximum model names in InferenceModelRewrites and InferenceModels; the newest have no effect",
+        ),
     ] = LIMITS_OF_VIEW.model_names
     max_peer_rows: Annotated[
         int,
@@ -201,7 +212,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="maximum blocks of prompts in the prefix index, some 130 bytes each; every endpoint has an "
+            description="maximum blocks of prompts in the prefix index, some 160 bytes each; every endpoint has an "
             "equal part, within what its cache holds",
         ),
     ] = LIMITS_OF_VIEW.prefix_blocks
@@ -245,8 +256,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """As of every tier, and the times of a drain. Without a delay, no time at all means: at once. One body as large
-        as may be has to find room among all."""
+        """The common checks, and those of drain times, body limits and TLS. The limit of all bodies must hold one body
+        of the maximum size."""
         yield from super().problems(sound)
         body, held = sound.get("max_request_body"), sound.get("max_held_bodies")
         if body is not None and held is not None and held < body:

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 from fastapi import APIRouter
 
+from services.watcher.actions import Actions
 from services.watcher.eds import EdsWriter
 from services.watcher.file_provider import FileProvider
 from services.watcher.leadership import Leadership
@@ -92,6 +93,14 @@ class WatcherService(Service):
         self.reconcilers = tuple(self._reconciler(pool) for pool in self._provider.pools)
         tokens = list(dict.fromkeys([self._pool, *(reconciler.token for reconciler in self.reconcilers)]))
         self.responder = make_responder(self, self.bus, self._subjects, tokens, self.status, {AskView: self._view})
+        self._actions = Actions(
+            self.bus,
+            self._subjects,
+            self.id,
+            lambda: {reconciler.token: reconciler.endpoints for reconciler in self.reconcilers},
+            self._provider.drain,
+            leads=lambda: self.leadership.leads,
+        )
         self.bus.on_connect(self._connected)
         self._register_metrics()
         self.readiness.require("published", self._published)
@@ -140,6 +149,9 @@ class WatcherService(Service):
         await self.leadership.start()
         await self._frame_bucket.start()
         await self.responder.start()
+        if self._settings.allow_actions:
+            await self._actions.start()
+            self.spawn(self._actions.run(), "actions")
         await self.bus.start()
         for reconciler in self.reconcilers:
             if self._provider.remote:

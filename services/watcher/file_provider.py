@@ -1,7 +1,10 @@
 """Which files a watcher without Kubernetes reads: those of its flags, else the one that the configuration names."""
 
+import asyncio
+
 from services.watcher.configuration import discovery, installed
-from services.watcher.files import FileReader, FileSource, Limits, Root
+from services.watcher.drain_file import DrainError, drain_in_files
+from services.watcher.files import FileReader, FileSource, Limits, Root, Unusable
 from services.watcher.provider import Provider
 from services.watcher.reconciler import PoolReconciler
 from services.watcher.resources import PoolId
@@ -10,6 +13,7 @@ from services.watcher.sources import Reset, Source
 from services.watcher.state import collect
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid, Problem, Problems
+from shared.model import Endpoint
 
 
 def config_root(settings: WatcherSettings) -> Root | None:
@@ -78,6 +82,15 @@ class FileProvider(Provider):
         merged = reconciler.desired.merged
         if merged is not None and self._discover(merged.loaded) and not self._settings.endpoints_file:
             self.files.follow(self._roots())
+
+    async def drain(self, endpoint: Endpoint, drain: bool) -> None:
+        path = next((root.path for root in self._roots() if not root.configures), "")
+        if not path:
+            raise DrainError("this watcher has no endpoints file")
+        try:
+            await asyncio.to_thread(drain_in_files, path, endpoint.id, drain)
+        except (Invalid, Unusable, OSError, UnicodeDecodeError) as error:
+            raise DrainError(str(error)) from error
 
     def _roots(self) -> list[Root]:
         roots = [self._config_root] if self._config_root else []

@@ -4,9 +4,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
+from services.watcher.drain_file import DrainError
 from services.watcher.reconciler import PoolReconciler
 from services.watcher.resources import PoolId
 from services.watcher.sources import Source
+from shared.model import Endpoint
 
 
 class Spawn(Protocol):
@@ -54,6 +56,10 @@ class Provider:
     def report_problem(self) -> str | None:
         """Why `report` can't report everything."""
         return None
+
+    async def drain(self, endpoint: Endpoint, drain: bool) -> None:
+        """Let an endpoint drain, or take requests again, by a change of the source. Raises DrainError."""
+        raise DrainError("nothing that this watcher reads can say so")
 
     def state(self) -> dict[str, Any]:
         """For `/debug/state`."""

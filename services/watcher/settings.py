@@ -41,6 +41,10 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     ip_family: Annotated[
         IpFamily, Meta(description="with Kubernetes: which of a pod's addresses to use; any is the primary one")
     ] = "any"
+    keep_unreachable: Annotated[
+        bool,
+        Meta(description="with Kubernetes: while no pod is ready, use the pods on unreachable nodes"),
+    ] = False
     endpoints_file: Annotated[
         str,
         Meta(
@@ -61,6 +65,13 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
             " has contact"
         ),
     ] = 10.0
+    allow_actions: Annotated[
+        bool,
+        Meta(
+            description="drain and undrain endpoints when a console asks; the watcher must be allowed to write the"
+            " endpoints file or to patch pods"
+        ),
+    ] = False
     eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""
     eds_cluster: Annotated[str, Meta(min_length=1, description="the name of Envoy's cluster in the EDS file")] = (
         "model-servers"
@@ -71,7 +82,9 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     resolve_timeout: Annotated[PositiveDuration, Meta(description="time limit of a look-up of a host name")] = 5.0
     max_lookups: Annotated[
         int,
-        Meta(ge=1, description="maximum concurrent look-ups of host names; new ones of a file use half"),
+        Meta(
+            ge=1, description="maximum concurrent look-ups of host names; those of new names in a file use at most half"
+        ),
     ] = 64
     rescan_interval: Annotated[
         PositiveDuration, Meta(description="interval between checks of the files when the system sends no notification")
@@ -82,6 +95,6 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     max_file_size: Annotated[Size, Meta(description="maximum bytes of a file")] = 16 * 2**20
     max_file_values: Annotated[
         int,
-        Meta(ge=1, description="values of a file, keys included, each alias counted for what it stands for"),
+        Meta(ge=1, description="maximum values in a file, keys included; aliases count as expanded"),
     ] = MAX_VALUES
     max_files: Annotated[int, Meta(ge=1, description="maximum files of a directory")] = 1000

@@ -6,26 +6,23 @@ A tier publishes its own subjects only. All processes of a tier share a login, b
 processes that come and go: what one of them says under another's id is refused or reported by who hears it
 (`shared.bus.incarnations`, `shared.bus.duplicate_id`).
 
-Two of the server's gaps decide what is here. It doesn't check the configuration of a stream against the login that
+Three of the server's gaps decide what is here. It doesn't check the configuration of a stream against the login that
 creates it, and a stream can publish again what it gets. So only watchers, which are trusted with everything on the bus,
 create streams. And it checks the subject of a request, not the one to which the answer goes. So a tier asks only for
-streams that it can't write to.
+streams that it can't write to. With `allow_responses`, a login may publish wherever a message that it gets wants its
+answer, and every tier could send itself such a message. So tiers answer to inboxes, which begin with their tier.
 """
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from shared.bus.query_messages import MAX_PIECE
-from shared.bus.responder import MOST_BYTES
 from shared.bus.subjects import DEFAULT_PREFIX, READER, Subjects, pool_token
 
 ANY_POOL = "*"
-ANSWERS = MOST_BYTES // MAX_PIECE + 1
-"""Messages that answer one request at most."""
-ANSWER_WITHIN = "2m"
-"""Longer than anybody waits for an answer."""
+OPERATOR = "operator"
 
 
 class Permissions(Struct, frozen=True):
@@ -33,12 +30,26 @@ class Permissions(Struct, frozen=True):
 
     publish: tuple[str, ...]
     subscribe: tuple[str, ...]
-    answers: bool = True
-    """It may answer requests, whatever subject they name for it."""
 
 
-def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mapping[str, Permissions]:
-    """The permissions of each tier in an installation. `pools` are tokens; watchers aren't restricted to them."""
+def permissions(
+    subjects: Subjects, pools: Sequence[str] = (ANY_POOL,), *, actions: bool = False
+) -> Mapping[str, Permissions]:
+    """The permissions of each tier in an installation. `pools` are tokens; watchers aren't restricted to them. With
+    `actions` there is an operator: a reader that may also have watchers act."""
+    tiers = _permissions(subjects, pools)
+    if not actions:
+        return tiers
+    reader, watcher = tiers[READER], tiers["watcher"]
+    asked = tuple(subjects.actions(pool) for pool in pools)
+    return {
+        **tiers,
+        "watcher": replace(watcher, subscribe=(*watcher.subscribe, subjects.actions(ANY_POOL))),
+        OPERATOR: replace(reader, publish=(*reader.publish, *asked)),
+    }
+
+
+def _permissions(subjects: Subjects, pools: Sequence[str]) -> Mapping[str, Permissions]:
     facts, frames, leases = subjects.endpoints_bucket, subjects.attributes_bucket, subjects.leases_bucket
     return {
         "watcher": Permissions(
@@ -52,6 +63,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
                 _snapshot(facts),
                 subjects.lease_events,
                 subjects.members(ANY_POOL, "watcher"),
+                _inboxes(subjects, READER),
             ),
             (
                 subjects.republished(">"),
@@ -64,6 +76,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
                 *(subjects.frames(pool) for pool in pools),
                 *(subjects.members(pool, "collector") for pool in pools),
                 _snapshot(facts),
+                _inboxes(subjects, READER),
             ),
             (
                 *(subjects.republished(f"{pool}.>") for pool in pools),
@@ -76,6 +89,8 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
                 *(subjects.members(pool, "picker") for pool in pools),
                 _snapshot(facts),
                 _snapshot(frames),
+                _inboxes(subjects, READER),
+                _inboxes(subjects, "picker"),
             ),
             (
                 *(subject for pool in pools for subject in _of_pickers(subjects, pool)),
@@ -93,9 +108,8 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
             (
                 f"{subjects.prefix}.>",
                 *(subjects.frames(pool) for pool in pools),
-                f"{subjects.inbox(READER)}.>",
+                _inboxes(subjects, READER),
             ),
-            answers=False,
         ),
     }
 
@@ -114,7 +128,12 @@ def _heard(subjects: Subjects, tier: str, pools: Sequence[str]) -> Iterator[str]
         yield subjects.members(pool, tier)
         yield subjects.query(pool, tier)
         yield f"{subjects.query(pool, tier)}.*"
-    yield f"{subjects.inbox(tier)}.>"
+    yield _inboxes(subjects, tier)
+
+
+def _inboxes(subjects: Subjects, tier: str) -> str:
+    """Where a tier gets answers. Readers ask every tier, and pickers each other."""
+    return f"{subjects.inbox(tier)}.>"
 
 
 def _api(bucket: str, *operations: str) -> Iterator[str]:
@@ -137,8 +156,6 @@ def configuration(tiers: Mapping[str, Permissions]) -> str:
         for what, allowed in (("publish", may.publish), ("subscribe", may.subscribe)):
             lines += [f"          {what}: {{ allow: [", *(f'            "{subject}"' for subject in allowed)]
             lines += ["          ] }"]
-        if may.answers:
-            lines += [f'          allow_responses: {{ max: {ANSWERS}, expires: "{ANSWER_WITHIN}" }}']
         lines += ["        }", "      }"]
     return "\n".join([*lines, "    ]", "  }", "}", ""])
 
@@ -150,9 +167,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--pool", action="append", metavar="NAMESPACE/NAME", help="a pool of the installation; default: any"
     )
+    parser.add_argument("--actions", action="store_true", help="with a login `operator`, which may drain endpoints")
     options = parser.parse_args(argv)
     pools = [pool_token(*pool.split("/", 1)) for pool in options.pool or ()]
-    print(configuration(permissions(Subjects(options.prefix), pools or (ANY_POOL,))), end="")
+    print(configuration(permissions(Subjects(options.prefix), pools or (ANY_POOL,), actions=options.actions)), end="")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Collection
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 from nats.aio.msg import Msg
 
-from shared.bus.codec import decode, encode
+from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.query_messages import AnswerPiece, Question, query
@@ -17,11 +17,17 @@ from shared.bus.subjects import Subjects
 T = TypeVar("T")
 
 MOST_BYTES = 256 * 2**20
-"""Of all answers to one question."""
+"""Of all answers to one question, each of their pieces counted with `PIECE` more. What exceeds them ends the
+question."""
+PIECE = 500
 
 
 class Unanswered(BusError):
     """A member says why it doesn't answer a question."""
+
+
+_Member: TypeAlias = tuple[str, str, int]
+"""Who answers: id, tier and run."""
 
 
 class Answer(Struct, frozen=True):
@@ -54,44 +60,56 @@ class Collected:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._left = most
-        self._parts: dict[tuple[str, str, int], list[bytes]] = {}
+        self._parts: dict[_Member, list[bytes]] = {}
+        """Of answers that aren't complete."""
         self.pieces = 0
-        self.whole: list[Answer] = []
+        self.whole: dict[_Member, Answer] = {}
         """Answers that are complete."""
+        self.ids: set[str] = set()
+        """Of those who gave them."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether an answer has begun that isn't complete."""
+        return not self._parts.keys() <= self.whole.keys()
+
+    @property
+    def full(self) -> bool:
+        """Whether the answers are too large: nothing more is taken."""
+        return self._left < 0
 
     def take(self, data: bytes) -> Answer | None:
         """A piece has come; the answer that it completes. Raises Malformed."""
+        self._left -= len(data) + PIECE
+        if self.full:
+            raise Malformed("the answers are too large")
         piece = decode(AnswerPiece, data)
         member = piece.sender, piece.tier, piece.run
         parts = self._parts.setdefault(member, [])
         self.pieces += 1
-        self._left -= len(piece.content)
-        if self._left < 0:
-            raise Malformed("the answers are too large")
         error = piece.error
         if piece.number != len(parts):
             error = error or "a part of the answer got lost"
         parts.append(piece.content)
         if piece.more and not error:
             return None
-        answer = Answer(*member, content=b"".join(parts), error=error)
-        parts.clear()
-        if all((one.id, one.tier, one.run) != member for one in self.whole):
-            self.whole.append(answer)
+        del self._parts[member]
+        answer = self.whole.setdefault(member, Answer(*member, content=b"".join(parts), error=error))
+        self.ids.add(answer.id)
         return answer
 
     def answers(self) -> list[Answer]:
         """Those that are complete, and the others with an error, sorted."""
-        done = {(answer.id, answer.tier, answer.run) for answer in self.whole}
+        why = "the answers are too large" if self.full else "the rest of the answer didn't come in time"
         cut = [
-            Answer(*member, content=b"".join(parts), error="the rest of the answer didn't come in time")
+            Answer(*member, content=b"".join(parts), error=why)
             for member, parts in self._parts.items()
-            if member not in done
+            if member not in self.whole
         ]
-        return sorted([*self.whole, *cut], key=lambda answer: (answer.tier, answer.id, answer.run))
+        return sorted([*self.whole.values(), *cut], key=lambda answer: (answer.tier, answer.id, answer.run))
 
     def __repr__(self) -> str:
-        return f"<Collected {len(self.whole)} of {len(self._parts)} answers>"
+        return f"<Collected {len(self.whole)} answers, {len(self._parts)} begun>"
 
 
 async def ask(
@@ -106,7 +124,7 @@ async def ask(
             return collected.take(message.data) is not None
         except Malformed as error:
             bus.malformed.report(id, error, subject=message.subject)
-            return False
+            return collected.full
 
     subject = subjects.query(pool, tier, id)
     try:
@@ -115,7 +133,7 @@ async def ask(
         if not (answers := collected.answers()):
             raise
         return answers[0]
-    return collected.whole[0]
+    return next(iter([*collected.whole.values(), *collected.answers()]))
 
 
 async def ask_all(
@@ -141,13 +159,13 @@ async def ask_all(
         try:
             answer = collected.take(message.data)
         except Malformed as error:
-            bus.malformed.report("somebody", error, subject=message.subject)
-            return False
+            bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
+            return collected.full
         if answer is None:
             return False
         if first and not answer.error:
             return True
-        return bool(wanted) and wanted <= {one.id for one in collected.whole}
+        return bool(wanted) and wanted <= collected.ids
 
     payload = encode(query(question, timeout))
     asking = asyncio.ensure_future(bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout))
@@ -155,7 +173,7 @@ async def ask_all(
         pieces = -1
         while not asking.done():
             await asyncio.wait({asking}, timeout=quiet)
-            if collected.whole and collected.pieces == pieces and len(collected.whole) == len(collected.answers()):
+            if collected.whole and collected.pieces == pieces and not collected.begun:
                 return collected.answers()
             pieces = collected.pieces
         await asking

@@ -39,6 +39,8 @@ _fact_encoder = msgspec.msgpack.Encoder(order="deterministic")
 _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
 _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
+UNKNOWN_SENDER = "unknown"
+"""Stands for the sender of a message that doesn't tell it."""
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
 _EMPTY = msgspec.Raw(b"\x90")

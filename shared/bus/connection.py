@@ -22,7 +22,7 @@ from nats.aio.msg import Msg
 from nats.protocol.parser import PERMISSIONS_ERR
 
 from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
-from shared.bus.codec import MalformedLog, SenderLog
+from shared.bus.codec import UNKNOWN_SENDER, MalformedLog, SenderLog
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
@@ -217,7 +217,9 @@ class Bus:
             last_error.append(error)
             if isinstance(error, nats.errors.SlowConsumerError):
                 self.slow_consumers += 1
-                self._lost_messages.report("somebody", "they come faster than they are handled", subject=error.subject)
+                self._lost_messages.report(
+                    UNKNOWN_SENDER, "they come faster than they are handled", subject=error.subject
+                )
             elif PERMISSIONS_ERR in str(error):
                 self.malformed.refused.report("this process", error)
             elif client is self._client:
@@ -317,7 +319,7 @@ class Bus:
 
     def _note_unreadable(self, error: Exception) -> None:
         self.handler_errors += 1
-        self._unreadable.report("somebody", f"{type(error).__name__}: {error}")
+        self._unreadable.report(UNKNOWN_SENDER, f"{type(error).__name__}: {error}")
 
     # Messages
 
@@ -364,8 +366,7 @@ class Bus:
     ) -> Msg:
         """Send a request and return the answer. Raises NotConnected, also meanwhile, NoResponders, RequestTimeout,
         BusError."""
-        answers = await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
-        return answers[0]
+        return await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
 
     async def request_many(
         self,
@@ -375,19 +376,20 @@ class Bus:
         last: Callable[[Msg], object],
         timeout: float = 1.0,
         headers: Mapping[str, str] | None = None,
-    ) -> list[Msg]:
-        """Send a request and return its answers, up to the one for which `last` is true. Raises as `request`."""
+    ) -> Msg:
+        """Send a request that has several answers. `last` gets each, and says which one is the last: that is returned.
+        Raises as `request`."""
         with self._replies.expect(last) as reply:
             if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")
             try:
                 async with asyncio.timeout(timeout):
-                    await reply.complete
+                    answer = await reply.complete
             except TimeoutError as error:
                 raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
-        if is_no_responders(reply.answers[-1]):
+        if is_no_responders(answer):
             raise NoResponders(f"{subject}: nobody answers requests")
-        return reply.answers
+        return answer
 
     def __repr__(self) -> str:
         state = "connected" if self.connected else f"disconnected ({self.error})"

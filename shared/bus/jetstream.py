@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from shared.bus.client import NatsClient
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
 from shared.bus.replies import SEQUENCE, status
@@ -206,7 +206,7 @@ async def last(bus: Bus, bucket: str, subject: str, *, timeout: float = API_TIME
         return Stored(
             found["subject"],
             b64decode(found.get("data", "")),
-            Client._parse_header_lines(lines.partition(b"\r\n")[2]),
+            NatsClient._parse_header_lines(lines.partition(b"\r\n")[2]),
             int(found["seq"]),
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -234,7 +234,7 @@ async def snapshot(
     sequence = 1
     while True:
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
-        answers = await bus.request_many(f"$JS.API.DIRECT.GET.KV_{bucket}", body, last=status, timeout=timeout)
+        answers = await _page(bus, f"$JS.API.DIRECT.GET.KV_{bucket}", body, page, timeout)
         end = answers.pop()
         whole = [stored for message in answers if (stored := _stored(message)) is not None]
         began = time.monotonic()
@@ -249,7 +249,7 @@ async def snapshot(
         if told == "404":
             return found
         if told != "204":
-            description = headers.get("Description", "no description")
+            description = headers.get("Description", "no description" if told else "more than was asked for")
             raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
         if not answers or not _number(headers.get("Nats-Num-Pending")):
             return found
@@ -257,6 +257,21 @@ async def snapshot(
         if after < sequence:
             raise BusError(f"direct get of {subjects}: the pages have no order")
         sequence = after + 1
+
+
+async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) -> list[Msg]:
+    """The messages of a batch, and the one that ends it: one with a status, or one too many."""
+    answers: list[Msg] = []
+    room = PAGE_BYTES + bus.max_payload
+
+    def is_last(answer: Msg) -> bool:
+        nonlocal room
+        room -= len(answer.data)
+        answers.append(answer)
+        return status(answer) is not None or len(answers) > most or room < 0
+
+    await bus.request_many(subject, body, last=is_last, timeout=timeout)
+    return answers
 
 
 def _stored(message: Msg) -> Stored | None:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from shared.attributes import MAX_WIRE_NAME
+from shared.bus.action_messages import ActionResult, Drain
 from shared.bus.columns import unpack_counts
 from shared.bus.query_messages import AnswerPiece, Query
 
@@ -376,4 +377,6 @@ Message: TypeAlias = (
     | Holder
     | Query
     | AnswerPiece
+    | Drain
+    | ActionResult
 )

@@ -22,6 +22,8 @@ LONGEST = 30.0
 """Seconds for which a member works on a query at most, however long the asker would wait."""
 MAX_HEADERS = 1000
 """Of a request that is to be explained."""
+MAX_DOCUMENT = 900_000
+"""Bytes of a document that is to be replayed: a query is one message."""
 NO_ARGUMENTS = msgspec.Raw(b"\x80")
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -112,6 +114,18 @@ class AskExplain(Question, frozen=True):
     body: bytes = b""
     subset: Annotated[list[Text], Meta(max_length=MAX_HEADERS)] | None = None
     """The gateway's subset hint; None: no hint."""
+
+
+class AskReplay(Question, frozen=True):
+    """Where a picker's last decisions would have gone with another EndpointPickerConfig: a
+    `shared.service.replay.Replay`. Nothing is published."""
+
+    KIND = "replay"
+    text: Annotated[str, Meta(max_length=MAX_DOCUMENT)]
+    limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    """Of the decisions that the picker keeps, how many of the newest."""
+    seconds: Annotated[float, Meta(gt=0, le=LONGEST)] = 20.0
+    """After which it answers with what it has replayed by then."""
 
 
 def query(question: Question, within: float) -> Query:

@@ -4,6 +4,7 @@ nats-py's own requests wait for their timeout after a disconnect; these fail at 
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -28,21 +29,18 @@ def is_no_responders(message: Msg) -> bool:
 
 
 class Reply:
-    """The answers to one request, up to the last."""
+    """The last answer to one request. Earlier ones are kept by nobody but `last`, which sees each."""
 
-    __slots__ = ("_last", "answers", "complete", "token")
+    __slots__ = ("_last", "complete", "token")
 
     def __init__(self, token: str, last: Callable[[Msg], object]) -> None:
         self._last = last
         self.token = token
-        self.answers: list[Msg] = []
-        self.complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.complete: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
     def add(self, message: Msg) -> None:
-        if not self.complete.done():
-            self.answers.append(message)
-            if is_no_responders(message) or self._last(message):
-                self.complete.set_result(None)
+        if not self.complete.done() and (is_no_responders(message) or self._last(message)):
+            self.complete.set_result(message)
 
 
 class Replies:
@@ -50,13 +48,13 @@ class Replies:
 
     def __init__(self) -> None:
         self._expected: dict[str, Reply] = {}
-        self._count = 0
 
     @contextmanager
     def expect(self, last: Callable[[Msg], object]) -> Iterator[Reply]:
-        """A new request, until the end of the block; `last` says of an answer whether it is the last one."""
-        self._count += 1
-        reply = self._expected[str(self._count)] = Reply(str(self._count), last)
+        """A new request, until the end of the block; `last` says of an answer whether it is the last one. Whoever has
+        seen another request doesn't know this one's token."""
+        token = secrets.token_hex(8)
+        reply = self._expected[token] = Reply(token, last)
         try:
             yield reply
         finally:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import decode, encode
+from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_messages import LONGEST, MAX_ERROR, MAX_PIECE, AnswerPiece, Query, Question
@@ -24,7 +24,9 @@ from shared.tasks import cancel
 
 Document: TypeAlias = Iterator[bytes]
 """A JSON document, piece by piece: making one takes some milliseconds at most. An empty one is only a pause."""
-Answering: TypeAlias = Callable[[Any], Document]
+Steps: TypeAlias = Iterator[bytes | asyncio.Future[Any]]
+"""A document, between whose pieces something else is to be done: it goes on when that is."""
+Answering: TypeAlias = Callable[[Any], Steps]
 """Makes the document that answers a `Question`. Raises `Unanswerable`."""
 
 AT_ONCE = 4
@@ -88,7 +90,7 @@ class Responder:
         try:
             query = decode(Query, message.data)
         except Malformed as error:
-            self._bus.malformed.report("somebody", error, subject=message.subject)
+            self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
             return
         if self._queue.full():
             self.refused += 1
@@ -110,8 +112,9 @@ class Responder:
         more = True
         content, error = bytearray(), ""
         largest = min(MAX_PIECE, self._bus.max_payload // 2)
-        document: Document | None = None
+        document: Steps | None = None
         while more:
+            waiting: asyncio.Future[Any] | None = None
             async with self._step:
                 if self._clock() >= until:
                     self.refused += 1
@@ -120,7 +123,7 @@ class Responder:
                 try:
                     if document is None:
                         document = self._document(query)
-                    more = self._gather(document, content, largest, began)
+                    more, waiting = self._gather(document, content, largest, began)
                     if size + len(content) > MOST_BYTES:
                         raise Unanswerable(f"the answer has more than {MOST_BYTES} bytes")
                 except Unanswerable as reason:
@@ -139,6 +142,8 @@ class Responder:
                         break
                 size += published
                 await asyncio.sleep(max(REST * (self._clock() - began), published / BYTES_PER_SECOND))
+            if waiting is not None:
+                await asyncio.wait((waiting,), timeout=max(0.0, until - self._clock()))
         self.answered += 1
 
     def _piece(self, number: int, content: bytes, last: bool, error: str) -> AnswerPiece:
@@ -152,7 +157,7 @@ class Responder:
             error=error[:MAX_ERROR] if last else "",
         )
 
-    def _document(self, query: Query) -> Document:
+    def _document(self, query: Query) -> Steps:
         """Raises Unanswerable for a question that this tier doesn't answer, or can't read."""
         known = self._answers.get(query.kind)
         if known is None:
@@ -165,13 +170,17 @@ class Responder:
             raise Unanswerable(f"{query.kind}: {error}") from error
         return answer(question)
 
-    def _gather(self, document: Document, content: bytearray, largest: int, began: float) -> bool:
-        """One step; whether there is more of the document."""
+    def _gather(
+        self, document: Steps, content: bytearray, largest: int, began: float
+    ) -> tuple[bool, asyncio.Future[Any] | None]:
+        """One step: (whether there is more of the document, what it waits for)."""
         for part in document:
+            if isinstance(part, asyncio.Future):
+                return True, part
             content += part
             if not part or len(content) >= largest or self._clock() - began >= STEP:
-                return True
-        return False
+                return True, None
+        return False, None
 
     def __repr__(self) -> str:
         return f"<Responder {self._tier} {self._id!r}: {self.answered} answered, {self.refused} refused>"

@@ -257,6 +257,10 @@ class Subjects:
         """Queries to anybody."""
         return f"{self.prefix}.{pool}.query.>"
 
+    def actions(self, pool: str) -> str:
+        """What people have watchers do."""
+        return f"{self.prefix}.{pool}.action.watcher"
+
     @staticmethod
     def sender(subject: str, position: int = -1) -> str:
         """The id in a subject, by its position among the tokens; the raw token when it isn't escaped rightly."""

@@ -21,6 +21,7 @@ apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
 plugins:
 - type: prefix-cache-affinity-filter
+  parameters: {maxRequestGap: 32}
 - type: token-load-scorer
 - type: metrics-data-source
 - type: core-metrics-extractor

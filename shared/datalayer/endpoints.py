@@ -7,7 +7,8 @@ attribute that follows from the endpoint itself has the sample time `ALWAYS`.
 After each event, every declared attribute is present or denied, so that readers forget old values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 from msgspec import Struct
@@ -19,6 +20,8 @@ from shared.model import Endpoint
 from shared.plugin import Plugin, Role, Tier
 
 ENDPOINT_EVENTS = "endpoint events"
+NOTIFIED_AT_ONCE = 100
+"""Endpoints of a reset that extractors are told of before other work has its turn: less than a millisecond."""
 
 
 class EndpointEvent(Struct, frozen=True):
@@ -59,6 +62,11 @@ class EndpointExtractor(Plugin):
 EndpointExtractors: TypeAlias = SourceExtractors[EndpointNotificationSource, EndpointExtractor]
 
 
+def notify_first(pending: Iterator[object]) -> bool:
+    """Tell extractors of the first endpoints of a reset, `NOTIFIED_AT_ONCE` at most; whether there may be more."""
+    return len(list(islice(pending, NOTIFIED_AT_ONCE))) == NOTIFIED_AT_ONCE
+
+
 class EndpointDispatcher:
     """Sends events about a set of endpoints to the extractors of one configuration; the next one's get all endpoints
     anew. `attributes` gives an endpoint's attributes by id, possibly empty ones after its end."""
@@ -70,25 +78,29 @@ class EndpointDispatcher:
         self._attributes = attributes
         self._event_counts = event_counts
         self._known: dict[str, Endpoint] = {}
+        self._pending: dict[str, Endpoint | None] = {}
+        """What a reset has brought and extractors aren't told of yet, the last one first; None for what is gone."""
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         event_counts.follow(EndpointDispatcher, self._feeds)
         for feed in self._feeds:
             for extractor in feed.extractors:
                 self._keys[extractor.name] = extractor.produces(extractor.name, extractor.parameters)
 
-    def reset(self, endpoints: Mapping[str, Endpoint]) -> list[str]:
-        """These are all endpoints, by id. Returns the ids of those that extractors were told of."""
-        if not self._feeds:
-            return []
-        gone = [id for id in self._known if id not in endpoints]
-        for id in gone:
-            self.delete(id)
-        return [*gone, *(id for id, endpoint in endpoints.items() if self.upsert(endpoint))]
+    def reset(self, endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
+        """These are all endpoints, by id. Extractors are told of one whenever its id is taken from what this returns:
+        telling them of all takes long."""
+        self._pending.clear()
+        if self._feeds:
+            news = {id: endpoint for id, endpoint in endpoints.items() if self._known.get(id) != endpoint}
+            gone = {id: None for id in self._known if id not in endpoints}
+            self._pending |= reversed((gone | news).items())
+        return self._notify_pending()
 
     def upsert(self, endpoint: Endpoint) -> bool:
         """An endpoint is there like this; whether that is news."""
         if not self._feeds:
             return False
+        self._pending.pop(endpoint.id, None)
         previous = self._known.get(endpoint.id)
         if previous == endpoint:
             return False
@@ -98,12 +110,14 @@ class EndpointDispatcher:
 
     def delete(self, id: str) -> None:
         """An endpoint is gone; one that isn't known is none the less gone."""
+        self._pending.pop(id, None)
         endpoint = self._known.pop(id, None)
         if endpoint is not None:
             self._tell(EndpointEvent(Change.DELETED, endpoint))
 
     def close(self) -> None:
         """Take back what the extractors made: they run no more."""
+        self._pending.clear()
         for id in self._known:
             attributes = self._attributes(id)
             for keys in self._keys.values():
@@ -115,6 +129,15 @@ class EndpointDispatcher:
     def describe(self) -> list[dict[str, object]]:
         """For the debug pages."""
         return [feed.describe() for feed in self._feeds]
+
+    def _notify_pending(self) -> Iterator[str]:
+        while self._pending:
+            id, endpoint = self._pending.popitem()
+            if endpoint is None:
+                self.delete(id)
+            else:
+                self.upsert(endpoint)
+            yield id
 
     def _tell(self, event: EndpointEvent) -> None:
         attributes = self._attributes(event.endpoint.id)

@@ -4,7 +4,6 @@ Frames update: the newer sample of a value holds, and a value that is missing or
 to age, as at the pickers. Of attributes that aren't numbers, only lists of names that are shown are kept.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -26,6 +25,7 @@ LISTS = frozenset({ACTIVE_MODELS.wire, WAITING_MODELS.wire, SERVED_MODELS.wire})
 MOST_NAMES = 100
 """Of a list that is kept."""
 NEVER = -np.inf
+_NONE: tuple[tuple[str, ...], float] = (), NEVER
 
 
 class AttributeTable:
@@ -74,17 +74,19 @@ class AttributeTable:
         for name in LISTS & frame.objects.keys():
             ages, lists = unpack_ages(frame.ages[name]), self._lists[name]
             for position in positions.tolist():
-                names, age = _names(frame.objects[name][position]), ages.item(position)
-                if names is not None and math.isfinite(age):
-                    lists[frame.ids[position]] = names, sent - max(age, 0.0)
+                names, seen = _names(frame.objects[name][position]), sent - max(ages.item(position), 0.0)
+                if names is not None and seen > lists.get(frame.ids[position], _NONE)[1]:
+                    lists[frame.ids[position]] = names, seen
         for name, absent in frame.absent.items():
             ids = [id for position in absent if (id := frame.ids[position]) in self._index]
             if name in self._values:
                 gone = np.fromiter((self._index[id] for id in ids), np.intp, len(ids))
                 gone = gone[self._at[name][gone] <= sent]
                 self._values[name][gone], self._at[name][gone] = np.nan, NEVER
-            for id in ids if name in LISTS else ():
-                self._lists[name].pop(id, None)
+            lists = self._lists.get(name, {})
+            for id in ids:
+                if lists.get(id, _NONE)[1] <= sent:
+                    lists.pop(id, None)
 
     def numbers(self, name: str) -> tuple[list[float], list[float]]:
         """Values, NaN where there is none, and times of an attribute of numbers, by its wire name."""

@@ -27,7 +27,7 @@ from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import add_index
-from shared.service.pages import alone, exposition, json_list
+from shared.service.pages import alone, exposition, json_list, json_sections, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
 
@@ -100,6 +100,7 @@ class ProcessPages:
         state: Callable[[], Mapping[str, Any]],
         configurations: Callable[[], Sequence[Configured]] = tuple,
     ) -> None:
+        """An iterator in the `state` is a list whose items are made one by one."""
         self._readiness, self._registry = readiness, registry
         self._state, self._configurations = state, configurations
 
@@ -116,7 +117,10 @@ class ProcessPages:
         return StreamingResponse(exposition(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def debug_state(self) -> Response:
-        return await alone(lambda: as_json(self._state()))
+        state = await alone(self._state)
+        lists = {name: value for name, value in state.items() if isinstance(value, Iterator)}
+        head = {name: value for name, value in state.items() if name not in lists}
+        return StreamingResponse(stream_pieces(json_sections(head, lists, encoded)), media_type="application/json")
 
     def __repr__(self) -> str:
         return f"<ProcessPages {self._readiness!r}>"

@@ -71,7 +71,7 @@ class BusMetrics(Collector):
         yield _counter("bus_refused_messages", text, bus.malformed.refused.total)
         if self._duplicate_id is not None:
             text = "Messages of another process of this tier with the same id"
-            yield _counter("bus_namesake_messages", text, self._duplicate_id.messages)
+            yield _counter("bus_duplicate_id_messages", text, self._duplicate_id.messages)
         if self._replica is not None:
             yield from self._of_replica(self._replica)
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial, wraps
+from itertools import islice
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -35,7 +36,7 @@ async def alone(make: Callable[[], T]) -> T:
     return made
 
 
-def _in_turns(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[bytes]]:
+def _streamed(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[bytes]]:
     """The pieces of a page, each made alone. An empty one is only a pause."""
 
     @wraps(make)
@@ -48,7 +49,7 @@ def _in_turns(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[b
     return made
 
 
-@_in_turns
+@_streamed
 def exposition(registry: CollectorRegistry) -> Iterator[bytes]:
     """The metrics in Prometheus' text format. Consecutive families of one name are joined: a collector may yield a
     large one in slices."""
@@ -96,22 +97,59 @@ def json_sections(
     head: Mapping[str, object], lists: Mapping[str, Iterable[object]], encode: Callable[[object], bytes]
 ) -> Iterator[bytes]:
     """As `json_pieces`, with several lists."""
-    opening = b"{" + b"".join(encode(key) + b":" + encode(value) + b"," for key, value in head.items())
+    opening = b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in head.items())
+    separator = b"," if head else b""
     for name, items in lists.items():
-        yield opening + encode(name) + b":["
-        separator = b""
-        for item in items:
+        yield opening + separator + encode(name) + b":"
+        yield from json_items(items, encode)
+        opening, separator = b"", b","
+    yield opening + b"}"
+
+
+def json_items(items: Iterable[object], encode: Callable[[object], bytes]) -> Iterator[bytes]:
+    """A JSON list, whose items are made and written one by one. An iterator is an item's own JSON, piece by piece."""
+    separator = b"["
+    for item in items:
+        if isinstance(item, Iterator):
+            yield separator
+            yield from item
+        else:
             yield separator + encode(item)
-            separator = b","
-        yield b"]"
+        separator = b","
+    yield b"]" if separator == b"," else b"[]"
+
+
+def json_object(members: Iterable[tuple[str, object]], encode: Callable[[object], bytes]) -> Iterator[bytes]:
+    """A JSON object of many members, some of which are made and written at a time."""
+    rest, opening = iter(members), b"{"
+    while some := dict(islice(rest, SLICE)):
+        yield opening + encode(some)[1:-1]
         opening = b","
-    yield b"}"
+    yield b"}" if opening == b"," else b"{}"
 
 
-json_list = _in_turns(json_pieces)
+def json_tree(members: Mapping[str, object], encode: Callable[[object], bytes]) -> Iterator[bytes]:
+    """A JSON object, in which others are written member by member. An iterator is a large one: it gives the names and
+    values of its members, as `json_object` takes them."""
+    opening = b"{"
+    for name, value in members.items():
+        opening += encode(name) + b":"
+        if isinstance(value, Iterator):
+            yield opening
+            yield from json_object(value, encode)
+        elif isinstance(value, Mapping):
+            yield opening
+            yield from json_tree(value, encode)
+        else:
+            yield opening + encode(value)
+        opening = b","
+    yield b"}" if members else b"{}"
 
 
-@_in_turns
-def in_turns(pieces: Iterator[bytes]) -> Iterator[bytes]:
+json_list = _streamed(json_pieces)
+
+
+@_streamed
+def stream_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
     """The pieces of a page that are made as a query's answer is."""
     return pieces

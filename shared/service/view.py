@@ -13,7 +13,7 @@ from shared.bus.replica import Replica
 from shared.bus.responder import Document
 from shared.model import Endpoint
 from shared.service.admin import REFUSED, encoded
-from shared.service.pages import in_turns, json_sections
+from shared.service.pages import json_sections, stream_pieces
 from shared.service.status import hexadecimal
 
 SCHEMA = 1
@@ -85,7 +85,7 @@ def view_routes(document: Callable[[AskView], Document]) -> APIRouter:
     """`/debug/view` of a process."""
 
     async def respond(endpoint: str) -> Response:
-        return StreamingResponse(in_turns(document(AskView(endpoint=endpoint))), media_type="application/json")
+        return StreamingResponse(stream_pieces(document(AskView(endpoint=endpoint))), media_type="application/json")
 
     router = APIRouter(responses=REFUSED)
     add_view(router, respond)

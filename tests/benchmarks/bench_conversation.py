@@ -7,13 +7,20 @@ rounds, in µs a conversation, conversations/s on one core, and the ratio to a f
 between: the ratio is what can be compared across machines and across days.
 
 The last rows are the same conversation in a picker whose pool has room, without and with flow control, and what flow
-control adds, each the best of rounds that alternate. The detector is asked anew every tenth time.
+control adds, each the best of rounds that alternate. The detector is asked anew every tenth time. The last one is about
+traces.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from prometheus_client import CollectorRegistry
 
 from services.picker.admin.decisions import DecisionRing
@@ -29,6 +36,8 @@ from services.picker.request import Request, Route
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import ResponseReader
+from services.picker.tracing.provider import Tracing
+from services.picker.tracing.traced_stream import TracedRequestStream
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
 from tests.unit.services.picker.extproc.proxy import (
     body,
@@ -213,7 +222,12 @@ def decided(messages: Sequence[bytes], endpoints: int) -> Callable[[], None]:
     return run
 
 
-def whole(messages: Sequence[bytes], endpoints: int, configuration: str = "") -> Callable[[], None]:
+def whole(
+    messages: Sequence[bytes],
+    endpoints: int,
+    configuration: str = "",
+    begin: Callable[[RequestHandler], RequestStream] = RequestStream,
+) -> Callable[[], None]:
     """The same with all that a picker keeps of it: the load in flight, the metrics, the decision itself."""
     handler, served, frame_comes = _handler(endpoints, configuration)
     first, ready, _, last = messages
@@ -224,7 +238,7 @@ def whole(messages: Sequence[bytes], endpoints: int, configuration: str = "") ->
         turn += 1
         if turn % FRAME_EVERY == 0:
             frame_comes()
-        stream = RequestStream(handler)
+        stream = begin(handler)
         stream.receive(first)
         stream.receive(ready)
         (decision,) = handler.ring.newest(1)
@@ -265,6 +279,28 @@ def flow_control() -> None:
         )
 
 
+class Encoding(SpanExporter):
+    """Does all that an exporter over OTLP does, but for sending."""
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        encode_spans(spans).SerializeToString()
+        return SpanExportResult.SUCCESS
+
+
+def traces(endpoints: int = 100) -> None:
+    """What a span adds to a request, with its export by the other thread."""
+    shares = {"without traces": "", "not sampled": "always_off", "sampled": "always_on"}
+    runs = []
+    for sampler in shares.values():
+        os.environ[OTEL_TRACES_SAMPLER] = sampler
+        tracing = Tracing("m", Encoding(), clock=lambda: NOW + 0.1)
+        begin = partial(TracedRequestStream, tracing=tracing) if sampler else RequestStream
+        runs.append(whole(lean(1_000), endpoints, begin=begin))
+    rounds = [[seconds(run, ROUND_SECONDS / 5) for run in runs] for _ in range(10 * ROUNDS)]
+    times = [f"{name} {min(each) * 1e6:.1f} µs" for name, each in zip(shares, zip(*rounds, strict=True), strict=True)]
+    print(f"picker, {endpoints:4} endpoints: {', '.join(times)}")
+
+
 def main() -> None:
     chain = ParserChain([OpenAIParser("openai-parser")])
     cases = {
@@ -293,6 +329,7 @@ def main() -> None:
             best = min(best, seconds(run))
         print(f"{name:42}{best * 1e6:10.1f}{1 / best:12.0f}{best / loop:18.2f}")
     flow_control()
+    traces()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ figure is the best of several rounds, interleaved, and counts what the process u
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -84,10 +84,13 @@ def world(
     return view, metrics, pipeline, frame_comes
 
 
-def decide(endpoints: int, prompt_bytes: int) -> Callable[[], None]:
-    """A function that makes one decision, of a view with metrics of every endpoint."""
+def decide(
+    endpoints: int, prompt_bytes: int, configuration: str = "", prepare: Callable[[View], None] = lambda _: None
+) -> Callable[[], None]:
+    """A function that makes one decision, of a view with metrics of every endpoint that is `prepare`d first."""
     random = np.random.default_rng(7)
-    view, _, pipeline, frame_comes = world(endpoints, random)
+    view, _, pipeline, frame_comes = world(endpoints, random, configuration)
+    prepare(view)
     shared = random.bytes(prompt_bytes // 2)
     requests = []
     for number in range(REQUESTS):
@@ -122,13 +125,19 @@ def seconds(call: Callable[[], object], budget: float) -> float:
     return spent / calls
 
 
-def main() -> None:
-    subjects = [reference, *(decide(*case) for case in CASES)]
-    for call in subjects:
+def measured(subjects: Sequence[Callable[[], object]]) -> tuple[float, list[float]]:
+    """CPU seconds of one call of the reference, which is printed, and of each of these."""
+    calls = [reference, *subjects]
+    for call in calls:
         seconds(call, BUDGET / 5)
-    rounds = [[seconds(call, BUDGET) for call in subjects] for _ in range(ROUNDS)]
-    unit, *decisions = (min(times) for times in zip(*rounds, strict=True))
+    rounds = [[seconds(call, BUDGET) for call in calls] for _ in range(ROUNDS)]
+    unit, *spent = (min(times) for times in zip(*rounds, strict=True))
     print(f"reference loop: {unit * 1e6:.1f} µs")
+    return unit, spent
+
+
+def main() -> None:
+    unit, decisions = measured([decide(*case) for case in CASES])
     print("endpoints  prompt bytes  µs a decision  decisions/s  × reference")
     for (endpoints, size), spent in zip(CASES, decisions, strict=True):
         print(f"{endpoints:9}  {size:12}  {spent * 1e6:13.1f}  {1 / spent:11.0f}  {spent / unit:11.2f}")

@@ -33,13 +33,21 @@ from services.picker.parsers.protobuf import varint
 from services.picker.parsers.sglang_http import SglangHttpParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
-from services.picker.request import Headers, Unparsable
+from services.picker.reports.explain import in_full
+from services.picker.request import Headers, Request, Unparsable
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
+from services.picker.state.topology import TopologyExtractor
 from services.picker.transport.grpc_server import message_limit
 from shared.config.schema import BOUNDS
+from shared.datalayer.endpoints import EndpointDispatcher, EndpointExtractors, EndpointNotificationSource
+from shared.datalayer.events import EventCounts
+from shared.datalayer.wiring import SourceExtractors
+from shared.plugin_failures import PluginFailures
+from shared.service.admin import encoded
+from shared.service.pages import json_items
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
 from tests.benchmarks.loop_turns import configuration, configured, streamed
@@ -47,6 +55,7 @@ from tests.unit.services.picker.extproc.proxy import body, headers
 
 PROMISED = 0.020
 """Seconds."""
+ENDPOINTS = 5_000
 ROUNDS = 5
 LARGEST = PickerSettings.__struct_defaults__[PickerSettings.__struct_fields__.index("max_request_body")]
 CHAIN = ParserChain(
@@ -136,6 +145,7 @@ JSON: dict[str, tuple[str, bytes, bytes]] = {
         b'"token_ids":[1],"features":{"mm_placeholders":{"a":[%s' + _LAST,
         _PLACE_OF.replace(b"0", b"9" * 4290),
     ),
+    "adapters beside the model": (CHAT, b'"lora_path":[%s""],' + _CONTENT % b'"h"', b'"",'),
     "adapters": ("/generate", b'"text":"h","lora_path":[%s""]', b'"",'),
     "kinds of pictures": (GENERATE, b'"token_ids":[1],"features":{"mm_hashes":{%s"h":[]}}', b'"":[],'),
 }  # fmt: skip
@@ -246,6 +256,11 @@ PIECES: dict[str, tuple[str, bytes, int]] = {
     "events that are long together": ("text/event-stream", LONG_EVENT, LIMIT - 10),
     "events of nothing": ("text/event-stream", b"data:\n", 1990 * 6),
     "events with usage": ("text/event-stream", b'data:{"usage":{"a":1},"model":"served"}\n', 1990 * 40),
+    "events with counts of large numbers": (
+        "text/event-stream",
+        b'data:{"usage":{"prompt_tokens":1e308,"input_tokens":1e308,"output_tokens":1e308}}\n',
+        LIMIT,
+    ),
     "ends of lines": ("text/event-stream", b"\n", LIMIT),
     "an event without end": ("text/event-stream", b"data:{", LIMIT),
     "usage": ("text/event-stream", b'"usage"  ', LIMIT),
@@ -264,12 +279,16 @@ PIECES: dict[str, tuple[str, bytes, int]] = {
     "messages of nothing": ("application/grpc", _flagged(empty_blocks(60_000)), 2**18),
 }  # fmt: skip
 
+_INNER = b'{%s"usage":{%s"a":1},"model":"served"}' % (b'"usage":1,' * (2**18 // 10 - 3100), b'"":1,' * 6000)
+_TWO = b'{%s"response":%%s,"message":%%s,"model":"served"}' % (b'"a":1,' * ((LIMIT - 2**19) // 6 - 100))
 WHOLE: dict[str, bytes] = {
     # answers that are held until they are whole
     "an answer of lists": b'{"choices":[%s[]]}' % (b"[]," * (LIMIT // 3 - 10)),
     "an answer in an answer": b'{"response":{"choices":[%s[]]}}' % (b"[]," * (LIMIT // 3 - 20)),
+    "two answers in an answer": _TWO % (_INNER, _INNER),
     "an answer of fractions": b'{"data":[%s1]}' % (b"-0.0123," * (LIMIT // 8 - 10)),
     "usage of lists": b'{"usage":{"a":[%s[]]}}' % (b"[]," * (LIMIT // 3 - 10)),
+    "usage of large numbers": b'{"usage":{"a":[%s1]}}' % (b"1e308," * (2**16 // 6 - 10)),
     "usage that is read": b'{"usage":{"a":[%s[]]}}' % (b"[]," * (2**16 // 3 - 10)),
     "a name in an answer": b'{"model":"%s"}' % (b"\\n" * (LIMIT // 2 - 10)),
     "models": b'{%s"x":1}' % (b'"model":"served",' * (LIMIT // 17 - 10)),
@@ -374,6 +393,21 @@ def _streamed(size: int, rewrite: bool = False) -> Callable[[], Iterator[Any]]:
     return streamed(partial(RequestStream, _handler()), _messages(LEAN, rewrite, size), options)
 
 
+def pages() -> Iterator[Case]:
+    """What is told of a large pool."""
+    view, _, pipeline, _ = world(ENDPOINTS, np.random.default_rng(7))
+    decision = pipeline.director.decide(Request(id="r", headers=Headers()), view, NOW + 0.1)
+    yield Case("an explained decision, endpoints", ENDPOINTS, lambda: in_full(decision))
+    yield Case("the state of endpoints", ENDPOINTS, lambda: json_items(view.state(NOW), encoded))
+    feed: EndpointExtractors = SourceExtractors(EndpointNotificationSource("e"), (TopologyExtractor("topology"),))
+
+    def told() -> Iterator[str]:
+        counts = EventCounts(PluginFailures(time.monotonic))
+        return EndpointDispatcher([feed], view.made, counts).reset(view.endpoints)
+
+    yield Case("endpoints for an extractor", ENDPOINTS, told)
+
+
 def cases() -> Iterator[Case]:
     """Every shape, at each of its sizes."""
     for name, (path, fields, text) in JSON.items():
@@ -403,6 +437,7 @@ def cases() -> Iterator[Case]:
         yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(LARGEST, rewrite))
     document = configuration(BOUNDS.entries)
     yield Case("a configuration", len(document), configured(document))
+    yield from pages()
     most = message_limit(LARGEST)
     yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(most - 100))
     yield Case("BUFFERED over gRPC, far too large", 4 * LARGEST, _streamed(4 * LARGEST))

@@ -9,6 +9,7 @@ It starts a nats-server of its own and takes about half a minute. It prints
   blocks, of which 4 or all are new. The other three pickers are another process;
 - a prompt of 220 kB of which nine tenths are known: bytes that are sent for it;
 - the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860;
+- memory of an index that is full, with 1 000 endpoints: bytes a block of `--max-prefix-blocks`, and of the default;
 - a dump of a million blocks to a picker that starts: seconds until it is ready, and the longest turn of the event loop,
   in which both pickers and the client of NATS run, in CPU time and by the clock.
 """
@@ -16,6 +17,7 @@ It starts a nats-server of its own and takes about half a minute. It prints
 import asyncio
 import logging
 import multiprocessing
+import os
 import random
 import tempfile
 import time
@@ -27,8 +29,9 @@ from typing import Any
 
 import structlog
 
-from services.picker.limits import Sharing
+from services.picker.limits import LIMITS_OF_VIEW, Sharing
 from services.picker.prefix_sharing import PrefixSharing
+from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix import block_hashes
 from services.picker.state.prefix_announcements import Announcements
 from services.picker.state.view import View
@@ -179,6 +182,25 @@ def alone() -> None:
         print(f"the index, {count} blocks: {words}")
 
 
+def memory(endpoints: int = 1000, most: int = 2**21) -> None:
+    """Filled one and a half times, so that half of the blocks have been replaced. No two endpoints share a block."""
+    draw, index = random.Random(4), LruPrefixIndex(most)
+    index.relayout(world(endpoints).layout)
+    before, each = resident(), most // endpoints
+    for at in range(endpoints):
+        for _ in range(3 * each // 32):
+            index.add(f"e{at}", [draw.getrandbits(64) for _ in range(16)], CAPACITY)
+    assert index.held > 0.99 * most
+    size = (resident() - before) / index.held
+    whole = size * LIMITS_OF_VIEW.prefix_blocks / 2**20
+    print(f"a full index of {endpoints} endpoints: {size:.0f} bytes a block, {whole:.0f} MiB with the default's blocks")
+
+
+def resident() -> int:
+    """Bytes of this process."""
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 class Turns:
     """The longest turn of the event loop."""
 
@@ -255,6 +277,9 @@ async def run() -> None:
                 )
             long_prompt()
             alone()
+            measured = multiprocessing.get_context("spawn").Process(target=memory)
+            measured.start()
+            measured.join()
             await dumped(server)
 
 

@@ -9,14 +9,13 @@ that endpoints hold, so that the affinity filter narrows the endpoints.
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 from msgspec.structs import replace
 
-from services.picker.request import Content, Headers, Request
 from services.picker.state.slow_start import SlowStart
-from tests.benchmarks.bench_decide import BUDGET, FRAME_EVERY, NOW, ROUNDS, reference, seconds, world
+from services.picker.state.view import View
+from tests.benchmarks import bench_decide
 
-ENDPOINTS, PROMPT, REQUESTS = 100, 4_000, 64
+ENDPOINTS, PROMPT = 100, 4_000
 SCORERS = (
     "decode-filter",
     "prefix-cache-affinity-filter",
@@ -53,31 +52,17 @@ def configuration(plugins: Sequence[str]) -> str:
 
 def decide(plugins: Sequence[str], *, drains: bool = False, starts: bool = False) -> Callable[[], None]:
     """A function that makes one decision."""
-    random = np.random.default_rng(7)
-    view, _, pipeline, frame_comes = world(ENDPOINTS, random, configuration(plugins))
-    endpoint = next(iter(view.endpoints.values()))
-    if starts:
-        view.slow_start = SlowStart(3600.0)
-        view.slow_start.relayout(view.layout)
-        view.upsert(KEY, replace(endpoint, uid="another"))
-    if drains:
-        view.upsert(KEY, replace(endpoint, draining=True))
-    shared = random.bytes(PROMPT // 2)
-    requests = []
-    for number in range(REQUESTS):
-        prompt = ((shared if number % 2 else b"") + random.bytes(PROMPT))[:PROMPT]
-        content = Content(api="chat", model="model", prompt=prompt)
-        requests.append(Request(id=f"request-{number}", headers=Headers(), content=content, body_size=PROMPT))
-    turn = 0
 
-    def one() -> None:
-        nonlocal turn
-        turn += 1
-        if turn % FRAME_EVERY == 0:
-            frame_comes()
-        pipeline.director.decide(requests[turn % REQUESTS], view, NOW + 0.1)
+    def prepare(view: View) -> None:
+        endpoint = next(iter(view.endpoints.values()))
+        if starts:
+            view.slow_start = SlowStart(3600.0)
+            view.slow_start.relayout(view.layout)
+            view.upsert(KEY, replace(endpoint, uid="another"))
+        if drains:
+            view.upsert(KEY, replace(endpoint, draining=True))
 
-    return one
+    return bench_decide.decide(ENDPOINTS, PROMPT, configuration(plugins), prepare)
 
 
 def main() -> None:
@@ -87,12 +72,7 @@ def main() -> None:
         "five scorers, an endpoint drains": decide(SCORERS, drains=True),
         "five scorers, an endpoint is new": decide(SCORERS, starts=True),
     }
-    subjects = [reference, *cases.values()]
-    for call in subjects:
-        seconds(call, BUDGET / 5)
-    rounds = [[seconds(call, BUDGET) for call in subjects] for _ in range(ROUNDS)]
-    unit, *decisions = (min(times) for times in zip(*rounds, strict=True))
-    print(f"reference loop: {unit * 1e6:.1f} µs")
+    unit, decisions = bench_decide.measured([*cases.values()])
     for name, spent in zip(cases, decisions, strict=True):
         print(f"{name:32} {spent * 1e6:6.1f} µs a decision, {spent / unit:.1f} × reference")
 

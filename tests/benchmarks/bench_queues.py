@@ -25,6 +25,7 @@ load, too (`hearing nothing`). All cases take a quarter of an hour.
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import tempfile
@@ -49,7 +50,7 @@ from tests.waiting import eventually
 
 URGENT, GREAT, SMALL, BATCH = "urgent", "great", 49, "batch"
 TICK = os.sysconf("SC_CLK_TCK")
-HEARD = ("all", "load", "nothing")
+HEAD = f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}{'CPU idle':>10}{'pickers':>9}"
 CONFIGURATION = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -59,6 +60,7 @@ plugins:
 - type: active-request-scorer
 - type: round-robin-fairness-policy
 - {{type: priority-holdback-policy, parameters: {{minCeiling: {least}}}}}
+- type: static-usage-limit-policy
 schedulingProfiles:
 - {{name: default, plugins: [{{pluginRef: active-request-scorer}}]}}
 flowControl:
@@ -91,9 +93,53 @@ class Result(Struct, frozen=True):
     end: float
     fair: dict[str, float]
     """Each flow's share of what the flows of priority 0 get."""
-    idle_cpu: float
-    picker_cpu: float
+    idle_cpu: float = math.nan
+    picker_cpu: float = math.nan
     """Cores."""
+
+
+def configuration(given: argparse.Namespace, *, flow_control: bool) -> str:
+    """The EndpointPickerConfig."""
+    held = given.held / (given.slots * given.servers)
+    return CONFIGURATION.format(
+        gate="flowControl" if flow_control else "",
+        slots=given.slots,
+        least=1 - 2 * held if held else 0,  # that of the band in the middle is `held`
+        limits="priority-holdback-policy" if held else "static-usage-limit-policy",
+    )
+
+
+def estimate(given: argparse.Namespace) -> float:
+    """Requests a second that the servers can serve, by the simulator's arithmetic."""
+    step = given.decode_ms * (1 + given.decode_growth * (given.slots - 1))
+    prefill = given.prefill_ms * (given.urgent * given.urgent_prompt + (1 - given.urgent) * given.prompt)
+    rate = given.slots / (given.tokens * step)
+    return float(given.servers * 1000 * rate / (1 + rate * prefill))
+
+
+def flows_of(given: argparse.Namespace, pickers: int, capacity: float, urgent: float) -> list[Flow]:
+    """The urgent flow first, the batch flow last. `capacity` is in requests a second."""
+    uneven = tuple(0.5 ** min(number, pickers - 2) if pickers > 1 else 1.0 for number in range(pickers))
+    even = (1.0,) * pickers
+    small = (given.load - urgent - given.batch) * capacity / (10 + SMALL)
+    return [
+        Flow(name=URGENT, objective=URGENT, rate=urgent * capacity, prompt=given.urgent_prompt, weights=even),
+        Flow(name=GREAT, rate=10 * small, prompt=given.prompt, weights=uneven[::-1]),
+        *(Flow(name=f"small-{number}", rate=small, prompt=given.prompt, weights=uneven) for number in range(SMALL)),
+        Flow(name=BATCH, objective=BATCH, rate=given.batch * capacity, prompt=given.prompt, weights=even),
+    ]
+
+
+def fair(given: argparse.Namespace, flows: list[Flow], maximum: float) -> dict[str, float]:
+    """What is a max-min fair share of what the flows of priority 0 get, by flow."""
+    demands = np.array([flow.rate for flow in flows[1:-1]])
+    parts = water_fill(float((1 - given.urgent) * maximum / given.tokens), demands, np.ones(len(demands)))
+    return {flow.name: float(part) for flow, part in zip(flows[1:-1], parts / parts.sum(), strict=True)}
+
+
+def title(pickers: int, hear: str) -> str:
+    named = "1 picker" if pickers == 1 else f"{pickers} pickers"
+    return named if hear == "all" else f"{named}, hearing {hear}"
 
 
 class Case:
@@ -114,7 +160,7 @@ class Case:
             simulators=simulators(given.servers, **flags),
             collectors=1,
             pickers=pickers,
-            configuration=self._configuration(flow_control=False),
+            configuration=configuration(arguments, flow_control=False),
             resources=OBJECTIVES,
             envoy=None,
             flags={
@@ -124,30 +170,17 @@ class Case:
             log_level="warning",
         )
         self._stack = LocalStack(plan, directory)
-        self._small = tuple(0.5 ** min(number, pickers - 2) if pickers > 1 else 1.0 for number in range(pickers))
         for picker in self._stack.pickers:
             picker.command[1:3] = ["-m", __spec__.name, f"--listen={hear}"]  # instead of -m pointsman
-
-    def _configuration(self, *, flow_control: bool) -> str:
-        given = self._arguments
-        held = given.held / (given.slots * given.servers)
-        return CONFIGURATION.format(
-            gate="flowControl" if flow_control else "",
-            slots=given.slots,
-            least=1 - 2 * held if held else 0,  # that of the band in the middle is `held`
-            limits="priority-holdback-policy" if held else "static-usage-limit-policy",
-        )
 
     async def run(self) -> Result:
         given, pickers = self._arguments, self._stack.pickers
         async with self._stack, self._envoys() as urls:
-            estimate = self._estimate()
-            load = Load(urls, self._flows(estimate, given.urgent * given.load), given.tokens)
+            load = Load(urls, flows_of(given, len(pickers), estimate(given), given.urgent * given.load), given.tokens)
             maximum = (await load.run(given.settle + given.part)).throughput(given.settle, given.settle + given.part)
             await self._nothing_in_flight()
-            self._stack.write_configuration(self._configuration(flow_control=True))
-            await eventually(self._flow_control, "flow control is on")
-            flows = self._flows(maximum / given.tokens, given.urgent)
+            await self._switch_on()
+            flows = flows_of(given, len(pickers), maximum / given.tokens, given.urgent)
             idle = await Load(urls, flows[:1], given.tokens).run(given.part)
             await self._nothing_in_flight()
             load = Load(urls, flows, given.tokens)
@@ -157,42 +190,22 @@ class Case:
             await asyncio.sleep(given.seconds - 0.5)
             passed, used = _machine(), sum(map(_cpu, pickers)) - sum(own)
             record = await running
-        demands = np.array([flow.rate for flow in flows[1:-1]])
-        fair = water_fill(float((1 - given.urgent) * maximum / given.tokens), demands, np.ones(len(demands)))
         return Result(
-            title=("1 picker" if len(pickers) == 1 else f"{len(pickers)} pickers")
-            + ("" if self._hear == "all" else f", hearing {self._hear}"),
+            title=title(len(pickers), self._hear),
             maximum=maximum,
             idle=idle.ttft(URGENT, 0, given.part - 2),
             record=record,
             begin=given.settle,
             end=given.settle + given.seconds,
-            fair={flow.name: float(part) for flow, part in zip(flows[1:-1], fair / fair.sum(), strict=True)},
+            fair=fair(given, flows, maximum),
             idle_cpu=(passed[0] - machine[0]) / (passed[1] - machine[1]),
             picker_cpu=used / (given.seconds - 0.5),
         )
 
-    def _estimate(self) -> float:
-        """Requests a second that the servers can serve, by the simulator's arithmetic."""
-        given = self._arguments
-        step = given.decode_ms * (1 + given.decode_growth * (given.slots - 1))
-        prefill = given.prefill_ms * (given.urgent * given.urgent_prompt + (1 - given.urgent) * given.prompt)
-        rate = given.slots / (given.tokens * step)
-        return float(given.servers * 1000 * rate / (1 + rate * prefill))
-
-    def _flows(self, capacity: float, urgent: float) -> list[Flow]:
-        """The urgent flow first, the batch flow last."""
-        given, even = self._arguments, (1.0,) * len(self._small)
-        small = (given.load - urgent - given.batch) * capacity / (10 + SMALL)
-        return [
-            Flow(name=URGENT, objective=URGENT, rate=urgent * capacity, prompt=given.urgent_prompt, weights=even),
-            Flow(name=GREAT, rate=10 * small, prompt=given.prompt, weights=self._small[::-1]),
-            *(
-                Flow(name=f"small-{number}", rate=small, prompt=given.prompt, weights=self._small)
-                for number in range(SMALL)
-            ),
-            Flow(name=BATCH, objective=BATCH, rate=given.batch * capacity, prompt=given.prompt, weights=even),
-        ]
+    async def _switch_on(self) -> None:
+        """Have the pickers control flows."""
+        self._stack.write_configuration(configuration(self._arguments, flow_control=True))
+        await eventually(self._flow_control, "flow control is on")
 
     @asynccontextmanager
     async def _envoys(self) -> AsyncIterator[list[str]]:
@@ -249,12 +262,14 @@ def row(result: Result) -> str:
     total = sum(served[name] for name in result.fair)
     shares = {name: served[name] / total / fair for name, fair in result.fair.items()}
     before = np.percentile(result.idle, [50, 99])
-    under = np.percentile(record.ttft(URGENT, begin, end), [50, 99])
+    urgent = record.ttft(URGENT, begin, end)
+    under = np.percentile(urgent, [50, 99])
     return (
         f"{result.title:28}{record.throughput(begin, end) / result.maximum:11.1%}"
         f"{under[0] / before[0]:11.2f}{under[1] / before[1]:7.2f}{jain([*shares.values()]):9.3f}{shares[GREAT]:8.2f}"
         f"{result.idle_cpu:10.0%}{result.picker_cpu:9.2f}"
-        f"   (maximum {result.maximum:.0f} tokens/s, idle TTFT {before[0] * 1e3:.0f}, {before[1] * 1e3:.0f} ms"
+        f"   (maximum {result.maximum:.0f} tokens/s, idle TTFT {before[0] * 1e3:.0f}, {before[1] * 1e3:.0f} ms,"
+        f" {len(urgent)} urgent requests"
         f"{', failures ' + str(dict(record.failures)) if record.failures else ''})"
     )
 
@@ -279,7 +294,7 @@ def panels(result: Result) -> list[Panel]:
 
 async def measure(arguments: argparse.Namespace) -> list[list[Panel]]:
     """Runs the cases, and prints their rows; what is to be drawn of each."""
-    print(f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}{'CPU idle':>10}{'pickers':>9}")
+    print(HEAD)
     columns = []
     numbers = [int(word) for word in arguments.pickers.split(",")]
     for hear in arguments.hear.split(","):
@@ -304,10 +319,9 @@ def listen(heard: str, words: list[str]) -> int:
     return pointsman(words)
 
 
-def main() -> None:
-    if sys.argv[1:] and sys.argv[1].startswith("--listen="):
-        sys.exit(listen(sys.argv[1].partition("=")[2], sys.argv[2:]))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(text: str | None) -> argparse.ArgumentParser:
+    """The flags of this benchmark."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def flag(name: str, default: Any, text: str) -> None:
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (default: {default})")
@@ -320,9 +334,9 @@ def main() -> None:
     flag("load", 1.5, "requests, as a multiple of the maximum")
     flag("urgent", 0.1, "share of the maximum that is urgent")
     flag("batch", 0.05, "requests of the batch band, as a share of the maximum")
-    flag("held", 2, "slots held back from priority 0, and twice as many from priority -1")
+    flag("held", 4, "slots held back from priority 0, and twice as many from priority -1")
     flag("servers", 4, "simulated model servers")
-    flag("slots", 20, "requests that a server runs at once")
+    flag("slots", 32, "requests that a server runs at once")
     flag("tokens", 340, "tokens of an answer")
     flag("prompt", 20, "tokens of a prompt")
     flag("urgent-prompt", 500, "tokens of an urgent one")
@@ -330,8 +344,14 @@ def main() -> None:
     flag("decode-ms", 12.0, "time of a step with one request")
     flag("decode-growth", 0.045, "what each further request adds to a step, as a share")
     flag("plot", "", "an SVG file to draw")
+    return parser
+
+
+def main() -> None:
+    if sys.argv[1:] and sys.argv[1].startswith("--listen="):
+        sys.exit(listen(sys.argv[1].partition("=")[2], sys.argv[2:]))
     logs.configure("warning", "console")
-    arguments = parser.parse_args()
+    arguments = parser(__doc__).parse_args()
     columns = uvloop.run(measure(arguments))
     if arguments.plot:
         Path(arguments.plot).write_text(draw(columns), encoding="utf-8")

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.benchmarks.bench_sticky [--svg docs/profiles/sticky-until-saturated.svg]
 
-It takes a minute and prints, for each workload and profile, the share of prompt tokens that were cached, the times to
-the first token, and the share of requests that the busiest server got. `--svg` draws instead what happens while the
+It takes two minutes and prints, for each workload and profile, the share of prompt tokens that were cached, the times
+to the first token, and the share of requests that the busiest server got. `--svg` draws instead what happens while the
 load of one shared prompt rises and falls: it sticks, breaks out at the gap, and stays with both servers.
 """
 
@@ -22,11 +22,9 @@ from tests.benchmarks.bench_decide import WEIGHTED_SUM
 from tests.virtual_pool import VirtualPool, poisson
 
 PROFILES = {"sticky": DEFAULT_DOCUMENT, "weighted sum": WEIGHTED_SUM.read_text(encoding="utf-8")}
-FULL_LAST = DEFAULT_DOCUMENT.replace(
-    "  - pluginRef: prefix", "  - pluginRef: utilization-detector\n  - pluginRef: prefix"
-).replace("plugins:\n", "plugins:\n- type: utilization-detector\n", 1)
-"""Sticky among the servers that aren't full."""
-MEASURED = {**PROFILES, "sticky, full last": FULL_LAST}
+GAP = "{maxRequestGap: 32}"
+MEASURED = {**PROFILES, "sticky, tokens alone": DEFAULT_DOCUMENT.replace(GAP, "{}")}
+"""The last one is as sticky as the Go original: requests in flight don't matter."""
 WORDS = ("train", "track", "signal", "lever", "points", "cargo", "bridge", "depot")
 WARM_UP = 0.25
 """Share of a run that doesn't count."""
@@ -47,18 +45,31 @@ class Workload(Struct, frozen=True):
 
 
 SMALL_CACHES = {"kv_blocks": 150, "block_tokens": 64}
+LARGE = {
+    "slots": 256,
+    "prefill_time": 1 / 16_000,
+    "decode_time": 0.01,
+    "decode_growth": 0.01,
+    "kv_blocks": 8192,
+    "block_tokens": 64,
+}
 WORKLOADS = {
     "nothing shared, 20/s": Workload(rate=20, groups=5000, shared=400, skew=0.0),
     "one shared text, 4/s": Workload(rate=4, groups=1, shared=1000),
     "one shared text, 30/s": Workload(rate=30, groups=1, shared=1000),
     "20 shared texts, 15/s": Workload(rate=15, groups=20, shared=700),
+    "20 shared texts, 40/s": Workload(rate=40, groups=20, shared=700),
+    "one shared text of 20 000 tokens, 20/s, large servers": Workload(
+        rate=20, groups=1, shared=20_000, output=200, settings=LARGE
+    ),
+    "5 of 20 000 tokens, 30/s, large servers": Workload(rate=30, groups=5, shared=20_000, output=200, settings=LARGE),
     "96 shared texts, small caches, 30/s": Workload(
         rate=30, groups=96, shared=1000, skew=0.8, output=64, settings=SMALL_CACHES
     ),
 }
 
 
-def prompts(workload: Workload, seed: int = 3) -> Callable[[], str]:
+def prompts(workload: Workload, seed: int = 3) -> Callable[[], bytes]:
     """Makes the prompts of a workload."""
     random = np.random.default_rng(seed)
 
@@ -68,7 +79,7 @@ def prompts(workload: Workload, seed: int = 3) -> Callable[[], str]:
     shared = [f"{group}: {text(workload.shared)}" for group in range(workload.groups)]
     weights = np.array([(group + 1.0) ** -workload.skew for group in range(workload.groups)])
     weights /= weights.sum()
-    return lambda: f"{shared[random.choice(workload.groups, p=weights)]} {text(workload.own)}"
+    return lambda: f"{shared[random.choice(workload.groups, p=weights)]} {text(workload.own)}".encode()
 
 
 def measure(profile: str, workload: Workload, servers: int = 8) -> str:
@@ -115,9 +126,8 @@ def panels(title: str, document: str) -> list[Panel]:
 
 def picture() -> str:
     """The SVG document."""
-    filter = "- type: prefix-cache-affinity-filter\n"
-    parameters = f"  parameters: {{peakPrefillThroughput: {THROUGHPUT}, maxTTFTPenaltyMs: {PENALTY * 1000:g}}}\n"
-    documents = PROFILES | {"sticky": DEFAULT_DOCUMENT.replace(filter, filter + parameters)}
+    parameters = f"{{peakPrefillThroughput: {THROUGHPUT}, maxTTFTPenaltyMs: {PENALTY * 1000:g}}}"
+    documents = PROFILES | {"sticky": DEFAULT_DOCUMENT.replace(GAP, parameters)}
     return draw([panels(title, document) for title, document in documents.items()])
 
 
@@ -131,7 +141,7 @@ def main() -> None:
         return
     for name, workload in WORKLOADS.items():
         for profile in MEASURED:
-            print(f"{name:36} {profile:18} {measure(profile, workload)}", flush=True)
+            print(f"{name:53} {profile:20} {measure(profile, workload)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ own, so a flow's weights say which pickers get its requests.
 """
 
 import asyncio
+import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import aiohttp
@@ -29,6 +30,15 @@ class Flow(Struct, frozen=True, kw_only=True):
     """Tokens."""
     weights: tuple[float, ...]
     """By picker."""
+
+    def arrivals(self, seconds: float, random: Random) -> Iterator[tuple[float, int]]:
+        """When requests come, and to which picker."""
+        offset = random.random()
+        for number in itertools.count():
+            at = (number + offset + random.uniform(-0.25, 0.25)) / self.rate
+            if at >= seconds:
+                return
+            yield at, random.choices(range(len(self.weights)), self.weights)[0]
 
 
 class Record(Struct):
@@ -93,14 +103,11 @@ class Load:
         headers = {"content-type": "application/json", "x-llm-d-inference-fairness-id": flow.name}
         if flow.objective:
             headers["x-llm-d-inference-objective"] = flow.objective
-        offset, number = self._random.random(), 0
-        while (at := (number + offset + self._random.uniform(-0.25, 0.25)) / flow.rate) < seconds:
+        for at, picker in flow.arrivals(seconds, self._random):
             await asyncio.sleep(max(self._began + at - time.monotonic(), 0))
-            url = self._random.choices(self._urls, flow.weights)[0]
-            task = asyncio.create_task(self._ask(flow, url, data, headers))
+            task = asyncio.create_task(self._ask(flow, self._urls[picker], data, headers))
             self._open.add(task)
             task.add_done_callback(self._open.discard)
-            number += 1
         await asyncio.sleep(max(self._began + seconds - time.monotonic(), 0))
 
     async def _ask(self, flow: Flow, url: str, data: bytes, headers: dict[str, str]) -> None:

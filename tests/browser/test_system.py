@@ -1,5 +1,6 @@
 """The console of a whole system: what it shows is what the processes do."""
 
+import re
 import time
 from collections.abc import AsyncIterator
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ASKED = {"model": "base", "messages": [{"role": "user", "content": "A secret prompt."}], "max_tokens": 4}
 LISTED = "table.decisions tbody a"
 CHAT = "/v1/chat/completions"
+REQUEST_ID = re.compile("^[0-9a-f-]{36}$")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -119,6 +121,26 @@ async def test_the_running_configuration_is_shown_and_others_are_checked(
     await draft.fill(stack.plan.configuration or "")
     await shown.page.get_by_role("button", name="Check").click()
     await eventually(lambda: shown.page.locator(".note.good").count())
+
+
+async def test_an_edited_document_is_tried_on_the_last_decisions(
+    stack: LocalStack, service: ConsoleService, visit: Visiting
+) -> None:
+    await ask(stack)
+    shown = await visit(service, "#/configuration")
+    draft = shown.page.get_by_label("Document", exact=True)
+    await eventually(shown.includes("pre", stack.plan.configuration))
+    await draft.fill((stack.plan.configuration or "") + "\n# as it is")
+    await shown.page.get_by_role("button", name="Dry run").click()
+    await eventually(lambda: shown.page.get_by_text("would have gone elsewhere.").count())
+    assert (await shown.texts(".note.good"))[-1].startswith("0 of the last ")
+    nobody = "{type: label-selector-filter, parameters: {matchLabels: {no: server}}}"
+    await draft.fill(f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: [{nobody}]")
+    await shown.page.get_by_role("button", name="Dry run").click()
+    await eventually(shown.includes("td", "refused: no endpoint is left"))
+    assert await shown.defects() == []
+    await shown.page.get_by_role("link", name=REQUEST_ID).first.click()
+    await eventually(shown.shows(".bars .chosen .tag", ["chosen"]))
 
 
 @pytest.mark.soak

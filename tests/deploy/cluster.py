@@ -23,7 +23,7 @@ from pointsman.local import probes
 from pointsman.local.process import Process
 from tests.certificates import Authority
 from tests.deploy.dns import DnsServer, records
-from tests.deploy.shell import run
+from tests.deploy.shell import run, weigh
 from tests.kubernetes.api import Api, ApiError
 
 NODE = "10.250.0.1"
@@ -34,6 +34,8 @@ NAME = "node"
 PAUSE = "pointsman-pause:local"
 """The image that holds a pod's namespaces."""
 WRITTEN = ("/run/netns", "/run/containerd", "/var/lib/cni", "/var/lib/kubelet", "/var/log/pods", "/var/log/containers")
+GROUP = "k8s.io"
+"""The control group of all containers."""
 _START = 180.0
 
 CNI: Mapping[str, Any] = {
@@ -116,6 +118,7 @@ class Cluster:
     async def __aenter__(self) -> Self:
         try:
             await self._isolate()
+            weigh(GROUP)
             await self._network()
             self._write_kubeconfig()
             await self.etcd.start()

@@ -36,7 +36,8 @@ class Compose:
         self.engine = engine
         self.directory = directory
         self._session = session
-        self._ports = {"POINTSMAN_PORT": str(free_port()), "POINTSMAN_STATS_PORT": str(free_port())}
+        names = ("POINTSMAN_PORT", "POINTSMAN_STATS_PORT", "POINTSMAN_CONSOLE_PORT")
+        self._ports = {name: str(free_port()) for name in names}
         shutil.copy(ROOT / "docker-compose.yml", directory)
         shutil.copytree(ROOT / "deploy", directory / "deploy")
         self.scales = dict(SCALES)
@@ -119,10 +120,18 @@ class Compose:
         (value,) = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(series)]
         return int(float(value))
 
+    async def shown(self) -> int:
+        """How many endpoints the console shows. Raises AssertionError as long as it doesn't know the pool."""
+        url = f"http://127.0.0.1:{self._ports['POINTSMAN_CONSOLE_PORT']}"
+        page = yaml.safe_load(await self.get(f"{url}/api/pool"))
+        assert page["about"]["synced"], page["about"]["problem"]
+        return len(page["endpoints"])
+
     # ---- waiting
 
     async def settled(self, *, endpoints: int = 3) -> None:
-        """Wait until Envoy knows as many pickers as run, which know each other and all endpoints with fresh metrics."""
+        """Wait until Envoy knows as many pickers as run, which know each other and all endpoints with fresh metrics, as
+        the console does."""
 
         async def is_so() -> bool:
             states = await self.states("picker")
@@ -130,6 +139,8 @@ class Compose:
             assert_settled(states, await self.states("collector"), endpoints=endpoints)
             healthy = await self.healthy_pickers()
             assert healthy == len(states), f"Envoy sees {healthy} healthy pickers"
+            shown = await self.shown()
+            assert shown == endpoints, f"the console shows {shown} endpoints"
             return True
 
         await eventually(is_so, "settled", timeout=PATIENCE, step=0.2)

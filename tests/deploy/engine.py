@@ -3,6 +3,7 @@
 The test's own engine keeps its images below `.run`, so that the next run builds little. It ends with the test.
 """
 
+import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -10,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pointsman.local.process import NotReady, Process, ProcessError
-from tests.deploy.shell import Failed, Missing, need, run
+from tests.deploy.shell import Failed, Missing, need, run, weigh
 
 PACKAGES = "docker.io docker-compose debootstrap"
 """Of Debian."""
@@ -65,6 +66,7 @@ async def engine(directory: Path) -> AsyncIterator[Engine]:
             raise NotReady("docker info fails")
 
     DATA.mkdir(parents=True, exist_ok=True)
+    await asyncio.to_thread(weigh, "docker")
     daemon = Process(
         "dockerd",
         [

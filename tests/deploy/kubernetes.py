@@ -18,13 +18,13 @@ import msgspec
 import yaml
 
 from tests.deploy import binaries
-from tests.deploy.cluster import PAUSE, Cluster
+from tests.deploy.cluster import GROUP, PAUSE, Cluster
 from tests.deploy.engine import engine
 from tests.deploy.images import BASE, ENVOY, NATS, OURS, ROOT, UPGRADE, provide
-from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE, VALUES, envoy, model_servers, namespace
+from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE, VALUES, Object, envoy, model_servers, namespace
 from tests.deploy.results import Result
 from tests.deploy.scenario import answers, assert_settled
-from tests.deploy.shell import Failed, Missing, need
+from tests.deploy.shell import GROUPS, Failed, Missing, need
 from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.definitions import CRDS
 from tests.waiting import eventually
@@ -38,38 +38,64 @@ _PAUSE = f'FROM {BASE}\nENTRYPOINT ["sleep", "infinity"]\n'
 
 
 class Installation:
-    """The release, model servers and Envoy in the cluster."""
+    """A release, its model servers and its Envoy (`entrance`) in a namespace of the cluster."""
 
-    def __init__(self, cluster: Cluster, api: Api, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        api: Api,
+        session: aiohttp.ClientSession,
+        namespace: str = NAMESPACE,
+        values: Object = VALUES,
+        entrance: Sequence[Object] = (),
+    ) -> None:
         self.cluster = cluster
         self.api = api
+        self.namespace = namespace
         self._session = session
-        self.values: dict[str, Any] = VALUES
+        self._installed_with = values
+        self.values = values
+        self._entrance = entrance
         self.url = ""
 
-    async def install(self) -> None:
-        """The namespace, the definitions, model servers, Envoy, the release; until Envoy answers."""
+    def beside(self, namespace: str, values: Object, entrance: Sequence[Object] = ()) -> "Installation":
+        """Another one in the same cluster."""
+        return Installation(self.cluster, self.api, self._session, namespace, values, entrance)
+
+    async def install(self, servers: int = 3) -> None:
+        """The namespace, the definitions, model servers, the release, and Envoy if there is one; until it answers."""
         await self.api.install(CRDS)
-        await self.api.apply(namespace())
-        await self.api.apply(model_servers(3))
+        await self.api.apply(namespace(self.namespace))
+        await self.api.apply(model_servers(servers), self.namespace)
         await self.upgrade("--install")
-        for document in envoy():
-            await self.api.apply(document, NAMESPACE)
-        await self.scale("envoy", 1)  # one entrance, so that all requests meet what happens to it
-        (pod,) = await self.tier("envoy")
-        self.url = f"http://{pod['status']['podIP']}:8080"
-        await self.answers()
+        for document in self._entrance:
+            await self.api.apply(document, self.namespace)
+        if self._entrance:
+            await self.scale("envoy", 1)  # one entrance, so that all requests meet what happens to it
+            (pod,) = await self.tier("envoy")
+            self.url = f"http://{pod['status']['podIP']}:8080"
+            await self.answers()
 
     async def upgrade(self, *arguments: str) -> None:
         """`helm upgrade` with the values, until all pods are ready."""
-        file = self.cluster.directory / "values.yaml"
+        file = self.cluster.directory / f"{self.namespace}.yaml"
         file.write_text(yaml.safe_dump(self.values))
-        command = ("upgrade", RELEASE, CHART, "--namespace", NAMESPACE, "--values", file, "--wait", "--timeout=10m")
-        await self.cluster.helm(*command, *arguments)
+        await self.helm("upgrade", CHART, "--values", file, *arguments)
+
+    async def helm(self, command: str, *arguments: str | Path) -> None:
+        """`helm COMMAND` for the release, until it has taken effect."""
+        where = ("--namespace", self.namespace, "--wait", "--timeout=10m")
+        await self.cluster.helm(command, RELEASE, *arguments, *where)
+
+    async def uninstall(self) -> None:
+        """Remove what `install` has brought, except the namespace and the definitions."""
+        await self.helm("uninstall")
+        for one in (*self._entrance, model_servers(0)):
+            await self.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], self.namespace)
 
     async def mend(self) -> None:
         """The release as it was installed, settled."""
-        self.values = VALUES
+        self.values = self._installed_with
         await self.upgrade()
         await self.scale("model-server", 3)
         await self.settled()
@@ -79,7 +105,7 @@ class Installation:
     async def pods(self, selector: str = "") -> list[dict[str, Any]]:
         """Those with these labels that aren't being deleted."""
         wanted = dict(one.split("=") for one in selector.split(",") if one)
-        listed = (await self.api.list("v1", "Pod", NAMESPACE))["items"]
+        listed = (await self.api.list("v1", "Pod", self.namespace))["items"]
         return [
             pod
             for pod in listed
@@ -91,27 +117,27 @@ class Installation:
         return await self.pods(f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component={name}")
 
     async def scale(self, name: str, replicas: int) -> None:
-        await self.api.patch(*DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, NAMESPACE)
+        await self.api.patch(*DEPLOYMENTS, name, {"spec": {"replicas": replicas}}, self.namespace)
         await self.complete(name)
 
     async def restart(self, name: str, kind: tuple[str, str] = DEPLOYMENTS) -> None:
         """`kubectl rollout restart`."""
         now = str(asyncio.get_running_loop().time())
         patch = {"spec": {"template": {"metadata": {"annotations": {"restarted": now}}}}}
-        await self.api.patch(*kind, name, patch, NAMESPACE)
+        await self.api.patch(*kind, name, patch, self.namespace)
         await self.complete(name, kind)
 
     async def complete(self, name: str, kind: tuple[str, str] = DEPLOYMENTS) -> None:
         """Wait until all replicas are the newest, and ready, and no others are left."""
 
         async def is_so() -> bool:
-            one = await self.api.get(*kind, name, NAMESPACE)
+            one = await self.api.get(*kind, name, self.namespace)
             wanted, status = one["spec"]["replicas"], one["status"]
             assert status.get("observedGeneration") == one["metadata"]["generation"], f"{name}: not observed yet"
             counts = [status.get(key, 0) for key in ("replicas", "updatedReplicas", "readyReplicas")]
             assert counts == [wanted] * 3, f"{name}: {counts} of {wanted}"
             selector = one["spec"]["selector"]["matchLabels"]
-            listed = (await self.api.list("v1", "Pod", NAMESPACE))["items"]
+            listed = (await self.api.list("v1", "Pod", self.namespace))["items"]
             left = [pod for pod in listed if selector.items() <= pod["metadata"]["labels"].items()]
             assert len(left) == wanted, f"{name}: {len(left)} pods, not {wanted}"
             return True
@@ -121,11 +147,11 @@ class Installation:
     async def delete(self, pod: Mapping[str, Any]) -> None:
         """Delete it, and wait until it is gone, or another one has its name."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        await self.api.delete("v1", "Pod", name, NAMESPACE)
+        await self.api.delete("v1", "Pod", name, self.namespace)
 
         async def gone() -> bool:
             try:
-                found = await self.api.get("v1", "Pod", name, NAMESPACE)
+                found = await self.api.get("v1", "Pod", name, self.namespace)
             except ApiError as error:
                 return error.status == 404
             return bool(found["metadata"]["uid"] != uid)
@@ -176,6 +202,8 @@ class Installation:
                 assert_settled(pickers, await self.states("collector"), endpoints=endpoints)
             except ApiError as error:
                 raise AssertionError(str(error)) from error
+            if not self._entrance:
+                return True
             page = await self.get(self.url.replace(":8080", ":9902") + "/stats/prometheus")
             series = 'envoy_cluster_membership_healthy{envoy_cluster_name="pickers"}'
             (value,) = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(series)]
@@ -192,7 +220,7 @@ class Installation:
 @asynccontextmanager
 async def installation(cluster: Cluster) -> AsyncIterator[Installation]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session, cluster.client() as api:
-        yield Installation(cluster, api, session)
+        yield Installation(cluster, api, session, entrance=envoy())
 
 
 def _processes(pod: str) -> list[int]:
@@ -254,11 +282,11 @@ async def _isolated(command: Sequence[str]) -> None:
 
 def _remove_groups() -> bool:
     """Remove the control groups of pods, whose processes end with the namespaces. Returns whether some are left."""
-    for group in Path("/sys/fs/cgroup").glob("*/k8s.io"):
+    for group in GROUPS.glob(f"*/{GROUP}"):
         for one in (*(path for path in group.glob("*") if path.is_dir()), group):
             with suppress(OSError):
                 one.rmdir()
-    return any(Path("/sys/fs/cgroup").glob("*/k8s.io"))
+    return any(GROUPS.glob(f"*/{GROUP}"))
 
 
 # ---- inside

@@ -11,6 +11,7 @@ import yaml
 from tests.deploy.images import UPGRADE
 from tests.deploy.kubernetes import COLLECTORS, DEPLOYMENTS, PATIENCE, PICKERS, STATEFUL, WATCHERS, Installation
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
+from tests.deploy.kubernetes_variants import variant
 from tests.deploy.results import Result
 from tests.deploy.scenario import Scenarios, first_answers, response_broke_off
 from tests.faults.system.load import Load
@@ -22,9 +23,9 @@ scenario: Scenarios[Installation] = Scenarios()
 
 
 async def everything(installed: Installation, only: str) -> list[Result]:
-    """The installation, and all scenarios, or those whose names match `only`."""
+    """The installation, and all scenarios and variants, or those whose names match `only`."""
     first = await first_answers(installed.install, installed, installed.settled)
-    return [first, *await scenario.play(installed, only)]
+    return [first, *await scenario.play(installed, only), *await variant.play(installed, only)]
 
 
 for _name in (PICKERS, COLLECTORS, WATCHERS, "model-server"):
@@ -69,6 +70,28 @@ async def upgraded(installed: Installation, load: Load) -> None:
     await installed.settled()
     installed.values = before
     await installed.upgrade()
+    await installed.settled()
+
+
+@scenario("other values for every tier and NATS, and a rollback")
+async def changed(installed: Installation, load: Load) -> None:
+    before = installed.values
+    more = {"extraArgs": ["--log-level=debug"]}
+    installed.values = {
+        **before,
+        "podAnnotations": {"changed": "yes"},
+        "configuration": before["configuration"].replace("weight: 2", "weight: 4"),
+        "watcher": {**before["watcher"], "extraArgs": [*before["watcher"]["extraArgs"], *more["extraArgs"]]},
+        "collector": {**before["collector"], **more, "replicas": 1},
+        "picker": {**before["picker"], **more, "replicas": 3},
+        "nats": {**before["nats"], "memoryStore": "128MB"},
+    }
+    await installed.upgrade()
+    assert len(await installed.tier("picker")) == 3
+    await installed.settled()
+    installed.values = before
+    await installed.helm("rollback")
+    await installed.complete(PICKERS)
     await installed.settled()
 
 
@@ -205,10 +228,10 @@ async def apiserver_stopped(installed: Installation, load: Load) -> None:
     await installed.settled()
 
 
-@scenario("the kubelet stopped for 40 s")
+@scenario("the kubelet stopped for 60 s")
 async def kubelet_stopped(installed: Installation, load: Load) -> str:
     await installed.cluster.kubelet.kill()
-    await asyncio.sleep(40)
+    await asyncio.sleep(60)
     await installed.cluster.kubelet.start()
     await installed.settled()
-    return "after 50 s, Kubernetes takes all pods of the node out of service"
+    return "after 50 s, Kubernetes calls all pods of the node not ready"

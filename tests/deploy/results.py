@@ -28,13 +28,19 @@ class Result(Struct, frozen=True, kw_only=True):
         return not self.failed and not self.error
 
 
-def write(page: Path, part: str, text: str) -> None:
-    """Replace the table of a part in a page. Raises ValueError if the page has no place for it."""
+def write(page: Path, part: str, text: str, *, keep: bool = False) -> None:
+    """Replace the table of a part in a page; `keep` the rows of scenarios that the new one lacks, where they are.
+    Raises ValueError if the page has no place for it."""
     begin, end = f"<!-- {part} -->\n", "<!-- end -->"
     before, found, after = page.read_text(encoding="utf-8").partition(begin)
     if not found:
         raise ValueError(f"{page} has no {begin.strip()}")
-    page.write_text(f"{before}{begin}{text}\n{after[after.index(end) :]}", encoding="utf-8")
+    old, rest = after[: after.index(end)], after[after.index(end) :]
+    if keep:
+        lines = f"{old}{text}".splitlines()
+        rows = {row.split("|")[1]: row for row in lines if row.startswith("|")}
+        text = "\n".join(rows.values())
+    page.write_text(f"{before}{begin}{text}\n{rest}", encoding="utf-8")
 
 
 def render(results: Iterable[Result]) -> str:

@@ -60,7 +60,8 @@ class Scenarios(Generic[S]):
                 await system.mend()
                 again = await self._once(system, name)
                 result = again if again.passed else result
-            print(f"{'ok    ' if result.passed else 'FAILED'} {name}: {result.requests} requests", flush=True)
+            said = f"{result.requests} requests, {result.failed + result.excused} failed, {result.seconds:.0f} s"
+            print(f"{'ok    ' if result.passed else 'FAILED'} {name}: {said}; {result.note}", flush=True)
             results.append(result)
             if result.error:
                 await system.mend()

@@ -211,7 +211,9 @@ _RULE = fields(
     timeouts=fields(request={**STRING, "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
 )
 _INTERVAL = "".join(f"(([0-9]+){unit})?" for unit in ("y", "w", "d", "h", "m", "s", "ms"))
-_ENDPOINT = fields(port=STRING, path=STRING, interval={**STRING, "pattern": f"^(0|{_INTERVAL})$"})
+_DURATION: Schema = {**STRING, "pattern": f"^(0|{_INTERVAL})$"}
+_ENDPOINT = fields(port=STRING, path=STRING, interval=_DURATION, honorLabels={"type": "boolean"})
+_ALERT = fields("expr", alert=STRING, expr=STRING, **{"for": _DURATION}, labels=mapping(), annotations=mapping())
 _SPECS: dict[tuple[str, str], Schema] = {
     ("networking.istio.io", "DestinationRule"): fields("host", host=STRING, trafficPolicy=fields(tls=_TLS)),
     (GATEWAY, "Gateway"): fields(
@@ -227,6 +229,9 @@ _SPECS: dict[tuple[str, str], Schema] = {
         selector=fields(matchLabels=mapping()),
         podTargetLabels=several(STRING),
         endpoints=several(_ENDPOINT),
+    ),
+    ("monitoring.coreos.com", "PrometheusRule"): fields(
+        groups=several(fields("name", name=text(shortest=1), rules=several(_ALERT)))
     ),
 }
 GATEWAYS = tuple(definition(group, "v1", kind, spec) for (group, kind), spec in _SPECS.items())

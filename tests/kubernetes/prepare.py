@@ -1,4 +1,4 @@
-"""What the tests against Kubernetes, and the one of HTTP/2, need besides Python.
+"""What the tests against Kubernetes, and those of HTTP/2, need besides Python.
 
 It is had between collection and the first test, because it may take minutes, and no test's time-out allows for that.
 
@@ -8,7 +8,7 @@ with 0: the tests say what they lack, and what that means.
 
 from collections.abc import Callable, Mapping
 
-from tests.h2spec import H2SPEC
+from tests.http2_peers import find_go_client, find_h2spec
 from tests.kubernetes.deploy.tools import HELM, KUSTOMIZE, find_or_build_kubectl, find_or_install
 from tests.kubernetes.peers import PeersMissing, Report, find_or_build
 
@@ -16,7 +16,8 @@ NEEDS: Mapping[str, Callable[[Report], object]] = {
     "kubernetes_peers": find_or_build,
     "kubectl": find_or_build_kubectl,
     "renderer": lambda report: (find_or_install(KUSTOMIZE, report), find_or_install(HELM, report)),
-    "h2spec": lambda report: find_or_install(H2SPEC, report),
+    "h2spec": find_h2spec,
+    "go_client": find_go_client,
 }
 """By the fixture that gives it. Raises PeersMissing."""
 

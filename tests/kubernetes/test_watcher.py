@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pointsman.drain import DrainOptions, annotate
+from shared.bus.actions import drain
+from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid
 from shared.model import DRAIN, Endpoint, Pool
 from tests.kubernetes.watching import LABELS, POOL, Site, pool_document
@@ -62,6 +64,23 @@ async def test_a_pod_that_is_drained_drains_and_a_new_watcher_knows_it(site: Sit
             await annotate(options, False)
             await eventually(lambda: draining() == ["b-rank-0"], "a takes requests")
             await seen.sees("a-rank-0", "b-rank-0")
+
+
+async def test_a_pod_is_drained_for_a_console(site: Site) -> None:
+    await site.serve("a")
+    asked = Subjects(), pool_token(site.namespace, POOL)
+
+    def draining() -> bool:
+        return any(isinstance(each, Endpoint) and each.draining for each in seen.facts("endpoint").values())
+
+    async with site.reading() as seen, site.watching(allow_actions=True):
+        await seen.sees("a-rank-0")
+        for wanted in (True, False):
+            done = await drain(seen.bus, *asked, f"{site.namespace}/a-rank-0", drain=wanted, by="a test")
+            assert done.error == ""
+            await eventually(draining if wanted else lambda: not draining(), f"drains: {wanted}")
+        done = await drain(seen.bus, *asked, f"{site.namespace}/other-rank-0", drain=True, by="a test")
+        assert "no endpoint" in done.error
 
 
 async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(site: Site) -> None:

@@ -76,9 +76,13 @@ class TierProcess:
         """SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self._process.send_signal(signal.SIGTERM)
+
     async def stop(self) -> int:
         """SIGTERM; the exit code."""
-        self._process.send_signal(signal.SIGTERM)
+        self.terminate()
         return await self.ended()
 
     async def ended(self) -> int:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pointsman.docs import TIERS
+from pointsman.grafana_board import BOARDS
 from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from services.picker.state.proxy_failure_mode import HEADER
 from shared.bus.subjects import TIERS as TIERS_OF_NATS
@@ -50,10 +51,16 @@ def test_every_tier_of_compose_has_the_login_that_nats_gives_it() -> None:
     assert passwords.keys() == {f"{tier.upper()}_PASSWORD" for tier in TIERS_OF_NATS}
     assert len(set(passwords.values())) == len(passwords)
     for name, service in SERVICES.items():
-        if service["image"].startswith("pointsman:") and (tier := service["command"][0]) in TIERS_OF_NATS:
+        if service["image"].startswith("pointsman:") and (tier := service["command"][0]) != "simulator":
+            user = "reader" if tier == "console" else tier
             environment = service["environment"]
             login = environment["POINTSMAN_NATS_USER"], environment["POINTSMAN_NATS_PASSWORD"]
-            assert login == (tier, passwords[f"{tier.upper()}_PASSWORD"]), name
+            assert login == (user, passwords[f"{user.upper()}_PASSWORD"]), name
+
+
+def test_the_console_of_compose_is_on_the_loopback_address() -> None:
+    (port,) = SERVICES["console"]["ports"]
+    assert re.fullmatch(r"127\.0\.0\.1:\$\{POINTSMAN_CONSOLE_PORT:-8090\}:8090", port)
 
 
 def test_nats_takes_its_configuration_of_compose() -> None:
@@ -112,18 +119,23 @@ def test_envoy_of_compose_waits_for_the_file_that_the_watcher_writes() -> None:
     assert SERVICES["envoy"]["depends_on"]["watcher"] == {"condition": "service_healthy"}
 
 
-def test_prometheus_scrapes_every_container_of_every_tier() -> None:
-    scraped = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    ours, envoy = scraped
-    assert ours["dns_sd_configs"][0]["names"] == ["watcher", "collector", "picker"]
+def test_prometheus_scrapes_every_container_of_every_tier_and_has_the_rules() -> None:
+    document = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    assert all((ROOT / "deploy/prometheus" / name).is_file() for name in document["rule_files"])
+    assert "./deploy/prometheus:/etc/prometheus:ro" in SERVICES["prometheus"]["volumes"]
+    ours, envoy = document["scrape_configs"]
+    assert ours["dns_sd_configs"][0]["names"] == ["watcher", "collector", "picker", "console"]
     assert envoy["static_configs"] == [{"targets": ["envoy:9902"]}]
 
 
-def test_grafana_is_provisioned_with_the_board_and_with_prometheus() -> None:
+def test_grafana_is_provisioned_with_the_boards_and_with_prometheus() -> None:
     mounts = dict(one.split(":")[:2] for one in SERVICES["grafana"]["volumes"])
     assert all((ROOT / path).is_dir() for path in mounts)
-    (board,) = (ROOT / "deploy/grafana/boards").glob("*.json")
-    panels = [one for one in json.loads(board.read_text())["panels"] if one["type"] != "row"]
+    boards = {path.stem: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/boards").glob("*.json")}
+    assert boards.keys() == BOARDS.keys()
+    home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert Path(home).stem in boards
+    panels = [one for board in boards.values() for one in board["panels"] if one["type"] != "row"]
     folder = ROOT / "deploy/grafana/provisioning"
     (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
     assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}

@@ -89,5 +89,14 @@ def test_a_table_replaces_the_one_of_its_part(tmp_path: Path) -> None:
     write(page, "b", "second")
     write(page, "a", "first")
     assert page.read_text() == "# A\n\n<!-- a -->\nfirst\n<!-- end -->\n\n# B\n\n<!-- b -->\nsecond\n<!-- end -->\n"
+    row = render([Result(scenario="one", requests=1), Result(scenario="two", requests=2)])
+    write(page, "a", row)
+    write(page, "a", render([Result(scenario="two", requests=3), Result(scenario="three", requests=4)]), keep=True)
+    assert [line.split(" | ")[:2] for line in page.read_text().splitlines() if line.startswith("| ")] == [
+        ["| scenario", "requests"],
+        ["| one", "1"],
+        ["| two", "3"],
+        ["| three", "4"],
+    ]
     with pytest.raises(ValueError, match="has no"):
         write(page, "c", "third")

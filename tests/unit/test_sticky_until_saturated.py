@@ -3,8 +3,9 @@ cached at one server stick to it, break out at the documented gap, and stay with
 
 import pytest
 
+from pointsman.lab.workload import Arrival
 from services.simulator.settings import SimulatorSettings
-from tests.virtual_pool import Arrival, VirtualPool, poisson
+from tests.virtual_pool import VirtualPool, poisson
 
 THROUGHPUT, PENALTY = 1_000, 6.0
 GAP = THROUGHPUT * PENALTY
@@ -18,14 +19,14 @@ plugins:
 - type: token-load-scorer
 """
 SETTINGS = SimulatorSettings(prefill_time=1 / THROUGHPUT, slots=64, kv_blocks=8192)
-SHARED = "Standing orders of the signal box. " * 460
+SHARED = b"Standing orders of the signal box. " * 460
 """About 4 000 tokens, in whole blocks of 64."""
 SHARED = SHARED[: len(SHARED) // 256 * 256]
 
 
-def prompt(number: int) -> str:
+def prompt(number: int) -> bytes:
     """The shared orders, and a question of 200 tokens that nobody has asked."""
-    return SHARED + f"Train {number:06} asks. ".ljust(800, "?")
+    return SHARED + f"Train {number:06} asks. ".ljust(800, "?").encode()
 
 
 @pytest.fixture
@@ -82,7 +83,7 @@ def test_every_decision_of_a_load_that_rises_and_falls_keeps_to_the_gap(pool: Vi
         tokens = pool.tokens
         others = [tokens[server] for server in range(3) if server not in holders]
         gap = min(tokens[server] for server in holders) - min(others, default=0.0)
-        served = pool.ask_now(arrival.prompt, arrival.output)
+        served = pool.ask_now(arrival.prompt, arrival.output_tokens)
         assert (served.server in holders) or gap > GAP
         if served.server not in holders:
             outbreaks.append(arrival.at)

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { definitions, h, note, replace, table } from "./dom.js";
+import { replayed } from "./replay.js";
 
 const REFRESH = 2000;
 
@@ -9,7 +10,7 @@ const problems = (title, kind, list) => list.length
   ? h("div", { class: `note ${kind}` }, h("p", {}, title), h("ul", {}, list.map(text => h("li", {}, text)))) : null;
 
 export class ConfigurationPage {
-  #shown = ""; #text = null;
+  #shown = ""; #text = null; #replaying = null;
 
   constructor(onState, onAbout) {
     this.onState = onState;
@@ -18,11 +19,12 @@ export class ConfigurationPage {
     this.draft = h("textarea", { id: "draft", rows: 24, spellcheck: "false" });
     this.answer = h("div", { "aria-live": "polite" });
     this.element = h("div", {}, h("h1", {}, "Configuration"), this.running,
-      h("section", { "aria-labelledby": "check" }, h("h2", { id: "check" }, "Check an edited document"),
+      h("section", { "aria-labelledby": "check" }, h("h2", { id: "check" }, "Try an edited document"),
         h("form", { submit: event => this.#check(event) },
-          h("p", {}, "Nothing is published: the console loads the document as the tiers would, and says what they would make of it."),
+          h("p", {}, "Nothing is published. Check: the console loads the document as the tiers would. Dry run: each picker replays its last decisions with it."),
           h("label", { for: "draft" }, "Document"), this.draft,
           h("button", {}, "Check"), " ",
+          this.dryRun = h("button", { type: "button", click: () => this.#replay() }, "Dry run"), " ",
           h("button", { type: "button", click: () => { this.draft.value = this.#text ?? "" } }, "Start from the running one"))),
       this.answer);
   }
@@ -46,6 +48,7 @@ export class ConfigurationPage {
 
   end() {
     this.ended.abort();
+    this.#replaying?.abort();
     clearTimeout(this.timer);
   }
 
@@ -69,6 +72,21 @@ export class ConfigurationPage {
         member.origin, member.warnings.length ? h("ul", { class: "problems" }, member.warnings.map(warning => h("li", {}, warning))) : "none"])),
       h("h2", {}, "Document"),
       h("pre", { tabindex: 0, role: "region", "aria-label": "Running document" }, content.text || "(the built-in one)"));
+  }
+
+  async #replay() {
+    const replaying = this.#replaying = new AbortController();
+    this.dryRun.disabled = true;
+    this.answer.replaceChildren(note("The pickers replay their last decisions …"));
+    try {
+      const text = this.draft.value;
+      const page = await post("api/configuration/replay", { text }, replaying.signal);
+      this.answer.replaceChildren(
+        problems("The tiers would refuse it:", "error", page.errors) ?? "", ...(page.errors.length ? [] : replayed(page)),
+        problems("Warnings:", "warning", page.warnings) ?? "", problems("No answer from:", "warning", page.missing) ?? "");
+    } catch (error) {
+      if (!replaying.signal.aborted) this.answer.replaceChildren(note(error.message, "error"));
+    } finally { this.dryRun.disabled = false }
   }
 
   async #check(event) {

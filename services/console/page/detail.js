@@ -1,7 +1,7 @@
 // One endpoint in full, in a dialog.
 
-import { get } from "./api.js";
-import { definitions, h, replace, setText, table } from "./dom.js";
+import { get, post } from "./api.js";
+import { definitions, h, replace, setAttribute, setText, table } from "./dom.js";
 import { count, number, percent, seconds } from "./format.js";
 import { draw, sparkline } from "./spark.js";
 
@@ -48,6 +48,7 @@ export class Detail {
         ["Adapters loaded", live(() => endpoint.adapters.join(", ") || "none")],
         ["Models", live(() => endpoint.models.join(", ") || "unknown")],
       ]),
+      ...(pool.about.actions ? [this.#actions(endpoint, live)] : []),
       h("p", {}, h("a", { href: `#/decisions?endpoint=${encodeURIComponent(endpoint.id)}`, click: () => this.element.close() },
         "Decisions for this endpoint")),
       h("div", { class: "charts" }, charts.map(chart => chart.element)),
@@ -56,6 +57,27 @@ export class Detail {
     this.render(performance.now());
     this.element.showModal();
     this.#read(endpoint);
+  }
+
+  // A button that drains the endpoint, or ends that. The stream tells when the watcher has taken it up.
+  #actions(endpoint, live) {
+    const outcome = h("span", { role: "status" });
+    const act = async () => {
+      if (button.hasAttribute("aria-disabled")) return;
+      const drain = !endpoint.draining;
+      setAttribute(button, "aria-disabled", true);
+      setText(outcome, drain ? "Asking the watcher to drain it …" : "Asking the watcher to undrain it …");
+      try {
+        await post("api/pool/drain", { endpoint: endpoint.id, drain });
+        setText(outcome, drain ? "It finishes its requests, and gets no new ones." : "It gets requests again.");
+      } catch (error) {
+        setText(outcome, `The watcher hasn't confirmed it: ${error.message}`);
+      } finally {
+        setAttribute(button, "aria-disabled", null);
+      }
+    };
+    const button = h("button", { type: "button", click: act }, live(() => endpoint.draining ? "Undrain" : "Drain"));
+    return h("p", { class: "controls" }, button, outcome);
   }
 
   // Reads all attributes of the endpoint, again and again while it is shown.

@@ -9,7 +9,8 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from services.picker.admin.schemas import Decisions, DecisionsOnRequest
 from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
-from shared.service.admin import REFUSED, as_json_list
+from shared.service.admin import REFUSED, as_json_list, encoded
+from shared.service.pages import json_tree
 
 
 class DecisionRing:
@@ -82,7 +83,7 @@ class RingPages:
         found = self._ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(self._ring)}")
-        return as_json_list("decisions", (decision.explain() for decision in found))
+        return as_json_list("decisions", (json_tree(one.explanation(), encoded) for one in found))
 
     def __repr__(self) -> str:
         return f"<RingPages of {self._ring!r}>"

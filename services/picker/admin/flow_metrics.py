@@ -20,6 +20,8 @@ BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds, as in the Go original."""
 NAMED_FLOWS = 100
 """Flows of a band with series of their own: those in which the most requests wait. The others share one."""
+MOST_NAMES, REMEMBERED = 1000, 3600.0
+"""Flows that have a series of their own within so many seconds: clients invent ids, and series are kept for long."""
 _FOLD_EVERY = 512
 _POOL = ("inference_pool",)
 _BAND = ("priority", *_POOL)
@@ -37,7 +39,7 @@ _FAMILIES: tuple[tuple[Kind, str, tuple[str, ...], str], ...] = (
         GaugeMetricFamily,
         "queue_size",
         _FLOW,
-        "Requests that wait here; the flows beyond the fullest 100 share one series",
+        "Requests that wait here; the flows beyond the fullest 100, and beyond 1 000 within an hour, share one series",
     ),
     (GaugeMetricFamily, "queue_bytes", _FLOW, "Bytes of the requests that wait here"),
     (
@@ -78,6 +80,8 @@ class FlowMetrics(Collector):
         self.waits: dict[tuple[int, Outcome], Histogram] = {}
         """Seconds of waits, by priority and outcome."""
         self._unfolded = 0
+        self._names: dict[str, float] = {}
+        """Flows that had a series of their own, and when, the longest ago first."""
 
     def ended(self, item: Waiting, outcome: Outcome, now: float) -> None:
         """A wait is over; of a request that needn't wait, at once."""
@@ -129,7 +133,7 @@ class FlowMetrics(Collector):
             "request_queue_duration_seconds": [((*key, pool), waited) for key, waited in waits],
             "pool_saturation": [((pool, stage), value) for stage, value in stages.items()],
         }
-        queues = list(_queues(controller))
+        queues = list(self._queues(controller, self._clock()))
         samples["queue_size"] = [((*flow, pool), float(requests)) for *flow, requests, _ in queues]
         samples["queue_bytes"] = [((*flow, pool), float(size)) for *flow, _, size in queues]
         bands, settings = controller.bands(), controller.settings
@@ -144,16 +148,28 @@ class FlowMetrics(Collector):
             samples["revocations_issued"] = [((pool,), float(flow.evictor.issued))]
         return samples
 
+    def _queues(self, controller: FlowController, now: float) -> Iterator[tuple[str, str, int, int]]:
+        """(fairness id, priority, requests, bytes) of the flows that wait here, the fullest ones by name."""
+        weights = controller.settings.weights
+        for band in controller.bands():
+            flows = [flow for flow in band.flows.values() if flow.requests]
+            fullest = nlargest(
+                NAMED_FLOWS, (flow for flow in flows if flow.id != OTHER_FLOWS), key=lambda flow: flow.requests
+            )
+            named = [flow for flow in fullest if flow.id in weights or self._may_name(flow.id, now)]
+            for flow in named:
+                yield flow.id, str(band.priority), flow.requests, flow.bytes
+            if len(named) < len(flows):
+                requests = band.requests - sum(flow.requests for flow in named)
+                yield OTHER_FLOWS, str(band.priority), requests, band.bytes - sum(flow.bytes for flow in named)
 
-def _queues(controller: FlowController) -> Iterator[tuple[str, str, int, int]]:
-    """(fairness id, priority, requests, bytes) of the flows that wait here, the fullest ones by name."""
-    for band in controller.bands():
-        flows = [flow for flow in band.flows.values() if flow.requests]
-        named = nlargest(
-            NAMED_FLOWS, (flow for flow in flows if flow.id != OTHER_FLOWS), key=lambda flow: flow.requests
-        )
-        for flow in named:
-            yield flow.id, str(band.priority), flow.requests, flow.bytes
-        if len(named) < len(flows):
-            requests = band.requests - sum(flow.requests for flow in named)
-            yield OTHER_FLOWS, str(band.priority), requests, band.bytes - sum(flow.bytes for flow in named)
+    def _may_name(self, flow: str, now: float) -> bool:
+        names = self._names
+        if flow not in names and len(names) >= MOST_NAMES:
+            oldest = next(iter(names))
+            if now - names[oldest] < REMEMBERED:
+                return False
+            del names[oldest]
+        names.pop(flow, None)
+        names[flow] = now
+        return True

@@ -138,11 +138,11 @@ class UtilizationDetector(SaturationDetector, Filter):
         fullness: Floats = np.fmax(
             queue.values / self.parameters.queue_depth_threshold, usage.values / self.parameters.kv_cache_util_threshold
         )
-        fresh: Mask = ~(_gone_stale(queue) | _gone_stale(usage) | np.isnan(fullness))
+        fresh: Mask = _not_stale(queue) & _not_stale(usage) & (fullness == fullness)
         saturation = None
-        if fresh.any():
+        if np.logical_or.reduce(fresh):
             counted = fullness[fresh] if cycle.stale.policy == "ignore" else np.where(fresh, fullness, 1.0)
-            saturation = float(counted.mean())
+            saturation = float(np.add.reduce(counted)) / len(counted)
         oldest = min(_oldest(queue, fresh), _oldest(usage, fresh))
         if len(self._readings) >= MOST_READINGS:
             self._readings.clear()
@@ -160,27 +160,28 @@ class UtilizationDetector(SaturationDetector, Filter):
         knows how many: it is taken to have as many as it uses, or as its queue may have. What is in flight and doesn't
         queue runs. Stale ones have no room."""
         limits = self.parameters
-        queue, usage = np.nan_to_num(reading.queue.values), np.nan_to_num(reading.usage.values)
+        queue, usage = np.fmax(reading.queue.values, 0.0), np.fmax(reading.usage.values, 0.0)  # 0 for NaN
         running = np.maximum(cycle.view.in_flight.at_sample.take(reading.rows) - queue, 0.0)
+        taken = usage * running
         slots = np.where(queue > 0.0, 0.0, np.maximum(running, limits.queue_depth_threshold))
         by_queue = slots + ceiling * limits.queue_depth_threshold - queue
         free = ceiling * limits.kv_cache_util_threshold - usage
-        by_cache = np.divide(free * running, usage, out=np.full(len(queue), np.inf), where=usage * running > LEAST)
+        by_cache = np.divide(free * running, usage, out=np.full(len(queue), np.inf), where=taken > LEAST)
         fits: Floats = np.minimum(by_queue, by_cache)
         fits = np.where(reading.fullness < ceiling, np.maximum(fits, 1.0), np.minimum(fits, 0.0))
         fits[~reading.fresh] = -np.inf
         return fits
 
 
-def _gone_stale(samples: Samples) -> Mask:
-    """Which endpoints had the attribute, but not of late."""
-    stale: Mask = ~np.isnan(samples.values)
-    if samples.fresh is not None:
-        stale &= ~samples.fresh
-    return stale
+def _not_stale(samples: Samples) -> Mask:
+    """Which endpoints have the attribute of late, or never had it."""
+    unknown: Mask = samples.values != samples.values
+    return unknown if samples.fresh is None else unknown | samples.fresh
 
 
 def _oldest(samples: Samples, among: Mask) -> float:
     """The oldest sample time of these endpoints, of those that have the attribute."""
-    known = among & ~np.isnan(samples.values)
-    return float(np.min(samples.at, where=known, initial=np.inf)) if samples.at is not None else np.inf
+    if samples.at is None:
+        return np.inf
+    known = among & (samples.values == samples.values)
+    return float(np.minimum.reduce(samples.at, where=known, initial=np.inf))

@@ -25,7 +25,7 @@ from services.picker.extproc.outgoing import Mutation
 from services.picker.extproc.request_answers import request_answers
 from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
-from services.picker.request import Refusal, Route
+from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
 
 # A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
@@ -219,6 +219,11 @@ class Conversation:
         if self._state is _IDLE or self._state is _COLLECTING:
             return self._refuse(refusals.no_room(self._budget.limit))
         return []
+
+    @property
+    def headers(self) -> Headers:
+        """The request's headers until its answer has been sent. Of a request with too many, a few."""
+        return self._headers
 
     @property
     def body_size(self) -> int:

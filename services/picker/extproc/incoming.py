@@ -194,7 +194,8 @@ def _context(message: Any, most_entries: int) -> Context:
 
 
 def _subset(message: Any, most: int) -> tuple[str, ...] | None:
-    """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint."""
+    """The subset hint of this message: a list of strings, or one string with commas. None when it has no hint.
+    One entry more than `most` stands for any that are too many."""
     found = message.metadata_context.filter_metadata
     if metadata.SUBSET_NAMESPACE not in found:
         return None
@@ -209,8 +210,8 @@ def _subset(message: Any, most: int) -> tuple[str, ...] | None:
             texts = [value.string_value]
         case _:
             return None
-    entries = (part for text in texts for entry in text.split(",", most + 1) if (part := entry.strip()))
-    return tuple(islice(entries, most + 1))
+    parts = tuple(islice((part.strip() for text in texts for part in text.split(",", most + 1)), most + 1))
+    return parts if len(parts) > most else tuple(filter(None, parts))  # empty ones take as long
 
 
 def _served(message: Any) -> str | None:

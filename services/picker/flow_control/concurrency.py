@@ -9,8 +9,9 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter, SaturationDetector
+from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.plugin import Input, Role
 
@@ -40,8 +41,7 @@ class ConcurrencyDetector(SaturationDetector, Filter):
 
     @classmethod
     def consumes(cls, parameters: ConcurrencyParameters) -> tuple[Input, ...]:
-        producer = parameters.in_flight_load_producer_name
-        return (Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer),)
+        return (in_flight_load(parameters.in_flight_load_producer_name),)
 
     def saturation(self, cycle: Cycle, rows: Rows) -> float:
         if not len(rows):

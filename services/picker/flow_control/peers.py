@@ -167,12 +167,10 @@ def _bands(columns: Columns) -> dict[int, PeerBand]:
         order = np.argsort(columns.priorities, kind="stable")
         columns = Columns(*(column[order] for column in columns))
         starts = [0, *(np.flatnonzero(np.diff(columns.priorities)) + 1).tolist()]
-    requests, tokens, running, dispatched = (
-        np.add.reduceat(column, starts, dtype=np.int64).tolist()
-        for column in (columns.requests, columns.tokens, columns.running, columns.dispatched)
-    )
+    counts = np.array([columns.requests, columns.tokens, columns.running, columns.dispatched], np.int64)
+    requests, tokens, running, dispatched = np.add.reduceat(counts, starts, axis=1).tolist()
     ages = np.maximum.reduceat(columns.ages, starts).tolist()
-    demands = columns.requests.astype(np.float64) + columns.running
+    demands = (counts[0] + counts[2]).astype(np.float64)
     return {
         int(columns.priorities[start]): PeerBand(
             flows=columns.flows[start:end],
@@ -192,21 +190,27 @@ def _news(before: Columns, after: Columns) -> list[News]:
     for each, so that it may only have got one again."""
     if not len(after.flows):
         return []
-    dispatched, served = np.zeros((2, len(after.flows)), np.uint32)
-    if REST in before.flows:
-        dispatched, served = after.dispatched.copy(), after.served.copy()
     if np.array_equal(before.flows, after.flows) and np.array_equal(before.priorities, after.priorities):
         dispatched, served = before.dispatched, before.served
-    elif len(before.flows):
-        old, new = _keys(before), _keys(after)
-        order = np.argsort(old)
-        rows = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
-        found = old[rows] == new
-        dispatched[found], served[found] = before.dispatched[rows[found]], before.served[rows[found]]
-    dispatched, served = _grown(dispatched, after.dispatched), _grown(served, after.served)
-    changed = np.flatnonzero(((dispatched > 0) | (served > 0)) & (after.flows != REST))
-    columns = (after.priorities, after.flows, dispatched, served)
-    return [News(*row) for row in zip(*(column[changed].tolist() for column in columns), strict=True)]
+    else:
+        dispatched, served = np.zeros((2, len(after.flows)), np.uint32)
+        if REST in before.flows:
+            dispatched, served = after.dispatched.copy(), after.served.copy()
+        if len(before.flows):
+            old, new = _keys(before), _keys(after)
+            order = np.argsort(old)
+            rows = order[np.minimum(np.searchsorted(old, new, sorter=order), len(old) - 1)]
+            found = old[rows] == new
+            dispatched[found], served[found] = before.dispatched[rows[found]], before.served[rows[found]]
+    changed = np.flatnonzero((after.dispatched != dispatched) | (after.served != served))
+    columns = (
+        after.priorities[changed],
+        after.flows[changed],
+        _grown(dispatched[changed], after.dispatched[changed]),
+        _grown(served[changed], after.served[changed]),
+    )
+    news = (News(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
+    return [one for one in news if one.flow != REST and (one.dispatched or one.served)]
 
 
 def _keys(columns: Columns) -> Integers:

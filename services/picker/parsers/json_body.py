@@ -9,6 +9,7 @@ A missing model isn't an error here, because a rewrite may supply it.
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import msgspec
 import xxhash
 from msgspec import Raw, Struct, defstruct, json
 
@@ -22,11 +23,14 @@ MOST_NAME = 64 * 2**10
 """Bytes of a model's name that are ever decoded: what limits names limits them to less."""
 _LONGEST_SALT = 1024
 """Bytes of a cache salt; the digest of a longer one stands for it."""
+MOST_ADAPTERS = 4 * MOST_NAME
+"""Bytes of a list of adapters that is decoded."""
 _ESCAPED = 6
 """Bytes that one of a text takes at most in JSON, escaped."""
 _MEDIA_SEEN = 2**20
 """Bytes of a field of the coarse twin that tell whether there are pictures."""
 _TRUE = Raw(b"true")
+_decode_adapters = json.Decoder(str | list[str | None]).decode
 
 
 class JsonBody(Struct):
@@ -49,6 +53,8 @@ class JsonBody(Struct):
     model: Raw = NOTHING
     stream: Raw = NOTHING
     cache_salt: Raw = NOTHING
+    lora_path: Raw = NOTHING
+    """SGLang's: an adapter, or one for each prompt. vLLM skips it."""
 
     def prompt_of(self) -> Prompt:
         """What the model will read. Raises `Unparsable` when there is nothing to read."""
@@ -100,6 +106,7 @@ class JsonBody(Struct):
             model=model,
             takes_model=takes_model,
             unread=prompt is UNREAD,
+            adapters=adapters_of(self.lora_path),
             stream=self.stream == _TRUE,
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
@@ -124,6 +131,19 @@ def name_of(field: str, value: Raw) -> str:
         wrong, needed = f"{field}: not a string", "a model name is needed"
         raise Unparsable(f"{wrong}: {shown(value)}; {needed}", kept=f"{wrong}; {needed}")
     return name or ""
+
+
+def adapters_of(lora_path: Raw) -> tuple[str, ...]:
+    """The adapters that `lora_path` names; what can't be read is one, as it was sent."""
+    if not given(lora_path):
+        return ()
+    if len(memoryview(lora_path)) > MOST_ADAPTERS:
+        return (shown(lora_path),)
+    try:
+        found = _decode_adapters(lora_path)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return (shown(lora_path),)
+    return tuple(dict.fromkeys(name for name in ([found] if isinstance(found, str) else found) if name))
 
 
 def salt_of(salt: Raw) -> str:

@@ -11,14 +11,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from services.picker.parsers import prompts
-from services.picker.parsers.json_body import MOST_NAME, BodyReader, JsonBody, name_of, salt_of
+from services.picker.parsers.json_body import MOST_ADAPTERS, BodyReader, JsonBody, name_of, salt_of
 from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt, TextOrIds
 from services.picker.request import Content, Headers, Unparsable
 
-_MOST_ADAPTERS = 4 * MOST_NAME
-"""Bytes of a list of adapters that is decoded."""
 _decode_adapters = msgspec.json.Decoder(list[str | None]).decode
 
 
@@ -38,8 +36,6 @@ class _Generate(JsonBody):
     input_embeds: Raw = NOTHING
     image_data: Raw = NOTHING
     extra_key: Raw = NOTHING
-    lora_path: Raw = NOTHING
-    """The adapter that the server uses, whatever the model is called; a list has one for each prompt."""
     sampling_params: _Sampling | list[Raw] | None = None
     """A list has one for each prompt of the request."""
 
@@ -62,8 +58,8 @@ class _Generate(JsonBody):
     def _adapter(self) -> str:
         if not given(self.lora_path) or bytes(memoryview(self.lora_path)[:1]) != b"[":
             return name_of("lora_path", self.lora_path)
-        if (size := len(memoryview(self.lora_path))) > _MOST_ADAPTERS:
-            raise Unparsable(f"lora_path: the list has {size} bytes; the limit is {_MOST_ADAPTERS}")
+        if (size := len(memoryview(self.lora_path))) > MOST_ADAPTERS:
+            raise Unparsable(f"lora_path: the list has {size} bytes; the limit is {MOST_ADAPTERS}")
         try:
             adapters = {name or "" for name in _decode_adapters(self.lora_path)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -1,6 +1,6 @@
 """Answers about decisions: those that were made, and the one that would be made now."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,12 +14,16 @@ from services.picker.scheduling.interfaces import Producer
 from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain
 from shared.bus.responder import Document, Unanswerable
 from shared.service.admin import encoded
-from shared.service.pages import json_pieces
+from shared.service.pages import json_pieces, json_tree
 
 
-def in_full(decision: Decision) -> dict[str, Any]:
+def in_full(decision: Decision) -> Document:
     """The decision with its reasons."""
-    return {**decision.explain(), "why": reasons(decision), "changes": changes(decision)}
+    explanation = decision.explanation()
+    yield b""
+    why = reasons(decision)
+    yield b""
+    yield from json_tree({**explanation, "why": why, "changes": changes(decision)}, encoded)
 
 
 def decisions(parts: Parts, question: AskDecisions) -> Document:
@@ -60,18 +64,26 @@ def _explained(parts: Parts, question: AskExplain, now: float) -> Iterator[bytes
     prepared = handler.prepare(RequestReady(head, question.body), now)
     yield b""
     queues = parts.flow.controller is not None
-    found, possible = handler.pipeline.director.rehearse(prepared, parts.view, now, queues=queues)
+    found, trials = handler.pipeline.director.rehearse(prepared, parts.view, now, queues=queues)
+    yield b""
+    possible: Sequence[int] = ()
+    for known in trials:
+        possible = known
+        yield b""
+    why = reasons(found, possible)
+    yield b""
+    changed = changes(found)
     yield b""
     document = {
-        **found.to_keep().explain(),
+        **found.to_keep().explanation(),
         "state": "rehearsed" if isinstance(found.outcome, Route) else "refused",
-        "why": reasons(found, possible),
-        "changes": changes(found),
+        "why": why,
+        "changes": changed,
         "possible": [found.layout.endpoints[row].id for row in possible],
         "flow_control": _flow(parts, prepared.priority) if queues and prepared.refusal is None else None,
         "left_out": _left_out(prepared.producers),
     }
-    yield encoded(document)
+    yield from json_tree(document, encoded)
 
 
 def _flow(parts: Parts, priority: int) -> dict[str, Any] | None:

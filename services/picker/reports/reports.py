@@ -62,7 +62,7 @@ def state(parts: Parts, picks: Mapping[str, int], now: float) -> dict[str, Any]:
             name: {"requests": requests, "tokens": tokens} for name, (requests, tokens) in view.in_flight.own().items()
         },
         "peers": sorted(view.in_flight.peers()),
-        "endpoints": [{**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in view.state(now)],
+        "endpoints": ({**endpoint, "picks": picks.get(endpoint["id"], 0)} for endpoint in view.state(now)),
         "flow_control": parts.flow.state(),
         "prefixes": parts.prefixes.state(),
     }

@@ -13,6 +13,8 @@ from shared.bus.columns import server_hash
 from shared.bus.query_messages import AskView
 from shared.bus.responder import Document
 from shared.model import Endpoint
+from shared.service.admin import encoded
+from shared.service.pages import json_object
 from shared.service.status import hexadecimal
 from shared.service.view import one_endpoint, view_document
 
@@ -37,14 +39,17 @@ def _attributes(parts: Parts) -> Iterator[dict[str, Any]]:
             yield {"endpoint": id, "values": {name: known[name]["value"] for name in sorted(known)}}
 
 
-def _load(parts: Parts, id: str) -> Iterator[dict[str, Any]]:
+def _load(parts: Parts, id: str) -> Iterator[Document]:
     """Each picker's table, this one's too."""
     in_flight = parts.view.in_flight
-    tables = {peer: in_flight.peer(peer) for peer in in_flight.peers()}
-    tables[id] = in_flight.own()
-    for picker in sorted(tables):
-        table = tables[picker]
-        yield {"picker": picker, "endpoints": {name: list(table[name]) for name in sorted(table)}}
+    for picker in sorted({*in_flight.peers(), id}):
+        yield _table(picker, in_flight.table(None if picker == id else picker))
+
+
+def _table(picker: str, rows: Iterator[tuple[str, tuple[int, int]]]) -> Document:
+    yield b'{"picker":' + encoded(picker) + b',"endpoints":'
+    yield from json_object(rows, encoded)
+    yield b"}"
 
 
 def _prefixes(parts: Parts) -> Iterator[dict[str, Any]]:

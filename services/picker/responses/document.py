@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from services.picker.parsers.json_edit import start_of
-from services.picker.responses.usage import NOTHING, Usage, read_meta_info, read_usage
+from services.picker.responses.usage import NOTHING, Usage, is_object, read_meta_info, read_usage
 
 
 class _Object(Struct):
@@ -23,12 +23,11 @@ class _Object(Struct):
 
 
 _object = msgspec.json.Decoder(_Object).decode
-_any = msgspec.json.Decoder().decode
 _text = msgspec.json.Decoder(str).decode
 MOST_USAGE = 64 * 2**10
-"""Bytes of usage objects that are read of one chunk: those of servers have a few hundred. They take up to 16 ms."""
-_LONGEST_INNER = 2 * 2**20
-"""Bytes of an object in the object that are looked at: they are passed over a second time."""
+"""Bytes of usage objects that are read of one chunk: those of servers have a few hundred."""
+_MOST_INNER = 2**19
+"""Bytes of objects in the object that are looked at: they are passed over a second time."""
 ESCAPED = 6
 """Bytes that one of a name takes at most in JSON, escaped."""
 _ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -53,25 +52,32 @@ def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE
     """
     try:
         top = _object(text)
-        inner = [_object(part) for part in (top.response, top.message) if _is_object(part, _LONGEST_INNER)]
+        inner, most = list[_Object](), _MOST_INNER
+        for part in (top.response, top.message):
+            if _is_short(part, most):
+                most -= len(memoryview(part))
+                inner.append(_object(part))
     except _ERRORS:
         return None
     usage, done = NOTHING, 0
-    reports = [(part.usage, read_usage) for part in (*inner, top)]
+    reports = [(one.usage, read_usage) for one in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
-        if _is_object(report, most_usage - done):
+        if _is_short(report, most_usage - done):
             done += len(memoryview(report))
             try:
-                usage = usage.merged(reads(_any(report)))
+                usage = usage.merged(reads(report))
             except _ERRORS:
                 return None
     end = 0
     if target:
-        found = [part.model for part in (top, *inner) if is_name(part.model, target)]
-        places = [(start_of(model, text), len(memoryview(model))) for model in found]
-        for start, size in sorted(places, reverse=True):
-            text = text[:start] + client + text[start + size :]
-            end = max(end + len(client) - size, start + len(client))
+        found = [one.model for one in (top, *inner) if is_name(one.model, target)]
+        pieces, at = list[bytes](), 0
+        for start, size in sorted((start_of(model, text), len(memoryview(model))) for model in found):
+            pieces += (text[at:start], client)
+            at = start + size
+        if pieces:
+            end = sum(map(len, pieces))
+            text = b"".join((*pieces, text[at:]))
     return Document(text, usage, end, done)
 
 
@@ -89,7 +95,6 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return False
 
 
-def _is_object(value: Raw, most: int) -> bool:
+def _is_short(value: Raw, most: int) -> bool:
     """Whether it is an object of at most so many bytes."""
-    view = memoryview(value)
-    return len(view) <= most and bytes(view[:1]) == b"{"
+    return len(memoryview(value)) <= most and is_object(value)

@@ -1,17 +1,41 @@
 """The token usage of a response, in the spellings of the OpenAI and Anthropic APIs, and of SGLang's own."""
 
-from collections.abc import Mapping
-from typing import Any
+import msgspec
+from msgspec import Raw, Struct
 
-from msgspec import Struct
+from services.picker.parsers.json_values import NOTHING as ABSENT
 
-_PROMPT = ("prompt_tokens", "input_tokens")
-_COMPLETION = ("completion_tokens", "output_tokens")
-_DETAILS = ("prompt_tokens_details", "input_tokens_details", "prompt_token_details")
-"""Where the OpenAI APIs tell cached tokens: chat and completions, responses, and a spelling of the Go original."""
-_ANTHROPIC_CACHED = "cache_read_input_tokens"
-_ANTHROPIC_WRITTEN = "cache_creation_input_tokens"
 _MOST = 2**53
+_LONGEST = 20
+"""Bytes of a count."""
+
+
+class _Details(Struct):
+    cached_tokens: Raw = ABSENT
+
+
+class _Reported(Struct):
+    """Members are kept as they were sent, and others are skipped: a number such as 1e308 takes 10 µs to decode."""
+
+    prompt_tokens: Raw = ABSENT
+    input_tokens: Raw = ABSENT
+    completion_tokens: Raw = ABSENT
+    output_tokens: Raw = ABSENT
+    prompt_tokens_details: Raw = ABSENT
+    """Where the OpenAI APIs tell cached tokens: chat and completions here, responses and a spelling of the Go original
+    in the next two."""
+    input_tokens_details: Raw = ABSENT
+    prompt_token_details: Raw = ABSENT
+    cache_read_input_tokens: Raw = ABSENT
+    """Anthropic's, as the next one."""
+    cache_creation_input_tokens: Raw = ABSENT
+    cached_tokens: Raw = ABSENT
+    """SGLang's, in `meta_info`."""
+
+
+_decode = msgspec.json.Decoder(_Reported).decode
+_decode_details = msgspec.json.Decoder(_Details).decode
+_decode_number = msgspec.json.Decoder(int | float).decode
 
 
 class Usage(Struct, frozen=True):
@@ -35,36 +59,44 @@ class Usage(Struct, frozen=True):
 NOTHING = Usage()
 
 
-def read_usage(raw: Any) -> Usage:
-    """The counts in a decoded `usage` object. What isn't a count, or isn't an object at all, says nothing."""
-    if not isinstance(raw, Mapping):
+def read_usage(report: Raw) -> Usage:
+    """The counts in a `usage` object, or whatever it is. What isn't a count says nothing. Raises msgspec.DecodeError,
+    UnicodeDecodeError and RecursionError."""
+    if not is_object(report):
         return NOTHING
-    prompt = _first(raw, _PROMPT)
-    cached = None
-    for name in _DETAILS:
-        details = raw.get(name)
-        if cached is None and isinstance(details, Mapping):
-            cached = _count(details.get("cached_tokens"))
-    if _ANTHROPIC_CACHED in raw or _ANTHROPIC_WRITTEN in raw:
+    found = _decode(report)
+    prompt = _first(found.prompt_tokens, found.input_tokens)
+    details = (found.prompt_tokens_details, found.input_tokens_details, found.prompt_token_details)
+    cached = _first(*(_decode_details(one).cached_tokens for one in details if is_object(one)))
+    read, written = found.cache_read_input_tokens, found.cache_creation_input_tokens
+    if read is not ABSENT or written is not ABSENT:
         # This API's input_tokens are those that weren't read from the cache, nor written to it.
-        cached = _count(raw.get(_ANTHROPIC_CACHED)) or 0
+        cached = _count(read) or 0
         if prompt is not None:
-            prompt += cached + (_count(raw.get(_ANTHROPIC_WRITTEN)) or 0)
-    return Usage(prompt, _first(raw, _COMPLETION), cached)
+            prompt += cached + (_count(written) or 0)
+    return Usage(prompt, _first(found.completion_tokens, found.output_tokens), cached)
 
 
-def read_meta_info(raw: Any) -> Usage:
-    """The counts in a decoded `meta_info` of SGLang's own API."""
-    if not isinstance(raw, Mapping):
+def read_meta_info(report: Raw) -> Usage:
+    """The counts in a `meta_info` of SGLang's own API. Raises as `read_usage`."""
+    if not is_object(report):
         return NOTHING
-    return Usage(*(_count(raw.get(name)) for name in ("prompt_tokens", "completion_tokens", "cached_tokens")))
+    found = _decode(report)
+    return Usage(_count(found.prompt_tokens), _count(found.completion_tokens), _count(found.cached_tokens))
 
 
-def _first(raw: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    return next((count for name in names if (count := _count(raw.get(name))) is not None), None)
+def is_object(value: Raw) -> bool:
+    """Whether a JSON value is an object."""
+    return bytes(memoryview(value)[:1]) == b"{"
 
 
-def _count(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
+def _first(*values: Raw) -> int | None:
+    return next((count for value in values if (count := _count(value)) is not None), None)
+
+
+def _count(value: Raw) -> int | None:
+    text = bytes(memoryview(value)[: _LONGEST + 1])
+    if not text[:1].isdigit() or len(text) > _LONGEST or b"e" in text.lower():
         return None
-    return int(value) if value == int(value) else None
+    number = _decode_number(text)
+    return int(number) if number <= _MOST and number == int(number) else None

@@ -7,7 +7,7 @@ empty one takes whichever plugin makes an attribute of that name.
 
 from math import isfinite
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH
 from shared.attributes import CORE
 from shared.plugin import Input
 
@@ -27,6 +27,11 @@ def named(parameter: str, key: str, producer: str | None) -> Input:
 def in_flight_load(producer: str) -> Input:
     """The need of a plugin whose parameter names the producer of the load in flight."""
     return Input(IN_FLIGHT_LOAD, parameter="inFlightLoadProducerName", producer=producer)
+
+
+def prefix_match(producer: str, *, optional: bool = False) -> Input:
+    """The need of a plugin whose parameter names the producer of the matches with cached prefixes."""
+    return Input(PREFIX_MATCH, optional=optional, parameter="prefixMatchInfoProducerName", producer=producer)
 
 
 def check_range(low: float, high: float) -> None:

@@ -1,6 +1,6 @@
 """A scheduling profile: filters in order, then the weighted sum of its scorers, then its picker."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from time import perf_counter
 from typing import Any
@@ -178,12 +178,16 @@ class Profile:
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, ranked_last
         )
 
-    def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
-        """The rows that the picker could have named first, had it drawn other lots: it is asked again until nothing new
-        comes, so of very many there may be more. The run's own pick is among them."""
+    def possible_first(self, cycle: Cycle, run: ProfileRun) -> Iterator[tuple[int, ...]]:
+        """The rows that the picker could have named first with other random choices, as far as they are known after
+        each trial; the run's own pick is among them. It is asked again until nothing new comes, or the endpoints
+        change, so of very many there may be more."""
         found = set(run.picked[:1])
+        yield tuple(found)
         trials = silent = 0
         while trials < MOST_TRIALS and silent < SILENT_TRIALS * (1 + len(found)):
+            if cycle.view.layout is not cycle.layout:
+                break
             before = cycle.random.bit_generator.state
             first = self._pick_first(cycle, run.rows, run.totals)[0][:1]
             if cycle.random.bit_generator.state == before:
@@ -191,7 +195,7 @@ class Profile:
             silent = silent + 1 if found.issuperset(first) else 0
             found.update(first)
             trials += 1
-        return tuple(sorted(found))
+            yield tuple(sorted(found))
 
     def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
         """As `pick_first`."""

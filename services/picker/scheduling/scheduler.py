@@ -4,7 +4,7 @@ pre-request plugins.
 Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from time import perf_counter
 from typing import Any
 
@@ -132,8 +132,8 @@ class Scheduler:
             plan = Plan(primary)
         return runs, plan
 
-    def possible_first(self, cycle: Cycle, run: ProfileRun) -> tuple[int, ...]:
-        """The rows that a profile's picker could name first, by chance."""
+    def possible_first(self, cycle: Cycle, run: ProfileRun) -> Iterator[tuple[int, ...]]:
+        """The rows that a profile's picker could name first, by chance, as far as they are known after each trial."""
         return self._profiles[run.profile].possible_first(cycle, run)
 
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:

@@ -162,6 +162,11 @@ class Columns:
         column.read_as(key.kind)
         return column
 
+    def peek(self, name: str) -> NumberColumn | ObjectColumn | None:
+        """The column of an attribute for who isn't a plugin: it isn't kept for being looked at. None when nobody
+        reported it."""
+        return self._columns().get(name)
+
     def _taken(self, names: Iterable[str]) -> list[str]:
         """Which of a frame's attributes that aren't numbers are taken in: all that plugins read, and of the others as
         many as there is room for, those that are known first. Those that nobody reads make room for them."""

@@ -38,10 +38,14 @@ class Holders:
             found.append((alive, len(hashes)))
         return found
 
-    def add(self, block: int, bit: int) -> None:
-        """The endpoint with this bit holds the block."""
-        shard = self.shards[block & LAST]
-        shard[block] = shard.get(block, 0) | bit
+    def add(self, blocks: Iterable[int], bit: int) -> None:
+        """The endpoint with this bit holds the blocks. `bit` is the same object each time, for blocks that are held
+        alone."""
+        shards = self.shards
+        for block in blocks:
+            shard = shards[block & LAST]
+            if (held := shard.setdefault(block, bit)) is not bit:
+                shard[block] = held | bit
 
     def drop(self, blocks: Iterable[int], bit: int) -> None:
         """The endpoint with this bit, which held these blocks, doesn't any more."""

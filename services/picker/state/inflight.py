@@ -11,10 +11,11 @@ since our last table once more for each peer (`expected_requests`, `expected_tok
 endpoint then fill it together, and not each of them alone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout, Rows
@@ -22,6 +23,9 @@ from shared.bus.codec import load_digest
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
 from shared.bus.queueing_delay import QueueingDelays
+
+Float32s = npt.NDArray[np.float32]
+FLOAT32 = np.dtype(np.float32)
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
@@ -215,6 +219,13 @@ class InFlight:
         tokens = self.tokens.take(rows)
         return tokens + self._ahead_tokens.take(rows) if self._is_ahead else tokens
 
+    def snapshot(self) -> tuple[Float32s, Float32s]:
+        """Expected requests and tokens of all rows, for who keeps them. Shape: (rows,) each."""
+        requests, tokens = self.requests, self.tokens
+        if self._is_ahead:
+            requests, tokens = requests + self._ahead_requests, tokens + self._ahead_tokens
+        return requests.astype(FLOAT32), tokens.astype(FLOAT32)
+
     def published(self) -> None:
         """Peers are told of our own part as it is, and are going to tell of theirs."""
         self.changed = False
@@ -359,19 +370,20 @@ class InFlight:
             for id, peer in sorted(self._peers.items())
         ]
 
-    def peer(self, id: str) -> dict[str, tuple[int, int]]:
-        """A peer's part at the endpoints of the layout: `{endpoint id: (requests, tokens)}`, without zeros."""
-        known = self._peers.get(id)
-        if known is None:
-            return {}
-        rows = known.rows if known.placement is self._placement else known.placement.now[known.rows]
-        found = zip(rows.tolist(), known.requests.tolist(), known.tokens.tolist(), strict=True)
-        endpoints = self._layout.endpoints
-        return {
-            endpoints[row].id: (int(requests), int(tokens))
-            for row, requests, tokens in found
-            if row >= 0 and (requests or tokens)
-        }
+    def table(self, peer: str | None) -> Iterator[tuple[str, tuple[int, int]]]:
+        """A peer's part at the endpoints of the layout, or (None) our own part: (endpoint id, (requests, tokens)),
+        sorted, without zeros. A peer's stays as it is now."""
+        if peer is None:
+            for name in sorted(self._own):
+                if (own := self._own.get(name)) is not None:
+                    yield name, (own[0], own[1])
+        elif (known := self._peers.get(peer)) is not None:
+            rows = known.rows if known.placement is self._placement else known.placement.now[known.rows]
+            order, endpoints = np.argsort(rows), self._layout.endpoints  # which have the order of their ids
+            columns = (column[order].tolist() for column in (rows, known.requests, known.tokens))
+            for row, requests, tokens in zip(*columns, strict=True):
+                if row >= 0 and (requests or tokens):
+                    yield endpoints[row].id, (int(requests), int(tokens))
 
     def _forget(self, sender: str, stays: bool = False) -> None:
         """A peer's table doesn't count any more; a peer that stays is going to replace it."""

@@ -10,13 +10,23 @@ behind it, and which pickers have announced it (`services.picker.state.prefix_pe
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, repeat
 from typing import NamedTuple
 
 import numpy as np
 
 from services.picker.limits import LIMITS_OF_VIEW
-from services.picker.state.holders import LAST, Holders
+from services.picker.state.block_states import (
+    ALL_BUT_GENERATION,
+    ANNOUNCED,
+    GENERATION_MASK,
+    GENERATION_SHIFT,
+    MARKS_SHIFT,
+    OWN_MASK,
+    Conversions,
+    hold,
+)
+from services.picker.state.holders import Holders
 from services.picker.state.layout import Floats, Layout, Rows
 from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex
 from shared.bus.columns import server_hash
@@ -30,30 +40,13 @@ CONVERTED_SWEEP = 10_000
 CONVERSION_STEP = 1000
 FEW = 8
 """Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
-TURNS = 4
+GENERATIONS = 4
 """A block in use is announced again whenever so many parts of its endpoint's blocks have been replaced: peers would
 forget it otherwise."""
 MOST_UNKNOWN = UNKNOWN_BLOCKS = 1000
 """Servers that peers name and the layout doesn't have, whose placements are kept for a while; blocks of each."""
 UNKNOWN_SWEEPS = 40
 """Sweeps until those are dropped: ten seconds."""
-
-# A block's state, from the lowest bit: own placements, turn, marks of the pickers that have announced it.
-_OWN = (1 << 32) - 1
-_TURN_AT = 32
-_TURN = 0xFF << _TURN_AT
-_MARKS_AT = 40
-MOST_MARKS = 64
-_NOT_TURN = (1 << _MARKS_AT + MOST_MARKS) - 1 ^ _TURN
-MARKS = tuple(1 << (_MARKS_AT + bit) for bit in range(MOST_MARKS))
-"""One for each picker that announces blocks."""
-ANNOUNCED, FORMER = MARKS[:2]
-"""The mark of this picker, and that of pickers that can't take back what they have announced."""
-
-
-def marks_of(states: Iterable[int]) -> list[int]:
-    """The marks in states of blocks: bit i is `MARKS[i]`."""
-    return [state >> _MARKS_AT for state in states]
 
 
 class Change(NamedTuple):
@@ -88,16 +81,16 @@ class LruPrefixIndex(PrefixIndex):
         """Each slot's hashes, least recently used first, and their states."""
         self._bits: list[int] = []
         """Each slot's bit: the same object for all blocks that it holds alone."""
-        self._turns: list[int] = []
+        self._generations: list[int] = []
         self._replaced: list[int] = []
-        """Blocks that are new since a slot's turn began."""
+        """Blocks that are new since a slot's generation began."""
         self._capacities: dict[int, int] = {}
         """Blocks that slots hold, as asked since the last sweep or layout."""
         self._free: list[int] = []
         self._retired: list[int] = []
         self._oversized: list[int] = []
         """Slots that may hold more than their part, which has become smaller."""
-        self._conversions: list[tuple[Iterator[int], Callable[[], None]]] = []
+        self._conversions = Conversions()
         self._layout = Layout()
         self._ids: dict[int, str] = {}
         """The layout's endpoints by server."""
@@ -150,35 +143,34 @@ class LruPrefixIndex(PrefixIndex):
         slot = self._slot(endpoint_id)
         if slot is None:
             return
-        blocks, shards = self._blocks[slot], self._holders.shards
-        pop, bit, turn = blocks.pop, self._bits[slot], self._turns[slot]
-        first = ANNOUNCED | turn | 1
-        in_turn, not_turn, announced = _TURN, _NOT_TURN, ANNOUNCED | turn
+        blocks, generation = self._blocks[slot], self._generations[slot]
+        first = ANNOUNCED | generation | 1
         new: list[int] = []
         told: list[int] = []
-        rest = reversed(hashes)
-        for block in rest:
-            state = pop(block, 0)
-            if not state:
-                blocks[block] = first
-                shard = shards[block & LAST]
-                if (held := shard.setdefault(block, bit)) is not bit:
-                    shard[block] = held | bit
-                new.append(block)
-            elif state & in_turn != turn:
-                blocks[block] = (state & not_turn | announced) + 1
-                told.append(block)
-            else:
-                blocks[block] = state + 1
-                break  # in use in this turn, and so are those before it, which every use of it has used
-        for block in rest:
-            state = pop(block, 0)
-            if state:
-                blocks[block] = state + 1
-            else:
-                blocks[block] = first
-                self._holders.add(block, bit)
-                new.append(block)
+        if blocks.keys().isdisjoint(hashes):
+            new = list(reversed(hashes))
+            blocks |= dict.fromkeys(new, first)
+        else:
+            pop, mask, rest_mask = blocks.pop, GENERATION_MASK, ALL_BUT_GENERATION
+            announced = ANNOUNCED | generation
+            rest = reversed(hashes)
+            for block in rest:
+                state = pop(block, 0)
+                if not state:
+                    blocks[block] = first
+                    new.append(block)
+                elif state & mask != generation:
+                    blocks[block] = (state & rest_mask | announced) + 1
+                    told.append(block)
+                else:
+                    blocks[block] = state + 1
+                    break  # in use in this generation, and so are those before it, which every use of it has used
+            for block in rest:
+                state = pop(block, 0)
+                blocks[block] = state + 1 if state else first
+                if not state:
+                    new.append(block)
+        self._holders.add(new, self._bits[slot])
         if new or len(blocks) > capacity:
             self._grown(slot, len(new), capacity)
         if self.changes is not None and (new or told):
@@ -193,13 +185,13 @@ class LruPrefixIndex(PrefixIndex):
         withdrawn: list[int] = []
         for block in hashes:
             state = blocks.get(block, 0)
-            if not state & _OWN:
+            if not state & OWN_MASK:
                 continue
             state -= 1
-            if not state & _OWN and state & ANNOUNCED:
+            if not state & OWN_MASK and state & ANNOUNCED:
                 state ^= ANNOUNCED
                 withdrawn.append(block)
-            if state & _OWN or state >> _MARKS_AT:
+            if state & OWN_MASK or state >> MARKS_SHIFT:
                 blocks[block] = state
             else:
                 del blocks[block]
@@ -210,28 +202,22 @@ class LruPrefixIndex(PrefixIndex):
 
     # What peers announce
 
-    def hold(self, server: int, blocks: Sequence[int], marks: Iterable[int]) -> None:
-        """Pickers, by their marks, have announced that a server holds these blocks; the oldest first."""
+    def hold(self, server: int, blocks: Sequence[int], marks: int | Iterable[int]) -> None:
+        """Pickers, by their marks, have announced that a server holds these blocks; the oldest first. A single mark is
+        that of all blocks."""
         slot = self._slot_of(server)
         if slot is None:
             return
-        states, shards = self._blocks[slot], self._holders.shards
-        pop, bit, turn = states.pop, self._bits[slot], self._turns[slot]
-        new = last = first = 0
-        for block, mark in zip(blocks, marks, strict=False):
-            state = pop(block, 0)
-            if state:
-                states[block] = state & _NOT_TURN | turn | mark
-            else:
-                if mark != last:  # equal states are one object
-                    last, first = mark, mark | turn
-                states[block] = first
-                shard = shards[block & LAST]
-                if (held := shard.setdefault(block, bit)) is not bit:
-                    shard[block] = held | bit
-                new += 1
+        states, generation = self._blocks[slot], self._generations[slot]
+        new: Sequence[int]
+        if isinstance(marks, int) and states.keys().isdisjoint(blocks):
+            new = blocks
+            states |= dict.fromkeys(blocks, marks | generation)
+        else:
+            new = hold(states, blocks, repeat(marks) if isinstance(marks, int) else marks, generation)
         if new:
-            self._grown(slot, new, self._capacities.get(slot) or self._capacity(slot))
+            self._holders.add(new, self._bits[slot])
+            self._grown(slot, len(new), self._capacities.get(slot) or self._capacity(slot))
 
     def withdraw(self, server: int, blocks: Iterable[int], mark: int) -> None:
         """A picker takes back what it has announced. Blocks stay that others have announced, and those behind which
@@ -242,7 +228,7 @@ class LruPrefixIndex(PrefixIndex):
 
     def convert(self, mark: int, into: int, done: Callable[[], None]) -> None:
         """Replace a mark, which nobody uses any more, by another one or none (0), little by little; then `done`."""
-        self._conversions.append((self._converted(mark, into), done))
+        self._conversions.add(self._converted(mark, into), done)
 
     def servers(self) -> list[int]:
         """The layout's servers of which blocks are known."""
@@ -268,15 +254,7 @@ class LruPrefixIndex(PrefixIndex):
             budget -= self._drop_oldest(self._oversized[-1], self._part, budget)
             if budget > 0:
                 self._oversized.pop()
-        left = CONVERTED_SWEEP
-        while self._conversions and left > 0:
-            steps, done = self._conversions[0]
-            seen = next(steps, None)
-            if seen is None:
-                del self._conversions[0]
-                done()
-            else:
-                left -= seen
+        self._conversions.go_on(CONVERTED_SWEEP)
 
     @property
     def held(self) -> int:
@@ -326,9 +304,9 @@ class LruPrefixIndex(PrefixIndex):
             slot = len(self._blocks)
             self._blocks.append({})
             self._bits.append(1 << slot)
-            for column in (self._server_of_slot, self._turns, self._replaced, self._row_of_slot):
+            for column in (self._server_of_slot, self._generations, self._replaced, self._row_of_slot):
                 column.append(0)
-        self._turns[slot] = self._replaced[slot] = 0
+        self._generations[slot] = self._replaced[slot] = 0
         self._row_of_slot[slot] = -1
         self._server_of_slot[slot] = server
         self._servers[server] = slot
@@ -342,15 +320,15 @@ class LruPrefixIndex(PrefixIndex):
         self._live |= 1 << slot
 
     def _grown(self, slot: int, count: int, capacity: int) -> None:
-        """So many blocks are new: those are forgotten that are too many, and the next turn may begin."""
+        """So many blocks are new: those are forgotten that are too many, and the next generation may begin."""
         blocks = self._blocks[slot]
         capacity = min(capacity, self._part)
         self._replaced[slot] += count
         if (row := self._row_of_slot[slot]) >= 0:
             self.recent[row] = self.recent.item(row) + count
-        if self._replaced[slot] * TURNS > capacity:
+        if self._replaced[slot] * GENERATIONS > capacity:
             self._replaced[slot] = 0
-            self._turns[slot] = self._turns[slot] + (1 << _TURN_AT) & _TURN
+            self._generations[slot] = self._generations[slot] + (1 << GENERATION_SHIFT) & GENERATION_MASK
         if len(blocks) > capacity:
             self._drop_oldest(slot, capacity, count + RETIRED_SWEEP)
         if self._retired:
@@ -388,8 +366,8 @@ class LruPrefixIndex(PrefixIndex):
             if not state & mark:
                 continue
             state = state ^ mark | into
-            if not state >> _MARKS_AT:
-                if not state & _OWN:
+            if not state >> MARKS_SHIFT:
+                if not state & OWN_MASK:
                     del states[block]
                     gone.append(block)
                     continue

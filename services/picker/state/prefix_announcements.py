@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from services.picker.state.lru_prefix_index import Change, LruPrefixIndex, marks_of
+from services.picker.state.block_states import marks_of
+from services.picker.state.lru_prefix_index import Change, LruPrefixIndex
 from shared.bus.codec import BATCHES_MASK, batch_digest
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import MAX_BATCHES, MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece

@@ -9,9 +9,9 @@ the last word on each block is the same as if all had come in order.
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import repeat
 
-from services.picker.state.lru_prefix_index import FORMER, MARKS, LruPrefixIndex
+from services.picker.state.block_states import FORMER, MARKS
+from services.picker.state.lru_prefix_index import LruPrefixIndex
 from shared.bus.codec import BATCHES_MASK, batch_digest
 from shared.bus.columns import unpack_counts, unpack_hashes
 from shared.bus.messages import MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
@@ -30,6 +30,10 @@ MOST_ORIGINS = 1000
 """Beyond it, further ones are ignored until others are forgotten."""
 MOST_HELD = 32 * 2**20
 """Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
+MOST_BATCHES = 4096
+"""Batches that are held of an origin: to let go of them takes some milliseconds."""
+MOST_TRANSLATED = 10_000
+"""Marks of a dump that are remembered: usual dumps have a few."""
 BATCH = 500
 """Bytes that a held batch counts as in addition to its sender's id and its columns."""
 DIFFERENT = 2.0
@@ -117,7 +121,7 @@ class PrefixPeers:
             return
         if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
             size = _size(batch)
-            if self._held + size <= MOST_HELD:
+            if self._held + size <= MOST_HELD and len(origin.held) < MOST_BATCHES:
                 self._held += size
                 origin.held[batch.sequence] = batch
             return
@@ -251,7 +255,7 @@ class PrefixPeers:
         mark = self.mark_of(origin)
         for (server, blocks), withdrawn in zip(_rows(batch), batch.withdrawn, strict=True):
             if not withdrawn:
-                self._index.hold(server, blocks, repeat(mark))
+                self._index.hold(server, blocks, mark)
             elif mark != FORMER:  # others have it, too
                 self._index.withdraw(server, blocks, mark)
         origin.applied = batch.sequence
@@ -302,10 +306,13 @@ class Restore:
         """The next piece, of at most `MAX_BLOCKS` blocks."""
         if self._marks is None:
             self._marks = list(self._marks_of(piece))
-        translated = self._translated
-        marks = unpack_hashes(piece.marks).tolist()
-        for mark in set(marks) - translated.keys():
-            translated[mark] = self._mark_for(mark)
+        translated, known = self._translated, (1 << len(self._marks)) - 1
+        if len(translated) > MOST_TRANSLATED:
+            translated.clear()
+        marks = [mark & known for mark in unpack_hashes(piece.marks).tolist()]
+        for mark in set(marks):
+            if mark not in translated:
+                translated[mark] = self._mark_for(mark)
         at = 0
         for server, blocks in _rows(piece):
             row = marks[at : at + len(blocks)]

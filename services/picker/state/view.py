@@ -4,7 +4,7 @@ Facts arrive as `Reset | Upsert | Delete` from the endpoints bucket, attributes 
 tables. A burst of endpoint changes makes one new layout, when it is next read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -184,12 +184,18 @@ class View:
         _ = self.layout
         return self.in_flight.apply(load, now)
 
-    def state(self, now: float) -> list[dict[str, Any]]:
-        """Every endpoint with what is known of it, for `/debug/state`."""
-        layout = self.layout
-        own, weights = self.in_flight.own(), self.slow_start.weights(now)
-        return [
-            {
+    def state(self, now: float) -> Iterator[dict[str, Any]]:
+        """Every endpoint with what is known of it, for `/debug/state`. Endpoints may change before the last one is
+        made."""
+        layout = Layout()
+        for id in tuple(self.layout.index):
+            if self.layout is not layout:
+                layout, weights, own = self.layout, self.slow_start.weights(now), self.in_flight.own()
+            row = layout.index.get(id)
+            if row is None:
+                continue
+            endpoint = layout.endpoints[row]
+            yield {
                 "id": endpoint.id,
                 "authority": endpoint.authority,
                 "labels": endpoint.labels,
@@ -205,8 +211,6 @@ class View:
                 },
                 "prefix_blocks": self.prefixes.blocks_of(endpoint.id),
             }
-            for row, endpoint in enumerate(layout.endpoints)
-        ]
 
     def __repr__(self) -> str:
         endpoints = sum(isinstance(fact, Endpoint) for fact in self._facts.values())

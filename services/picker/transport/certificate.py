@@ -9,8 +9,7 @@ import datetime
 import socket
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -112,34 +111,17 @@ def read_client_ca(path: str, most: int = MAX_TEXT) -> str:
     return text
 
 
-async def _nobody() -> None:
-    """Nobody uses the certificates yet."""
-
-
 class Certificates:
-    """What a server shows its clients, and by whom theirs have to be signed: PEM, empty for anybody."""
+    """The server's certificate, and the CAs (PEM) that must have signed those of clients, which need none if empty."""
 
     def __init__(self, certificate: Certificate, client_ca: str = "") -> None:
         self.certificate, self.client_ca = certificate, client_ca
-        self.on_change: Callable[[], Awaitable[None]] = _nobody
-        """Called when the files have changed."""
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
         """For new connections: TLS 1.2 or later, with the protocol `h2`."""
         if self._context is None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.set_ciphers(_CIPHERS)
-            context.set_alpn_protocols(["h2"])
-            with tempfile.NamedTemporaryFile(dir=_memory()) as file:  # OpenSSL reads a chain from files alone
-                file.write(f"{self.certificate.chain}\n{self.certificate.key}".encode())
-                file.flush()
-                context.load_cert_chain(file.name)
-            if self.client_ca:
-                context.load_verify_locations(cadata=self.client_ca)
-                context.verify_mode = ssl.CERT_REQUIRED
-            self._context = context
+            self._context = _context(self.certificate, self.client_ca)
         return self._context
 
     async def follow(self, directory: str, client_ca_file: str, most: int = MAX_TEXT) -> None:
@@ -151,17 +133,17 @@ class Certificates:
             try:
                 certificate = await asyncio.to_thread(read, directory, most)
                 client_ca = await asyncio.to_thread(read_client_ca, client_ca_file, most) if client_ca_file else ""
-            except Invalid as error:
+                changed = (certificate, client_ca) != (self.certificate, self.client_ca)
+                context = await asyncio.to_thread(_context, certificate, client_ca) if changed else self._context
+            except (Invalid, ssl.SSLError) as error:
                 if str(error) != refused:
                     refused = str(error)
                     log.warning("certificate.refused", problem=refused)
                 continue
             refused = ""
-            if (certificate, client_ca) != (self.certificate, self.client_ca):
-                self.certificate, self.client_ca, self._context = certificate, client_ca, None
+            if changed:
+                self.certificate, self.client_ca, self._context = certificate, client_ca, context
                 log.info("certificate.changed", certificate=repr(certificate), path=directory)
-                with suppress(OSError):  # the server has just stopped
-                    await self.on_change()
 
     def __repr__(self) -> str:
         return f"<Certificates {self.certificate!r}, {'mTLS' if self.client_ca else 'TLS'}>"
@@ -175,6 +157,23 @@ def certificates_of(settings: PickerSettings) -> Certificates:
     else:
         own = self_signed(sorted({"localhost", "127.0.0.1", socket.gethostname()}), datetime.datetime.now(datetime.UTC))
     return Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
+
+
+def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:
+    """Raises ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # RFC 9113, section 9.2.1
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["h2"])
+    with tempfile.NamedTemporaryFile(dir=_memory()) as file:  # OpenSSL reads a chain from files alone
+        file.write(f"{certificate.chain}\n{certificate.key}".encode())
+        file.flush()
+        context.load_cert_chain(file.name)
+    if client_ca:
+        context.load_verify_locations(cadata=client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _memory() -> str | None:

@@ -41,6 +41,7 @@ def for_health(options: Http2Options) -> Http2Options:
         options,
         max_message_size=64 * 2**10,
         max_concurrent_streams=min(options.max_concurrent_streams, 100),
+        max_streams=min(options.max_streams, 10_000),
         max_connections=min(options.max_connections, 1_000),
     )
 
@@ -86,8 +87,6 @@ class GrpcServer:
 
     async def start(self) -> None:
         """Listen. Raises `Invalid` when the port can't be had."""
-        if self._certificates is not None:
-            self._certificates.on_change = self._server.reload
         if self._wanted_port is None:
             return
         try:

@@ -67,9 +67,6 @@ class GrpcioServer:
             raise OSError(str(error)) from error
         await self._server.start()
 
-    async def reload(self) -> None:
-        """New connections get the new certificate by themselves."""
-
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, cancel what is left."""
         if self._server is not None:

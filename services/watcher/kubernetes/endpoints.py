@@ -7,7 +7,7 @@ EndpointSlices are for watchers that may not read pods. They have addresses, rea
 endpoints have no labels and aren't drained. Ports are the pool's, as for pods; a slice's ports are the Service's own.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from ipaddress import ip_address
 from typing import Any
 
@@ -30,25 +30,39 @@ def strip_pod(item: JsonObject, resource: Resource) -> JsonObject:
     annotations = metadata.get("annotations") or {}
     kept = {name: metadata[name] for name in _METADATA if name in metadata}
     kept["annotations"] = {name: annotations[name] for name in (*ACTIVE_PORTS, DRAIN) if name in annotations}
-    conditions = [condition for condition in status.get("conditions") or () if condition.get("type") == "Ready"]
+    conditions = [found for found in status.get("conditions") or () if found.get("type") in _CONDITIONS]
     return {
         "metadata": kept,
-        "spec": {"nodeName": spec.get("nodeName")},
+        "spec": {name: spec[name] for name in _SPEC if name in spec},
         "status": {"conditions": conditions, **{name: status[name] for name in _STATUS if name in status}},
     }
 
 
 _METADATA = ("name", "namespace", "uid", "labels", "deletionTimestamp", "resourceVersion")
+_SPEC = ("nodeName", "readinessGates")
 _STATUS = ("phase", "podIP", "podIPs", "hostIP")
+_CONDITIONS = ("Ready", "ContainersReady")
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:
     """Whether the pod runs, its readiness probes succeed, and it isn't being deleted."""
+    return _has(pod, "Ready")
+
+
+def is_unreachable(pod: Mapping[str, Any]) -> bool:
+    """Whether Kubernetes has lost contact with the node of a pod that was ready: the node controller then withdraws
+    `Ready` alone, whereas a kubelet whose probes fail withdraws `ContainersReady`, too. A pod with readiness gates may
+    have lost `Ready` by one of these."""
+    gates = (pod.get("spec") or {}).get("readinessGates")
+    return not gates and _has(pod, "ContainersReady") and not _has(pod, "Ready")
+
+
+def _has(pod: Mapping[str, Any], condition: str) -> bool:
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return False
     conditions = status.get("conditions") or ()
-    return any(found.get("type") == "Ready" and found.get("status") == "True" for found in conditions)
+    return any(found.get("type") == condition and found.get("status") == "True" for found in conditions)
 
 
 def address_of(pod: Mapping[str, Any], family: IpFamily = "any") -> str:
@@ -64,10 +78,12 @@ def address_of(pod: Mapping[str, Any], family: IpFamily = "any") -> str:
     return ""
 
 
-def endpoints_of(pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -> tuple[Endpoint, ...]:
+def endpoints_of(
+    pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any", serves: Callable[[Mapping[str, Any]], bool] = is_ready
+) -> tuple[Endpoint, ...]:
     """The pod's endpoints by rank; none if it can't take requests."""
     address = address_of(pod, family)
-    if not address or not is_ready(pod):
+    if not address or not serves(pod):
         return ()
     metadata = pod["metadata"]
     name, namespace = metadata["name"], metadata.get("namespace") or "default"
@@ -140,15 +156,46 @@ def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "
 
 
 class EndpointIndex:
-    """The endpoints of all pods or EndpointSlices, and by which objects each is stated: a server that moves from one
-    slice to another is in both, and so is one with two address families."""
+    """The endpoints of all pods or EndpointSlices. Unreachable ones count while there are no others."""
+
+    def __init__(self) -> None:
+        self._ready, self._unreachable = _EndpointsByObject(), _EndpointsByObject()
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the endpoints are unreachable ones."""
+        return not self._ready.ids and bool(self._unreachable.ids)
+
+    @property
+    def _active(self) -> "_EndpointsByObject":
+        return self._unreachable if self.unreachable else self._ready
+
+    def set(self, id: ObjectId, ready: tuple[Endpoint, ...], unreachable: tuple[Endpoint, ...] = ()) -> set[str]:
+        """Set an object's endpoints. Returns the ids of endpoints that may have changed, unless `unreachable` has: then
+        all may have."""
+        return self._ready.set(id, ready) | self._unreachable.set(id, unreachable)
+
+    def get(self, id: str) -> Endpoint | None:
+        """Of several addresses the IPv4 one, then the smallest."""
+        return self._active.get(id)
+
+    def all(self) -> dict[str, Endpoint]:
+        return {id: endpoint for id in self._active.ids if (endpoint := self.get(id)) is not None}
+
+
+class _EndpointsByObject:
+    """Endpoints, and by which objects each is stated: a server that moves from one slice to another is in both, and so
+    is one with two address families."""
 
     def __init__(self) -> None:
         self._by_object: dict[ObjectId, tuple[Endpoint, ...]] = {}
         self._stated: dict[str, dict[ObjectId, Endpoint]] = {}
 
+    @property
+    def ids(self) -> Collection[str]:
+        return self._stated.keys()
+
     def set(self, id: ObjectId, endpoints: tuple[Endpoint, ...]) -> set[str]:
-        """Set an object's endpoints. Returns the ids of endpoints that may have changed."""
         before = self._by_object.pop(id, ())
         for endpoint in before:
             self._stated[endpoint.id].pop(id, None)
@@ -163,9 +210,5 @@ class EndpointIndex:
         return changed
 
     def get(self, id: str) -> Endpoint | None:
-        """Of several addresses the IPv4 one, then the smallest."""
         stated = self._stated.get(id, {}).values()
         return min(stated, key=lambda endpoint: (":" in endpoint.address, endpoint.address), default=None)
-
-    def all(self) -> dict[str, Endpoint]:
-        return {id: endpoint for id in self._stated if (endpoint := self.get(id)) is not None}

@@ -4,11 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from services.watcher.configuration import installed
+from services.watcher.drain_file import DrainError
 from services.watcher.file_provider import config_root, file_source
 from services.watcher.files import FileSource
 from services.watcher.kubernetes.client import Client, connect
 from services.watcher.kubernetes.config_map import ConfigMapKey
-from services.watcher.kubernetes.errors import ConfigurationError
+from services.watcher.kubernetes.drain import drain_pod
+from services.watcher.kubernetes.errors import ConfigurationError, KubernetesError
 from services.watcher.kubernetes.informers import InformerFactory
 from services.watcher.kubernetes.reporter import Reporter
 from services.watcher.kubernetes.source import KubernetesSource, PoolOptions
@@ -22,7 +24,7 @@ from services.watcher.state import collect
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.config.problems import Invalid, Problem, Problems
-from shared.model import Configuration, Pool
+from shared.model import Configuration, Endpoint, Pool
 
 
 class KubernetesProvider(Provider):
@@ -108,6 +110,16 @@ class KubernetesProvider(Provider):
     def report_problem(self) -> str | None:
         return self.reporter.problem()
 
+    async def drain(self, endpoint: Endpoint, drain: bool) -> None:
+        if self._settings.endpoint_slices:
+            raise DrainError("EndpointSlices can't say so; make the pod unready")
+        if self._client is None:
+            raise DrainError("not connected")
+        try:
+            await drain_pod(self._client, endpoint.id, drain)
+        except KubernetesError as error:
+            raise DrainError(str(error)) from error
+
     def state(self) -> dict[str, Any]:
         if self._factory is None:
             return {}
@@ -145,6 +157,8 @@ def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
     ):
         if given and len(served) > 1:
             problems.error(flag, f"is for one pool, and --pools names {len(served)}")
+    if settings.keep_unreachable and settings.endpoint_slices:
+        problems.error("--keep-unreachable", "is for pods, and --endpoint-slices reads none")
     if settings.endpoints_file:
         problems.error("--endpoints-file", "can't be given together with --kubernetes")
     config_map = _config_map(settings, served, problems)
@@ -160,6 +174,7 @@ def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
             config_map=config_map,
             slices_of=settings.endpoint_slices,
             ip_family=settings.ip_family,
+            keep_unreachable=settings.keep_unreachable,
         )
         for pool in served
     }

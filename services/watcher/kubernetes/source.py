@@ -21,6 +21,7 @@ from services.watcher.kubernetes.endpoints import (
     EndpointIndex,
     endpoints_of,
     endpoints_of_slice,
+    is_unreachable,
     selector_text,
     strip_pod,
 )
@@ -32,6 +33,7 @@ from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.status import strip as strip_resource
 from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert
+from shared.config.problems import Problem
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Endpoint, Pool
 from shared.tasks import in_turns
@@ -47,6 +49,7 @@ MOST = 500
 _POD = (ObjectKind("", "v1", "Pod"),)
 _SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
 _CONFIG_MAP = (ObjectKind("", "v1", "ConfigMap"),)
+_UNREACHABLE = (Problem("status", "no pod is ready; the pods on unreachable nodes are used"),)
 
 
 class PoolOptions(Struct, frozen=True, kw_only=True):
@@ -60,6 +63,8 @@ class PoolOptions(Struct, frozen=True, kw_only=True):
     """The Service whose EndpointSlices are read instead of pods."""
     ip_family: IpFamily = "any"
     """Which of a pod's addresses is used; `any` is its primary one."""
+    keep_unreachable: bool = False
+    """Whether the pods on unreachable nodes are used while no pod is ready."""
 
 
 class KubernetesSource:
@@ -91,6 +96,8 @@ class KubernetesSource:
         """None: all pods have to be read."""
         self._endpoints: dict[str, Endpoint] = {}
         """Those that were reported."""
+        self._unreachable = False
+        """Whether those are of pods with whose nodes Kubernetes has lost contact."""
         self._pool: Pool | None = None
         self._settled = False
         """Whether it has been known what the pool is, or that there is none."""
@@ -306,21 +313,23 @@ class KubernetesSource:
         informer, pool = self._pods, self._pool
         if pool is None:
             complete = self._settled and all(informer.synced for informer in self._required())
-            return self._replace_endpoints({}) if complete else []
+            return self._replace_endpoints(EndpointIndex()) if complete else []
         if informer is None or not informer.synced:
             return []
         make = endpoints_of_slice if self._options.slices_of else endpoints_of
         read = partial(make, pool=pool, family=self._options.ip_family)
+        reads = [read, partial(read, serves=is_unreachable)] if self._options.keep_unreachable else [read]
         index = self._index
         if index is None or changed is None:
             index = self._index = EndpointIndex()
-            for id, item in informer.objects.items():
-                index.set(id, informer.read(item, read, ()))
-            return self._replace_endpoints(index.all())
+            changed = informer.objects
         ids: set[str] = set()
+        none: tuple[Endpoint, ...] = ()
         for id in changed:
             found = informer.objects.get(id)
-            ids |= index.set(id, () if found is None else informer.read(found, read, ()))
+            ids |= index.set(id, *(none if found is None else informer.read(found, one, none) for one in reads))
+        if changed is informer.objects or self._unreachable != index.unreachable:
+            return self._replace_endpoints(index)
         events: list[Event] = []
         for endpoint_id in sorted(ids):
             endpoint = index.get(endpoint_id)
@@ -331,15 +340,17 @@ class KubernetesSource:
                 events.append(Upsert(PODS, endpoint))
         return events
 
-    def _replace_endpoints(self, endpoints: dict[str, Endpoint]) -> list[Event]:
-        if PODS in self._reported and endpoints == self._endpoints:
+    def _replace_endpoints(self, index: EndpointIndex) -> list[Event]:
+        endpoints, unreachable = index.all(), index.unreachable
+        if PODS in self._reported and (endpoints, unreachable) == (self._endpoints, self._unreachable):
             return []
-        self._endpoints = endpoints
+        self._endpoints, self._unreachable = endpoints, unreachable
         reset = self._reported[PODS] = self._reset_pods()
         return [reset]
 
     def _reset_pods(self) -> Reset:
-        return Reset(PODS, Documents(endpoints=tuple(self._endpoints[id] for id in sorted(self._endpoints))))
+        endpoints = tuple(self._endpoints[id] for id in sorted(self._endpoints))
+        return Reset(PODS, Documents(endpoints=endpoints, warnings=_UNREACHABLE if self._unreachable else ()))
 
     # Configuration
 

@@ -12,10 +12,19 @@ import pytest
 from services.collector import assignment
 from tests.faults.collector.conftest import COUNT
 from tests.faults.collector.picker import PickerView, Servers
+from tests.meddler import LATE, Meddler
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import CollectorProcess, collector
 from tests.proxy import Proxy
-from tests.soak.promises import COLLECTOR_TAKEN_OVER, measured, soaking
+from tests.soak.promises import (
+    COLLECTOR_CUT_OFF,
+    COLLECTOR_KILLED,
+    COLLECTOR_STOPPED,
+    FRAMES_MEDDLED,
+    Promise,
+    measured,
+    soaking,
+)
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.soak
@@ -23,6 +32,8 @@ pytestmark = pytest.mark.soak
 HOUR = 3600.0
 AFTERWARDS = 2.0 if soaking() else 0.5
 """Seconds for which is looked whether what follows a fault brings trouble."""
+MEDDLED = 20.0 if soaking() else 3.0
+"""Seconds for which messages come as they shouldn't."""
 
 Start = Callable[..., CollectorProcess]
 
@@ -59,11 +70,11 @@ async def fresh(picker: PickerView) -> None:
     await eventually(lambda: picker.fresh(COUNT), lambda: f"fresh values: {picker.ages()}")
 
 
-async def taken_over(picker: PickerView, since: float) -> None:
+async def taken_over(picker: PickerView, since: float, promise: Promise) -> None:
     """Values age, and then all are fresh again."""
     await eventually(lambda: not picker.fresh(COUNT), "age")
     await fresh(picker)
-    measured(COLLECTOR_TAKEN_OVER, time.monotonic() - since)
+    measured(promise, time.monotonic() - since)
 
 
 def assert_sound(picker: PickerView) -> None:
@@ -90,7 +101,7 @@ async def test_a_collector_is_killed_and_comes_back_with_another_clock(
     await quiet(picker)
     since = time.monotonic()
     ahead.kill()
-    await taken_over(picker, since)
+    await taken_over(picker, since, COLLECTOR_KILLED)
     again = start("ahead", clock=-HOUR)
     await both_at_work(picker, again, behind)
     await quiet(picker)
@@ -110,13 +121,27 @@ async def test_a_collector_is_away_for_five_seconds(
             away.pause()
         else:
             proxy.hold()
-        await taken_over(picker, since)
+        await taken_over(picker, since, COLLECTOR_STOPPED if fault == "stopped" else COLLECTOR_CUT_OFF)
         await quiet(picker, since + 5.0 - time.monotonic())
         away.resume()
         proxy.release()
         await both_at_work(picker, away, other)
         await quiet(picker)
         away.kill()
+
+
+async def test_frames_come_twice_late_and_in_another_order(nats: NatsServer, servers: Servers, start: Start) -> None:
+    meddler = Meddler()
+    async with Proxy(nats.port, answers=meddler) as proxy, PickerView(proxy.url("nats")) as picker:
+        await both_at_work(picker, start("one"), start("two"))
+        meddler.at_work = True
+        await quiet(picker, MEDDLED)
+        meddler.at_work = False
+        ended = time.monotonic()
+        await fresh(picker)
+        measured(FRAMES_MEDDLED, time.monotonic() - ended)
+        await quiet(picker, LATE + AFTERWARDS)
+        assert meddler.late
 
 
 async def test_the_only_collector_is_stopped_for_five_seconds(

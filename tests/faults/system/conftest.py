@@ -17,7 +17,7 @@ from tests.certificates import Authority
 from tests.faults.system.load import Load
 from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import CONFIGURATION, in_flight
-from tests.soak.promises import WATCHER_TAKEN_OVER, measured
+from tests.soak.promises import PICKER_KILLED, WATCHER_KILLED, measured
 from tests.waiting import eventually
 
 ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
@@ -43,7 +43,7 @@ def plan(envoy: str, directory: Path) -> StackPlan:
         flags |= {"cert-path": str(directory), "client-ca-file": str(authority.ca)}
         envoy_file = unhurried(verifying(authority, directory), directory, patience=PATIENCE)
     return StackPlan(
-        simulators=simulators(3, speed=5),
+        simulators=simulators(3, speed=5, kv_blocks=150, block_tokens=64),
         watchers=2,
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
         envoy=envoy_file,
@@ -99,8 +99,10 @@ async def no_request_fails(stack: LocalStack, signal: Signal, names: Sequence[st
             await (process.kill() if signal == "SIGKILL" else process.stop())
             try:
                 await missed(stack, process)
-                if name == LEADER:
-                    measured(WATCHER_TAKEN_OVER, time.monotonic() - since)
+                if signal == "SIGKILL" and name == LEADER:
+                    measured(WATCHER_KILLED, time.monotonic() - since)
+                elif signal == "SIGKILL" and process in stack.pickers:
+                    measured(PICKER_KILLED, time.monotonic() - since)
                 await load.goes_on()
             finally:
                 await process.start()

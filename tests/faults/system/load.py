@@ -5,9 +5,10 @@ import itertools
 import json
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import aiohttp
 
@@ -18,6 +19,8 @@ ENOUGH = 200 if soaking() else 25
 """Requests with which a test has had load."""
 PAUSE = 0.0 if soaking() else 0.2
 """Seconds between two requests of a worker: more requests find no more, and keep processes from starting."""
+PREFIXES = 48
+"""Prefixes of prompts, of eight blocks of 64 tokens: three caches of 150 blocks hold them all if each has its own."""
 _runs = itertools.count()
 
 
@@ -29,6 +32,29 @@ class Failure:
     started: float
     ended: float
     what: str
+
+
+class Hit(NamedTuple):
+    """What an answer says of its prompt."""
+
+    at: float
+    """When it ended."""
+    cached_tokens: int
+    prompt_tokens: int
+
+
+def hit_rate(hits: Sequence[Hit]) -> float:
+    """Of all prompt tokens, the share that was cached."""
+    return sum(one.cached_tokens for one in hits) / max(sum(one.prompt_tokens for one in hits), 1)
+
+
+def back_after(hits: Sequence[Hit], since: float, usual: float) -> float:
+    """Seconds from that time to the first `ENOUGH` answers with 95 % of the usual hit rate."""
+    first = next((at for at, one in enumerate(hits) if one.at >= since), len(hits))
+    for at in range(first, len(hits) - ENOUGH):
+        if hit_rate(hits[at : at + ENOUGH]) >= 0.95 * usual:
+            return hits[at].at - since
+    return float("inf")
 
 
 @dataclass
@@ -45,6 +71,8 @@ class Load:
     """Of all requests that were sent."""
     under_way: set[str] = field(default_factory=set)
     """Those that haven't ended yet."""
+    hits: list[Hit] = field(default_factory=list)
+    """Of answers that weren't streamed, in the order of their ends."""
 
     async def goes_on(self, requests: int = ENOUGH) -> None:
         """Wait until the requests that are under way have ended, and so many more."""
@@ -97,15 +125,19 @@ class Load:
             if request["json"].get("stream"):
                 if not text.rstrip().endswith("data: [DONE]"):
                     raise ValueError(f"the stream broke off after {text[-60:]!r}")
-            elif json.loads(text)["usage"]["completion_tokens"] != request["json"]["max_tokens"]:
-                raise ValueError(f"incomplete: {text[:200]}")
+            else:
+                usage = json.loads(text)["usage"]
+                if usage["completion_tokens"] != request["json"]["max_tokens"]:
+                    raise ValueError(f"incomplete: {text[:200]}")
+                cached = usage["prompt_tokens_details"]["cached_tokens"]
+                self.hits.append(Hit(time.monotonic(), cached, usage["prompt_tokens"]))
             server = response.headers["x-simulator-endpoint"]
             self.served[server] = self.served.get(server, 0) + 1
 
 
 def _request(choose: random.Random) -> dict[str, Any]:
-    """Chat or completion, streamed or not, with one of a few long prefixes."""
-    prefix = f"Standing orders of signal box {choose.randrange(6)}. " * 30
+    """Chat or completion, streamed or not, with a long prefix, of which some are more frequent."""
+    prefix = f"Standing orders of signal box {int(PREFIXES * choose.random() ** 2):02}. " * 60
     body: dict[str, Any] = {"model": "simulated", "max_tokens": choose.randint(4, 20), "ignore_eos": True}
     if choose.random() < 0.5:
         body["stream"] = True

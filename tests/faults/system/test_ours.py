@@ -3,17 +3,17 @@ changes: nothing."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 
 from pointsman.local.services import ServiceProcess
 from pointsman.local.stack import LocalStack
-from tests.faults.system.conftest import LEADER, Signal, no_request_fails, settled
-from tests.faults.system.load import Load
+from tests.faults.system.conftest import LEADER, no_request_fails, settled
+from tests.faults.system.load import ENOUGH, Load, back_after, hit_rate
 from tests.protocol.system.conftest import CONFIGURATION
-from tests.soak.promises import VIEW_RIGHT_AGAIN, measured, soaking
+from tests.soak.promises import NATS_WIPED, RESTARTED, measured, soaking
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,15 +31,28 @@ RELOADS = 20 if soaking() else 8
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    ("signal", "names"),
-    [
-        ("SIGKILL", ("picker-1", "collector-1", LEADER, "nats")),
-        ("SIGTERM", ("picker-1", "collector-1", LEADER, "nats", "model-1")),
-    ],
-)
-async def test_no_request_fails(ours: LocalStack, signal: Signal, names: Sequence[str]) -> None:
-    await no_request_fails(ours, signal, names)
+async def test_no_request_fails_when_one_of_each_is_killed(ours: LocalStack) -> None:
+    await no_request_fails(ours, "SIGKILL", ("picker-1", "collector-1", LEADER, "nats"))
+
+
+@pytest.mark.soak
+async def test_no_request_fails_while_everything_restarts(ours: LocalStack) -> None:
+    tiers = (*ours.pickers, *ours.collectors, *ours.watchers, ours.nats, ours.simulators[0])
+    restarts = []
+    async with Load(ours.url) as load:
+        await load.goes_on(15 * ENOUGH if soaking() else ENOUGH)
+        usual = hit_rate(load.hits[-5 * ENOUGH :])
+        for process in tiers:
+            since = time.monotonic()
+            await process.stop()
+            await load.goes_on()
+            await process.start()
+            restarts += [] if process in ours.simulators else [since, time.monotonic()]
+            await load.goes_on(3 * ENOUGH)
+    assert not load.failures, load.failures[:5]
+    for since in restarts:
+        measured(RESTARTED, back_after(load.hits, since, usual))
+    await settled(ours)
 
 
 async def test_a_hanging_picker_costs_no_request(ours: LocalStack) -> None:
@@ -132,7 +145,7 @@ async def test_a_wiped_nats_is_filled_again_by_the_owners(ours: LocalStack) -> N
             )
 
         await eventually(right, "the views")
-        measured(VIEW_RIGHT_AGAIN, time.monotonic() - back)
+        measured(NATS_WIPED, time.monotonic() - back)
         await load.goes_on()
     assert not load.failures, load.failures[:5]
     await settled(ours)

@@ -16,6 +16,8 @@ TARGETS: Mapping[str, Sequence[str]] = {
     "configuration": ("shared.config",),
     "conversations": ("services.picker.extproc", "services.picker.request_handler"),
     "endpoints_file": ("services.watcher", "shared.config"),
+    "header_blocks": ("services.picker.transport.http2", "hpack"),
+    "http2": ("services.picker.transport.http2",),
     "models": ("services.collector.extractors.models",),
     "pages": ("services.collector.page",),
     "parsers": ("services.picker.parsers",),

@@ -2,9 +2,9 @@
 picker that hears them decides, can be scraped, and forgets a peer that falls silent.
 
 An input is a sequence of messages, with lines of two dashes between them. One is a line that says what it is (`frame`,
-`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`, `query`, `answer`; `fact` and
-its key; `delete`, its key, epoch and sequence), and MessagePack; where JSON stands in its place, its MessagePack is
-meant, in which an object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
+`load`, `prefix`, `piece`, `request`, `member`, `synced`, `epoch`, `candidate`, `holder`, `query`, `answer`, `action`,
+`done`; `fact` and its key; `delete`, its key, epoch and sequence), and MessagePack; where JSON stands in its place, its
+MessagePack is meant, in which an object with the one key `<f8`, `<f4`, `<u8` or `<u4` is a packed column.
 """
 
 import json
@@ -25,6 +25,7 @@ from services.picker.state.prefix import DEFAULT_CAPACITY
 from services.picker.state.prefix_peers import FORGOTTEN, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
+from shared.bus.action_messages import ActionResult, Drain
 from shared.bus.asking import Collected
 from shared.bus.candidacy import Candidates
 from shared.bus.codec import decode, encode, encode_fact, fact_digest
@@ -179,6 +180,10 @@ class Listener:
                 decode(PrefixRequest, data)
             case "query":
                 decode(Query, data)
+            case "action":
+                decode(Drain, data)
+            case "done":
+                decode(ActionResult, data)
             case "answer":
                 self.answers.take(data)
             case "member":
@@ -210,7 +215,7 @@ class Listener:
         self.observed.frame(frame, self.picker.now, extra)
 
     def _on_event(self, event: Event) -> None:
-        """As `services.picker.app` does; a configuration is another target's."""
+        """As `ViewUpdates` does; a configuration is another target's."""
         self.observed.event(event)
         match event:
             case Reset(facts=facts):
@@ -250,7 +255,7 @@ class Listener:
         for family in self.picker.registry.collect():
             for sample in family.samples:
                 assert math.isfinite(sample.value) or (sample.value, sample.name) == (math.inf, NEVER_SAID), sample
-        msgspec.json.encode(self.view.state(self.picker.now))
+        msgspec.json.encode(list(self.view.state(self.picker.now)))
         for key in STANDARD_KEYS:
             if key.kind is float:
                 values = self.view.columns.numbers(key.wire).values

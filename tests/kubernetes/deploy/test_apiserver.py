@@ -9,7 +9,7 @@ import pytest
 from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.definitions import GATEWAYS
-from tests.kubernetes.deploy.render import NAMESPACE, OVERLAYS, Object, Objects, Renderer, workloads
+from tests.kubernetes.deploy.render import COMPONENTS, NAMESPACE, OVERLAYS, Object, Objects, Renderer, workloads
 
 RESTRICTED = "pod-security.kubernetes.io/enforce"
 CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding")
@@ -56,11 +56,13 @@ EVERYTHING = {
     "nats": {"loginsSecret": "login"},
     "networkPolicy": {"metrics": [{"namespaceSelector": {}}]},
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+    "prometheusRule": {"enabled": True},
+    "console": {"enabled": True},
 }
 ELSEWHERE = {"enabled": False, "url": "nats://bus.example:4222", "loginsSecret": "login", "caSecret": "authority"}
 RENDERED: dict[str, Callable[[Renderer], Objects]] = {
     **{f"overlay {name}": partial(Renderer.overlay, name=name) for name in OVERLAYS},
-    "base": lambda renderer: renderer.base("monitoring", "custom-metrics", "nodes", "endpoint-slices"),
+    "base": lambda renderer: renderer.base(*(one for one in COMPONENTS if one != "standalone")),
     "chart with everything": lambda renderer: renderer.chart(EVERYTHING),
     "chart with another NATS": lambda renderer: renderer.chart({"nats": ELSEWHERE}),
 }

@@ -78,7 +78,7 @@ def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
-EVERY_PORT = (443, 4222, 6222, 6443, 8000, 8222, 9002, 9003, 9090)
+EVERY_PORT = (443, 4222, 6222, 6443, 8000, 8090, 8222, 9002, 9003, 9090)
 WAYS = {
     *((tier, "nats", 4222) for tier in ("watcher", "collector", "picker")),
     ("nats", "nats", 6222),
@@ -92,7 +92,7 @@ WAYS = {
 }
 """Every way between our pods, or to and from others, that is open: who begins, whom, on which port."""
 SCRAPES = {("prometheus", tier, 9090) for tier in ("watcher", "collector", "picker")}
-OURS = ("watcher", "collector", "picker", "nats")
+OURS = ("watcher", "collector", "picker", "nats", "console")
 
 
 def ways(objects: Objects) -> set[tuple[str, str, int]]:
@@ -117,9 +117,19 @@ def test_prometheus_reads_the_admin_ports_where_it_is_asked_to(renderer: Rendere
     assert ways(renderer.chart(VALUES["monitoring"])) == WAYS | SCRAPES
 
 
-def test_everyone_of_ours_can_look_up_names(base: Objects) -> None:
-    everyone = pods(base)
-    assert all(may(base, everyone[one], API, 53, protocol) for one in OURS for protocol in ("UDP", "TCP"))
+def test_a_console_asks_nats_alone_and_admits_who_is_named(renderer: Renderer) -> None:
+    asks = {("console", "nats", 4222)}
+    assert ways(renderer.chart(VALUES["console"])) == WAYS | asks
+    scraped = ways(renderer.base("console", "monitoring"))
+    assert scraped == WAYS | SCRAPES | asks | {("prometheus", "console", 9090)}
+    named = {"networkPolicy": {"console": [namespace("gateways")]}, **VALUES["console"]}
+    assert ways(renderer.chart(named)) == WAYS | asks | {("gateway", "console", 8090)}
+
+
+def test_everyone_of_ours_can_look_up_names(renderer: Renderer) -> None:
+    objects = renderer.base("console")
+    everyone = pods(objects)
+    assert all(may(objects, everyone[one], API, 53, protocol) for one in OURS for protocol in ("UDP", "TCP"))
 
 
 def namespace(name: str) -> dict[str, Any]:

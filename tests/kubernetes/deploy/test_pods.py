@@ -7,6 +7,7 @@ import pytest
 
 from pointsman.docs import TIERS
 from services.collector.settings import CollectorSettings
+from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
 from services.watcher.settings import WatcherSettings
 from shared.config import load
@@ -15,15 +16,21 @@ from shared.quantities import parse_duration
 from shared.service import describe, parse
 from shared.version import VERSION
 from tests.kubernetes.deploy.render import DEPLOY, Object, Objects, Renderer, container, workloads
+from tests.kubernetes.deploy.test_same import VALUES
 
 ROOT = DEPLOY.parents[1]
-NAMES = ("pointsman-collector", "pointsman-nats", "pointsman-picker", "pointsman-watcher")
-SETTINGS: dict[str, Any] = {"collector": CollectorSettings, "picker": PickerSettings, "watcher": WatcherSettings}
+NAMES = ("pointsman-collector", "pointsman-console", "pointsman-nats", "pointsman-picker", "pointsman-watcher")
+SETTINGS: dict[str, Any] = {
+    "collector": CollectorSettings,
+    "console": ConsoleSettings,
+    "picker": PickerSettings,
+    "watcher": WatcherSettings,
+}
 
 
 @pytest.fixture
-def objects(chart: Objects) -> Objects:
-    return chart
+def objects(renderer: Renderer) -> Objects:
+    return renderer.chart(VALUES["console"])
 
 
 @pytest.fixture(params=NAMES)
@@ -93,11 +100,11 @@ def test_probes_ask_the_admin_port(workload: Object) -> None:
         return
     ports = {one["name"]: one["containerPort"] for one in container(workload)["ports"]}
     assert ports["admin"] == 9090
-    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert container(workload)[probe]["httpGet"] == {"path": path, "port": "admin"}
 
 
-@pytest.mark.parametrize("name", [name for name, _ in TIERS if name in ("collector", "picker")])
+@pytest.mark.parametrize("name", [name for name, _ in TIERS if name in ("collector", "console", "picker")])
 def test_the_process_takes_its_flags_and_variables(objects: Objects, name: str) -> None:
     command = container(objects["Deployment", f"pointsman-{name}"])
     assert command["args"][0] == name
@@ -140,7 +147,7 @@ def test_replicas_are_said_where_no_autoscaler_says_them(objects: Objects) -> No
         assert one["spec"]["minReplicas"] == 2
         assert [metric["type"] for metric in one["spec"]["metrics"]] == ["Resource"]
     said = {one["metadata"]["name"]: one["spec"].get("replicas") for one in workloads(objects)}
-    assert said == {**dict.fromkeys(scaled), "pointsman-watcher": 2, "pointsman-nats": 3}
+    assert said == {**dict.fromkeys(scaled), "pointsman-watcher": 2, "pointsman-nats": 3, "pointsman-console": 1}
 
 
 def test_every_tier_loses_one_pod_at_a_time_to_a_drain(objects: Objects) -> None:
@@ -153,12 +160,13 @@ def test_every_tier_loses_one_pod_at_a_time_to_a_drain(objects: Objects) -> None
 
 
 def test_a_service_has_the_pods_that_it_means_and_their_ports(renderer: Renderer) -> None:
-    objects = renderer.base("monitoring")
+    objects = renderer.base("console", "monitoring")
     meant = {
+        "pointsman-console": {"console"},
         "pointsman-nats": {"nats"},
         "pointsman-nats-cluster": {"nats"},
         "pointsman-picker": {"picker"},
-        "pointsman-metrics": {"watcher", "collector", "picker"},
+        "pointsman-metrics": {"watcher", "collector", "picker", "console"},
     }
     services = {name: one["spec"] for (kind, name), one in objects.items() if kind == "Service"}
     assert services.keys() == meant.keys()

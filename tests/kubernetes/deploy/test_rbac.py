@@ -43,6 +43,8 @@ EXPECTED: dict[str, tuple[set[Permission], set[Permission]]] = {
     "": (ALWAYS | PODS | POOL, set()),
     "monitoring": (ALWAYS | PODS | POOL, set()),
     "custom-metrics": (ALWAYS | PODS | POOL, set()),
+    "alerts": (ALWAYS | PODS | POOL, set()),
+    "console": (ALWAYS | PODS | POOL, set()),
     "endpoint-slices": (ALWAYS | SLICES | POOL, set()),
     "nodes": (ALWAYS | PODS | POOL, NODES),
     "standalone": (ALWAYS | PODS, set()),

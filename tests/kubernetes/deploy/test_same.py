@@ -21,6 +21,8 @@ VALUES: dict[str, dict[str, Any]] = {
         "picker": {"autoscaling": {"inFlightRequests": 500}},
         "collector": {"autoscaling": {"endpoints": 250}},
     },
+    "alerts": {"prometheusRule": {"enabled": True}},
+    "console": {"console": {"enabled": True}},
     "nodes": {"watcher": {"nodes": True}},
     "endpoint-slices": {"watcher": {"endpointSlices": "model-servers"}},
     "standalone": {"pool": {"standalone": True}},
@@ -79,7 +81,7 @@ def test_a_component_is_a_value_of_the_chart(renderer: Renderer, base: Objects, 
 
 
 def test_components_go_together(renderer: Renderer) -> None:
-    together = ("monitoring", "custom-metrics", "nodes", "endpoint-slices")
+    together = ("console", "monitoring", "alerts", "custom-metrics", "nodes", "endpoint-slices")
     values: dict[str, Any] = {}
     for component in together:
         for part, what in VALUES[component].items():

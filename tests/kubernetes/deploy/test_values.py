@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from pointsman.chart_page import VALUES
+from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
 from shared.service import parse
 from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads
@@ -56,6 +57,8 @@ WRONG: tuple[tuple[str, Any], ...] = (
     ("nats.url", "http://nats:4222"),
     ("nats.prefix", "two words"),
     ("nats.memoryStore", "256Mi"),
+    ("console.hostnames", "console.example"),
+    ("console.token", "secret"),
     ("networkPolicy.gateways", [{"namespace": "gateways"}]),
     ("networkPolicy.apiServerPorts", []),
     ("serviceMonitor.interval", "15"),
@@ -162,6 +165,16 @@ def test_a_picker_has_as_many_workers_as_told(renderer: Renderer, workers: int) 
     assert told(renderer.chart({"picker": {"workers": workers}})).workers == workers
 
 
+def test_a_console_knows_its_token_and_its_names(renderer: Renderer) -> None:
+    told = {"enabled": True, "tokenSecret": "console", "hostnames": ["a.example", "b.example"]}
+    command = container(renderer.chart({"console": told})["Deployment", "pointsman-console"])
+    variables = {one["name"]: one for one in command["env"]}
+    assert variables["POINTSMAN_CONSOLE_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "console", "key": "token"}}
+    assert variables["POINTSMAN_NATS_USER"]["value"] == "reader"
+    settings = parse(ConsoleSettings, command["args"][1:], {}, "console")
+    assert (settings.console_host, settings.console_hostnames) == ("0.0.0.0", ("a.example", "b.example"))
+
+
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
     assert told(objects).drain_timeout == 1000
@@ -193,6 +206,16 @@ def test_every_pod_is_made_as_it_is_told(renderer: Renderer) -> None:
         assert (command["args"][-1], command["env"][-1]) == ("--log-level=debug", {"name": "A", "value": "b"}), "last"
         assert deployment["spec"]["replicas"] == (2 if tier == "watcher" else 5)
     assert not [key for key in objects if key[0] == "HorizontalPodAutoscaler"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("serviceMonitor", "ServiceMonitor"), ("prometheusRule", "PrometheusRule")]
+)
+def test_objects_of_the_prometheus_operator_have_labels_by_which_it_selects_them(
+    renderer: Renderer, value: str, kind: str
+) -> None:
+    objects = renderer.chart({value: {"enabled": True, "labels": {"release": "prometheus"}}})
+    assert objects[kind, "pointsman"]["metadata"]["labels"]["release"] == "prometheus"
 
 
 def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:

@@ -7,8 +7,11 @@ back (no ghost endpoints).
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
+import httpx
 import pytest
 
 from shared.bus import jetstream as js
@@ -17,10 +20,12 @@ from shared.bus.errors import LostLeadership
 from shared.bus.publisher import FactPublisher
 from shared.bus.replica import Replica
 from shared.model import Fact
-from tests.nats import NatsServer
+from tests.nats import NatsServer, free_port, nats_server
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, View, endpoints, leading, numbered, reading
-from tests.soak.promises import VIEW_RIGHT_AGAIN, measured
+from tests.soak.promises import NATS_KILLED, NATS_ROLLED_BACK, RECONNECTING, Promise, measured, soaking
 from tests.waiting import TIMEOUT, eventually
+
+CLIENTS = 100 if soaking() else 20
 
 
 @dataclass
@@ -45,13 +50,13 @@ class System:
         await eventually(converged, lambda: (self.watcher, self.picker, self.publisher, self.replica))
         assert self.replica.facts() == facts
 
-    async def starts_and_converges(self, facts: dict[str, Fact]) -> None:
+    async def starts_and_converges(self, facts: dict[str, Fact], promise: Promise) -> None:
         before = (self.picker.connections, self.publisher.establishments)
         await self.server.start()
         began = time.monotonic()
         await eventually(lambda: self.picker.connections > before[0] and self.publisher.establishments > before[1])
         await self.converges(facts)
-        measured(VIEW_RIGHT_AGAIN, time.monotonic() - began)
+        measured(promise, time.monotonic() - began)
 
     async def both_disconnected(self) -> None:
         await eventually(lambda: not self.watcher.connected and not self.picker.connected)
@@ -81,7 +86,7 @@ async def test_killed_and_restarted(system: System, wiped: bool) -> None:
     await asyncio.sleep(0.2)
     assert system.view.facts == numbered(200), "the view stays while NATS is away"
     assert system.replica.readiness() is None
-    await system.starts_and_converges(changed)
+    await system.starts_and_converges(changed, NATS_KILLED)
 
 
 @pytest.mark.soak
@@ -98,10 +103,50 @@ async def test_killed_and_rolled_back_to_an_older_store(system: System, connect:
     system.server.wipe()
     copy.rename(system.server.store)
     system.view.clear()
-    await system.starts_and_converges(changed)
+    await system.starts_and_converges(changed, NATS_ROLLED_BACK)
     assert not (numbered(200).keys() - changed.keys()) & system.view.seen
     async with reading(await connect()) as (replica, view):
         await eventually(lambda: view.facts == changed, what=lambda: replica)
+
+
+@pytest.mark.soak
+async def test_many_clients_reconnect_at_once(tmp_path: Path) -> None:
+    """The server has as many connections and subscriptions afterwards, and no consumers."""
+    http = free_port()
+    async with AsyncExitStack() as stack, httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}") as monitor:
+        server = await stack.enter_async_context(nats_server(tmp_path, config=f'http: "127.0.0.1:{http}"'))
+
+        async def bus(name: str) -> Bus:
+            made = await stack.enter_async_context(Bus(server.url, name=name))
+            await made.wait_connected(TIMEOUT)
+            return made
+
+        async def load() -> tuple[int, int, int]:
+            general = (await monitor.get("/varz")).json()
+            return general["connections"], general["subscriptions"], (await monitor.get("/jsz")).json()["consumers"]
+
+        publisher = FactPublisher(await bus("watcher"), SUBJECTS, "w1")
+        await stack.enter_async_context(leading(publisher))
+        facts, changed = numbered(10), numbered(5) | endpoints("new")  # all clients share this process
+        publisher.update(facts, [POOL])
+        views = [
+            (await stack.enter_async_context(reading(await bus(f"picker-{number}"))))[1] for number in range(CLIENTS)
+        ]
+        await eventually(lambda: all(view.facts == facts for view in views))
+        before = await load()
+        server.kill()
+        publisher.update(changed, [POOL])
+        await server.start()
+        began = time.monotonic()
+        await eventually(lambda: all(view.facts == changed for view in views))
+        measured(RECONNECTING, time.monotonic() - began)
+
+        async def as_before() -> bool:
+            after = await load()
+            assert after == before
+            return True
+
+        await eventually(as_before)
 
 
 async def test_stopped_and_continued_within_the_ping_time(system: System) -> None:

@@ -2,6 +2,7 @@
 themselves, and say where it came from."""
 
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec import structs
+from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
 from shared.bus import jetstream as js
@@ -175,10 +177,14 @@ async def test_a_bucket_full_of_junk_is_read_in_small_pages_and_cleared(connect:
     sizes: list[int] = []
     request_many = stranger.request_many
 
-    async def measured(*args: Any, **options: Any) -> list[Any]:
-        answers = await request_many(*args, **options)
-        sizes.append(sum(len(message.data) for message in answers))
-        return answers
+    async def measured(*args: Any, last: Callable[[Msg], object], **options: Any) -> Msg:
+        sizes.append(0)
+
+        def counted(answer: Msg) -> object:
+            sizes[-1] += len(answer.data)
+            return last(answer)
+
+        return await request_many(*args, last=counted, **options)
 
     stranger.request_many = measured  # type: ignore[method-assign]
     found = await js.snapshot(stranger, "endpoints", SUBJECTS.fact(">"), read=lambda stored: len(stored.data))

@@ -46,10 +46,14 @@ class Owner:
 
     async def publish(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
         """Have exactly these facts on the bus."""
+        self.offer(endpoints, config, *others)
+        await eventually(lambda: self._publisher.published, lambda: self._publisher)
+
+    def offer(self, endpoints: Sequence[Endpoint], config: str | None = None, *others: Fact) -> None:
+        """Have them on the bus as soon as there is one."""
         configs = [] if config is None else [Configuration(text=config, origin="test")]
         facts: list[Fact] = [*endpoints, *configs, *others]
         self._publisher.update({fact_key(POOL, fact): fact for fact in facts}, [POOL])
-        await eventually(lambda: self._publisher.published, lambda: self._publisher)
 
     async def close(self) -> None:
         if self._task is not None:

@@ -27,4 +27,6 @@ async def test_a_scrape_beyond_a_setting_fails(
 ) -> None:
     async with OddServer(behaviour) as server, collector(nats.url, **{setting: limit}) as service:
         await owner.publish([endpoint("a", server.port)])
-        await eventually(lambda: why in str(service.scraper.describe()), lambda: str(service.scraper.describe()))
+        await eventually(
+            lambda: why in str(list(service.scraper.describe())), lambda: str(list(service.scraper.describe()))
+        )

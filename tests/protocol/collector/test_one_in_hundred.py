@@ -14,7 +14,7 @@ from shared.model import Endpoint
 from tests.certificates import Authority
 from tests.nats import NatsServer, free_port
 from tests.protocol.collector.harness import Behaviour, Frames, OddServer, Owner, answer, collector, endpoint, vllm
-from tests.soak.promises import FRESH_BESIDE_ODD, measured, soaking
+from tests.soak.promises import ODD_SERVERS, measured, soaking
 from tests.waiting import eventually
 
 HEALTHY, SERIES, WATCHED = (100, 10**6, 4.0) if soaking() else (20, 10**5, 1.0)
@@ -138,7 +138,7 @@ async def test_a_hundred_healthy_servers_stay_fresh_beside_one_of_each_misbehavi
             ages += [frames.age(each.name, WAITING_QUEUE_SIZE) for each in healthy]
             await asyncio.sleep(0.02)
 
-        measured(FRESH_BESIDE_ODD, float(np.percentile(ages, 99)))
+        measured(ODD_SERVERS, float(np.percentile(ages, 99)))
         watched = {
             each_endpoint.endpoint.name: each_endpoint.targets[0]
             for each_endpoint in service.scraper.endpoints.values()

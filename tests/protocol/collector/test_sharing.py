@@ -17,7 +17,7 @@ from shared.bus.membership import Membership
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, collector, endpoint, vllm
-from tests.soak.promises import VIEW_RIGHT_AGAIN, measured, soaking
+from tests.soak.promises import NATS_BACK_FOR_FRAMES, measured, soaking
 from tests.waiting import TIMEOUT, eventually
 
 COUNT = 12
@@ -48,7 +48,7 @@ async def test_while_nats_is_away_scraping_goes_on_and_frames_are_back_with_it(
         await nats.start()
         back = time.monotonic()
         await eventually(lambda: frames.value("m3", WAITING_QUEUE_SIZE) == 33.0, "frames again")
-        measured(VIEW_RIGHT_AGAIN, time.monotonic() - back)
+        measured(NATS_BACK_FOR_FRAMES, time.monotonic() - back)
 
 
 async def test_without_nats_at_the_start_it_says_that_it_is_not_ready() -> None:

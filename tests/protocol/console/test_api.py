@@ -12,7 +12,9 @@ import pytest
 
 from services.console.app import ConsoleService, is_loopback
 from services.console.settings import ConsoleSettings
+from shared.bus.query_messages import MAX_DOCUMENT
 from shared.config.problems import Invalid
+from shared.service import replay
 from tests.browser.conftest import console
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
 from tests.protocol.bus.logins import PASSWORDS, secured, violations
@@ -102,6 +104,22 @@ async def test_a_stream_ends_before_its_time_limit(pool: InventedPool) -> None:
         assert (await asking.get("/api/flow/stream")).status_code == 200
 
 
+async def test_changed_limits_take_effect(pool: InventedPool) -> None:
+    async with client(pool, console_body=20, console_connections=1, console_history=1) as asking:
+        assert (await asking.post("/api/explain", json={"picker": "nobody at all"})).status_code == 413
+        opened = [await asyncio.open_connection("127.0.0.1", asking.base_url.port) for _ in range(2)]
+        assert await opened[0][0].read() == b"", "closed, because it was idle the longest"
+        for _, writer in opened:
+            writer.close()
+        known = {"endpoint": ["default/model-1", "default/model-2"]}
+
+        async def histories() -> int:
+            return len((await asking.get("/api/pool/history", params=known)).json()["endpoints"])
+
+        await eventually(histories)
+        assert await histories() == 1
+
+
 async def test_what_waits_is_shown_of_pickers_with_flow_control(pool: InventedPool) -> None:
     async with client(pool) as asking:
         assert (await asking.get("/api/flow")).json()["pickers"] == {}
@@ -124,6 +142,22 @@ async def test_documents_are_checked_and_the_running_one_is_shown(pool: Invented
         assert "are allowed" in huge.json()["errors"][0]
         schemas = (await asking.get("/openapi.json")).json()["paths"]["/api/configuration/check"]["post"]["requestBody"]
         assert schemas["content"]["application/json"]["schema"]["required"] == ["text"]
+
+
+async def test_a_dry_run_names_the_pickers_that_give_no_answer(
+    pool: InventedPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "LONGEST", 0.5)
+    async with client(pool) as asking:
+
+        async def silent() -> bool:
+            page = (await asking.post("/api/configuration/replay", json={"text": CONFIGURATION})).json()
+            assert (page["replayed"], page["pickers"], page["moves"], page["more_moves"]) == (0, [], [], 0)
+            return bool(page["missing"] == ["picker picker-1 doesn't answer"])
+
+        await eventually(silent)
+        huge = (await asking.post("/api/configuration/replay", json={"text": "#" * (MAX_DOCUMENT + 1)})).json()
+        assert huge["errors"] == [f"the document has {MAX_DOCUMENT + 1} bytes; {MAX_DOCUMENT} are allowed"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Every panel of the Grafana board shows something that a running system serves."""
+"""Every panel of the Grafana boards, and every alert, goes by something that a running system serves."""
 
 import re
 from collections.abc import Iterator
@@ -6,20 +6,24 @@ from pathlib import Path
 
 import httpx
 
-from pointsman.grafana_board import ROWS
+from pointsman.alerts import ALERTS
+from pointsman.grafana_board import BOARDS
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from tests.waiting import eventually
 
 METRIC = re.compile(r"\b(?:pointsman|llm_d_epp|envoy|process)_\w+")
 SELECTOR = re.compile(r"\{[^}]*\}")
 LABEL = re.compile(r"\bby \(([^)]*)\)")
-OF_PROMETHEUS = {"tier", "instance", "le"}
+OF_PROMETHEUS = {"tier", "instance", "le", "namespace", "job"}
 """Labels that scraping adds, and that of buckets."""
 
 
 def queries() -> Iterator[tuple[str, str]]:
-    """Each query of each panel, with the panel's title."""
-    return ((panel.title, query) for row in ROWS.values() for panel in row for query in panel.queries.values())
+    """Each query of each panel and alert, with its title."""
+    for _, rows in BOARDS.values():
+        for row in rows.values():
+            yield from ((panel.title, query) for panel in row for query in panel.queries.values())
+    yield from ((alert.name, alert.expression) for alert in ALERTS)
 
 
 def labels(query: str) -> set[str]:
@@ -27,7 +31,7 @@ def labels(query: str) -> set[str]:
     return {name.strip() for found in LABEL.findall(query) for name in found.split(",")} - OF_PROMETHEUS
 
 
-async def test_every_query_of_the_board_finds_its_metrics(tmp_path: Path) -> None:
+async def test_every_query_of_the_boards_and_alerts_finds_its_metrics(tmp_path: Path) -> None:
     plan = StackPlan(simulators=simulators(1, speed=20), collectors=1, pickers=1)
     async with LocalStack(plan, tmp_path) as stack, httpx.AsyncClient(trust_env=False, timeout=30) as client:
         assert stack.envoy is not None
@@ -41,7 +45,10 @@ async def test_every_query_of_the_board_finds_its_metrics(tmp_path: Path) -> Non
             pages = [await one.metrics() for one in tiers]
             pages.append((await client.get(f"{envoy.stats_url}/stats/prometheus")).text)
             lines = [line for page in pages for line in page.splitlines()]
-            families = {line.split()[2] for line in lines if line.startswith("# TYPE ")}
+            kinds = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE "))
+            families = set(kinds)
+            for name in (name for name, kind in kinds.items() if kind == "histogram"):
+                families |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
             served = families | {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
             for title, query in queries():
                 for metric in set(METRIC.findall(SELECTOR.sub("", query))) - labels(query):
@@ -51,4 +58,4 @@ async def test_every_query_of_the_board_finds_its_metrics(tmp_path: Path) -> Non
                         assert all(f"{label}=" in line for line in samples), f"{title}: {metric} has no label {label}"
             return True
 
-        await eventually(all_found, "the board's metrics", step=0.2)
+        await eventually(all_found, "the boards' metrics", step=0.2)

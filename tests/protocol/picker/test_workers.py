@@ -13,13 +13,12 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.transport import certificate
 from services.picker.transport.ext_proc import METHOD
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint
-from tests.protocol.process import TierProcess
+from tests.protocol.picker.process import PORTS, Picker
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
 from tests.waiting import TIMEOUT, eventually
 
@@ -29,10 +28,8 @@ health: Any = health_pb2
 health_grpc: Any = health_pb2_grpc
 
 
-class Picker(TierProcess):
+class Workers(Picker):
     """Two workers and their supervisor."""
-
-    tier = "picker"
 
     async def workers(self) -> dict[str, Any]:
         """By id."""
@@ -53,19 +50,13 @@ class Picker(TierProcess):
 
         await eventually(so, lambda: f"the workers have {found}, not {wanted} connections")
 
-    async def metric(self, name: str, **labels: str) -> float:
-        families = text_string_to_metric_families((await self.get("/metrics")).text)
-        samples = [sample for family in families for sample in family.samples if sample.name == name]
-        return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
-
 
 @asynccontextmanager
-async def picker(nats: NatsServer, owner: Owner, folder: Path, *flags: str) -> AsyncIterator[Picker]:
+async def picker(nats: NatsServer, owner: Owner, folder: Path, *flags: str) -> AsyncIterator[Workers]:
     """One with an endpoint, ready."""
     await owner.publish([endpoint("a", 8000)])
-    ports = ("--grpc-host=127.0.0.1", "--grpc-port=0", "--grpc-health-port=0", "--workers=2")
     quick = ("--drain-delay=200ms", f"--drain-timeout={TIMEOUT:.0f}s", "--secure-serving=false", *flags)
-    process = Picker(nats.url, "p", folder / "log", *ports, *quick)
+    process = Workers(nats.url, "p", folder / "log", *PORTS, "--workers=2", *quick)
     pids: list[int] = []
     try:
         await process.ready()
@@ -157,7 +148,7 @@ async def test_workers_share_connections_and_one_port_answers_for_all(
         assert await process.metric("pointsman_picker_decisions_total", status="200") == 8
         assert await process.metric("pointsman_picker_picks_total") == 8
         assert await process.metric("pointsman_picker_endpoints") == 1
-        assert await process.metric("pointsman_bus_namesake_messages_total") == 0
+        assert await process.metric("pointsman_bus_duplicate_id_messages_total") == 0
         workers = await process.workers()
         assert {id: worker["picker"]["peers"] for id, worker in workers.items()} == {"p-0": ["p-1"], "p-1": ["p-0"]}
         await process.shares([0, 0])
@@ -236,7 +227,7 @@ async def test_a_worker_that_stands_still_is_named_and_gets_no_connections(
         assert await process.metric("pointsman_picker_decisions_total") == 4
 
 
-async def _takes_no_more(process: Picker) -> bool:
+async def _takes_no_more(process: Workers) -> bool:
     return bool((await process.workers())["p-0"]["state"] == "not responding")
 
 
@@ -270,15 +261,8 @@ async def test_workers_end_with_their_supervisor(nats: NatsServer, owner: Owner,
 async def test_what_keeps_workers_from_starting_is_said_once(nats: NatsServer, tmp_path: Path) -> None:
     document = tmp_path / "bad.yaml"
     document.write_text("kind: Other\n", encoding="utf-8")
-    process = Picker(
-        nats.url,
-        "p",
-        tmp_path / "log",
-        "--workers=2",
-        f"--config-file={document}",
-        "--grpc-port=0",
-        "--grpc-health-port=0",
-    )
+    flags = (*PORTS, "--workers=2", f"--config-file={document}")
+    process = Workers(nats.url, "p", tmp_path / "log", *flags)
     try:
         assert await process.ended() == 1
     finally:

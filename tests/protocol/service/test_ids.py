@@ -15,7 +15,9 @@ from tests.waiting import eventually
 
 def counted(service: Service) -> float:
     lines = generate_latest(service.registry).decode().splitlines()
-    [value] = [float(line.split()[-1]) for line in lines if line.startswith("pointsman_bus_namesake_messages_total ")]
+    [value] = [
+        float(line.split()[-1]) for line in lines if line.startswith("pointsman_bus_duplicate_id_messages_total ")
+    ]
     return value
 
 

@@ -32,6 +32,12 @@ from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
 from tests.waiting import TIMEOUT, eventually
 
 SUBJECTS = Subjects()
+DOCUMENT = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- {type: queue-scorer}
+"""
 ENOUGH = 1.0
 """Seconds in which members in this process answer."""
 
@@ -156,6 +162,29 @@ async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: Nats
         await responder.close()
 
 
+async def test_other_questions_are_answered_while_a_document_waits_for_something(nats: NatsServer) -> None:
+    async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
+        waited = asyncio.get_running_loop().create_future()
+
+        def waiting(_: AskView) -> Iterator[bytes | asyncio.Future[None]]:
+            yield waited
+            yield b"true"
+
+        responder = Responder(
+            bus, SUBJECTS, [POOL], "picker", "p", {AskView: waiting, AskStatus: lambda _: iter([b"1"])}
+        )
+        await responder.start()
+        await bus.wait_connected(TIMEOUT)
+        await asker.wait_connected(TIMEOUT)
+        first = asyncio.create_task(ask(asker, SUBJECTS, POOL, "picker", "p", AskView(), timeout=TIMEOUT))
+        await asyncio.sleep(0)
+        assert (await ask(asker, SUBJECTS, POOL, "picker", "p", AskStatus(), timeout=TIMEOUT)).document() == 1
+        assert not first.done()
+        waited.set_result(None)
+        assert (await first).document() is True
+        await responder.close()
+
+
 async def run(nats: NatsServer, *words: str) -> tuple[int, str, str]:
     """A command; its exit code, and what it printed."""
     process = await asyncio.create_subprocess_exec(
@@ -191,7 +220,9 @@ async def test_status_says_what_is_wrong_and_exits_with_1(nats: NatsServer, memb
     haunting.cancel()
 
 
-async def test_commands_decode_entries_and_explain_decisions(nats: NatsServer, members: Members) -> None:
+async def test_commands_decode_entries_and_explain_and_replay_decisions(
+    nats: NatsServer, members: Members, tmp_path: Path
+) -> None:
     await eventually(lambda: members.first.readiness.ready and members.first.view.layout.endpoints, "an endpoint")
     code, out, err = await run(nats, "bus", "get", "endpoint.default/a", "--format=json")
     assert (code, err) == (0, "")
@@ -213,5 +244,29 @@ async def test_commands_decode_entries_and_explain_decisions(nats: NatsServer, m
     assert "by picker p1: default/a was the only candidate" in out
     stream.end()
     code, out, _ = await run(nats, "why", "--endpoint=a")
+    await _replays(nats, tmp_path)
     never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"
     assert (code, out.splitlines()[1]) == (0, f"  {never}")
+
+
+def written(directory: Path, document: str) -> str:
+    file = directory / "new.yaml"
+    file.write_text(document)
+    return str(file)
+
+
+async def _replays(nats: NatsServer, directory: Path) -> None:
+    file = written(directory, DOCUMENT)
+    code, out, err = await run(nats, "replay", file)
+    assert (code, err) == (0, "")
+    assert out.startswith("0 of the last 1 decisions of 2 pickers would have gone elsewhere\n")
+    file = written(
+        directory, DOCUMENT.replace("queue-scorer", "label-selector-filter, parameters: {matchLabels: {a: b}}")
+    )
+    code, out, err = await run(nats, "replay", file, "--format=json")
+    (move,) = json.loads(out)["total"]["moves"]
+    assert (move["chosen"], move["instead"], move["examples"]) == ("default/a", "", ["mine"])
+    file = written(directory, DOCUMENT.replace("queue-scorer", "queue-scorre"))
+    code, out, err = await run(nats, "replay", file)
+    assert (code, out) == (1, "")
+    assert err.startswith(f"{file}: plugins[0].type: 'queue-scorre' is no plugin type that is installed")

@@ -86,7 +86,11 @@ async def nothing_in_flight(pickers: list[Picker]) -> None:
 
 
 def in_flight(state: dict[str, Any]) -> dict[str, Any]:
-    """What a picker, by its state, counts in flight, of its own or of its peers; empty for nothing at all."""
+    """What a picker, or each of its workers, by its state, counts in flight, of its own or of its peers; empty for
+    nothing at all."""
+    if "workers" in state:
+        counted = {id: one["missing"] or in_flight(one["picker"]) for id, one in state["workers"].items()}
+        return {id: busy for id, busy in counted.items() if busy}
     endpoints = {one["id"]: one["inflight"] for one in state["endpoints"] if any(one["inflight"].values())}
     found = {"endpoints": endpoints, "own": state["own_inflight"], "open": state["open_exchanges"]}
     return {name: one for name, one in found.items() if one}

@@ -157,7 +157,7 @@ async def test_a_pool_that_scales_from_zero_serves_its_queue(stack: LocalStack, 
 async def test_eviction_makes_room_for_a_higher_band(stack: LocalStack, client: httpx.AsyncClient) -> None:
     async with full(stack, client, "batch") as running:
         urgent = await ask(client, objective="urgent")
-        assert urgent.status_code == 200
+        assert urgent.status_code == 200, urgent.headers
         ended = [task for task in running if task.done()]
         assert ended
         for task in ended:

@@ -13,7 +13,7 @@ from services.watcher.app import WatcherService
 from shared.bus.lease import Lease
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import by_role, endpoints_text, pair, reader, replace, watcher
-from tests.soak.promises import WATCHER_TAKEN_OVER, measured
+from tests.soak.promises import WATCHER_KILLED, WATCHER_STOPPED, measured
 from tests.waiting import TIMEOUT, eventually
 
 
@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("end", ["killed", "frozen"])
+@pytest.mark.parametrize("end", ["stopped", "killed", "frozen"])
 async def test_a_standby_takes_over_without_losing_or_resurrecting_endpoints(
     nats: NatsServer, tmp_path: Path, path: Path, end: str
 ) -> None:
@@ -33,11 +33,11 @@ async def test_a_standby_takes_over_without_losing_or_resurrecting_endpoints(
     async with reader(nats.url) as seen, pair(nats, tmp_path, path) as (leader, standby):
         await seen.sees("a", "b", "c")
         events, epoch = len(seen.events), seen.replica.epoch
-        (leader.kill if end == "killed" else leader.pause)()
         ended = time.monotonic()
+        {"stopped": leader.terminate, "killed": leader.kill, "frozen": leader.pause}[end]()
         replace(path, endpoints_text("b", "c", "d"))
         await eventually(lambda: seen.replica.epoch > epoch, "a new epoch")
-        measured(WATCHER_TAKEN_OVER, time.monotonic() - ended)
+        measured(WATCHER_STOPPED if end == "stopped" else WATCHER_KILLED, time.monotonic() - ended)
         await seen.sees("b", "c", "d")
         await eventually(standby.leads, "the standby leads")
         if end == "frozen":

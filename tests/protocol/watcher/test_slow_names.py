@@ -34,6 +34,21 @@ def text(*names: str) -> str:
     return "endpoints:\n" + "".join(f"- {{name: {name}, address: {name}, port: 8000}}\n" for name in names)
 
 
+async def test_a_changed_limit_of_look_ups_takes_effect(nats: NatsServer, tmp_path: Path, asked: set[str]) -> None:
+    """New names occupy at most half."""
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(text("a.fast"))
+    hanging = {f"{number}.slow" for number in range(30)}
+    async with (
+        reader(nats.url) as seen,
+        watcher(nats.url, endpoints_file=str(path), resolve_timeout=600.0, max_lookups=4),
+    ):
+        await seen.sees("a.fast")
+        path.write_text(text("a.fast", *hanging))
+        await eventually(lambda: len(asked & hanging) >= 2, "the look-ups")
+        assert len(asked & hanging) == 2
+
+
 async def test_names_that_hang_keep_the_watcher_neither_from_nats_nor_from_other_names(
     nats: NatsServer, tmp_path: Path, asked: set[str]
 ) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pointsman import drain, drain_file, undrain
+from pointsman import drain, undrain
 from pointsman.drain import DrainOptions, annotate
+from services.watcher import drain_file
 from services.watcher.documents import read_documents
 from services.watcher.kubernetes.errors import Forbidden, NotFound
 from shared.config.problems import Problems

@@ -1,5 +1,7 @@
 """How a survey, and an explained decision, look in a terminal."""
 
+import json
+
 import pytest
 
 from pointsman.docs import DOCS
@@ -66,7 +68,7 @@ def test_a_decision_shows_candidates_scores_and_what_would_change_it() -> None:
     report(view, {WAITING_QUEUE_SIZE: [0.0, 4.0], KV_CACHE_USAGE: [0.0, 0.5]}, ages=[0.0, 60.0])
     picker = PickerUnderTest(view, (DOCS / "profiles" / "weighted-sum.yaml").read_text(encoding="utf-8"))
     decision = picker.handler.schedule(picker.handler.prepare(ready(1), NOW), NOW)
-    lines = explained({"picker_id": "p", **in_full(decision)})
+    lines = explained({"picker_id": "p", **json.loads(b"".join(in_full(decision)))})
     assert lines[0].startswith("picker p, configuration ")
     assert lines[1:3] == ["model m", "goes to a (10.0.0.0:8000)"]
     assert "profile default (decides): 2 candidates" in lines

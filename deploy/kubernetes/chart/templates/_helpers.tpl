@@ -104,6 +104,7 @@ capabilities:
 {{- $values := index . 2 -}}
 {{- $flags := index . 3 -}}
 {{- $nats := $root.Values.nats -}}
+{{- $login := ternary "reader" $component (eq $component "console") -}}
 {{- $certificate := and (eq $component "picker") $values.certificateSecret -}}
 {{- $ca := and (not $nats.enabled) $nats.caSecret -}}
 metadata:
@@ -141,12 +142,19 @@ spec:
           fieldPath: metadata.namespace
     {{- with include "pointsman.loginsSecret" $root }}
     - name: POINTSMAN_NATS_USER
-      value: {{ $component }}
+      value: {{ $login }}
     - name: POINTSMAN_NATS_PASSWORD
       valueFrom:
         secretKeyRef:
           name: {{ . }}
-          key: {{ $component }}
+          key: {{ $login }}
+    {{- end }}
+    {{- with $values.tokenSecret }}
+    - name: POINTSMAN_CONSOLE_TOKEN
+      valueFrom:
+        secretKeyRef:
+          name: {{ . }}
+          key: token
     {{- end }}
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
@@ -157,9 +165,19 @@ spec:
       containerPort: 9002
     - name: grpc-health
       containerPort: 9003
+    {{- else if eq $component "console" }}
+    - name: console
+      containerPort: 8090
     {{- end }}
     - name: admin
       containerPort: 9090
+    startupProbe:
+      httpGet:
+        path: /healthz
+        port: admin
+      periodSeconds: 1
+      timeoutSeconds: 5
+      failureThreshold: 120
     livenessProbe:
       httpGet:
         path: /healthz

@@ -1,6 +1,6 @@
 """Which running requests make room for a higher band, and how many: plain functions of what runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import nsmallest
 from math import ceil, isfinite
 
@@ -33,8 +33,3 @@ def victims(
         if request.priority >= below:
             return chosen[:at]
     return chosen
-
-
-def eligible(bands: Sequence[int], victim: int) -> int | None:
-    """The band, of the blocked ones from the highest, for which a victim of this priority may go."""
-    return next((priority for priority in bands if priority > victim), None)

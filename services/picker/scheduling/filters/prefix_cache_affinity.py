@@ -1,8 +1,10 @@
 """`prefix-cache-affinity-filter`: keeps the endpoints that have the prompt in their caches, until they are saturated.
 
 They are saturated when the prompts that wait to be computed there take longer than those elsewhere, by more than the
-penalty that affinity is worth. In-flight tokens and the peak prefill throughput say how long that is. An endpoint that
-seems to be down doesn't count.
+penalty that affinity is worth. In-flight tokens and the peak prefill throughput say how long that is. They are also
+saturated when they have too many more requests in flight: where most of each prompt is cached, nothing waits to be
+computed. Then one request moves, and the others follow when the prompt is computed there. An endpoint that seems to be
+down doesn't count.
 """
 
 from typing import Annotated, Literal
@@ -12,8 +14,8 @@ from msgspec import Meta, Struct, field
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.named_attribute import in_flight_load
-from services.picker.state.layout import Rows
+from services.picker.scheduling.named_attribute import in_flight_load, prefix_match
+from services.picker.state.layout import Mask, Rows
 from shared.plugin import Input
 
 
@@ -27,6 +29,8 @@ class PrefixCacheAffinityParameters(Struct, frozen=True, rename="camel"):
     """Milliseconds; 0: the load doesn't matter."""
     peak_prefill_throughput: Annotated[float, Meta(gt=0)] = 15_928.0
     """Tokens a second that one endpoint computes."""
+    max_request_gap: Annotated[int, Meta(ge=0)] = 0
+    """Requests in flight beyond the least busy endpoint's; 0: they don't matter."""
     ttft_source: Literal["prefillThroughput", "latencyPredictor"] = "prefillThroughput"
     prefix_match_info_producer_name: str = ""
     in_flight_load_producer_name: str = ""
@@ -36,7 +40,7 @@ class PrefixCacheAffinityParameters(Struct, frozen=True, rename="camel"):
 
 class PrefixCacheAffinityFilter(Filter):
     """Narrows to `matched / total ≥ affinityThreshold`, unless the least in-flight time there exceeds the least
-    elsewhere by more than the penalty."""
+    elsewhere by more than the penalty, or the requests in flight exceed the least by more than their gap."""
 
     TYPE = "prefix-cache-affinity-filter"
     BOUNDED = True
@@ -45,11 +49,8 @@ class PrefixCacheAffinityFilter(Filter):
 
     @classmethod
     def consumes(cls, parameters: PrefixCacheAffinityParameters) -> tuple[Input, ...]:
-        producer = parameters.prefix_match_info_producer_name
-        return (
-            Input(PREFIX_MATCH, parameter="prefixMatchInfoProducerName", producer=producer),
-            in_flight_load(parameters.in_flight_load_producer_name),
-        )
+        match = prefix_match(parameters.prefix_match_info_producer_name)
+        return match, in_flight_load(parameters.in_flight_load_producer_name)
 
     @classmethod
     def deprecations(cls, parameters: PrefixCacheAffinityParameters) -> list[str]:
@@ -74,6 +75,18 @@ class PrefixCacheAffinityFilter(Filter):
             up = ~np.isin(rows, list(unhealthy))
             sticky, others = sticky & up, others & up
         among = int(np.count_nonzero(sticky))
+        if among and wanted.max_request_gap:
+            requests = cycle.view.in_flight.expected_requests(rows)
+            if requests[requests.argmax()] - requests[requests.argmin()] > wanted.max_request_gap:
+                cycle.note("InFlightRequests", rows, requests)
+                least = np.minimum.reduce(requests, where=sticky | others, initial=np.inf)
+                free = requests <= least + wanted.max_request_gap
+                if not (sticky & free).any():
+                    spread: Rows = rows[free]
+                    return spread
+                if self._computed(cycle, rows, sticky, free):
+                    sticky, others = sticky & free, others & free
+                    among = int(np.count_nonzero(sticky))
         if among in (0, len(rows)):
             return rows
         if wanted.max_ttft_penalty_ms and others.any():
@@ -84,3 +97,10 @@ class PrefixCacheAffinityFilter(Filter):
                 return rows
         kept: Rows = rows[sticky]
         return kept
+
+    def _computed(self, cycle: Cycle, rows: Rows, sticky: Mask, free: Mask) -> bool:
+        """Whether the free ones of the sticky endpoints have computed the prompt, rather than that they still do."""
+        tokens = cycle.view.in_flight.expected_tokens(rows)
+        cycle.note("InFlightTokens", rows, tokens)
+        there, elsewhere = tokens[sticky & free], tokens[sticky & ~free]
+        return not len(elsewhere) or bool(np.minimum.reduce(there) <= np.minimum.reduce(elsewhere))

@@ -24,7 +24,7 @@ SMALLEST_BLOCK = 64
 """Tokens: smaller blocks cost more than they tell (the reference's floor)."""
 MOST_BLOCKS = 2**18
 """Of an endpoint, whatever it reports: 16 million tokens in the smallest blocks, more than the caches of eight of
-today's GPUs. The index takes some 30 MB to remember as many."""
+today's GPUs. The index takes some 40 MB to remember as many."""
 _HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
 
 

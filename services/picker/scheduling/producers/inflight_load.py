@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Producer
+from services.picker.scheduling.named_attribute import prefix_match
 from services.picker.state.inflight import MOST_TOKENS
 from shared.plugin import Input
 
@@ -38,8 +39,7 @@ class InFlightLoadProducer(Producer):
     @classmethod
     def consumes(cls, parameters: InFlightLoadParameters) -> tuple[Input, ...]:
         """Cached tokens weigh nothing."""
-        producer = parameters.prefix_match_info_producer_name
-        match = Input(PREFIX_MATCH, optional=True, parameter="prefixMatchInfoProducerName", producer=producer)
+        match = prefix_match(parameters.prefix_match_info_producer_name, optional=True)
         return match, Input(TOKENIZED_PROMPT, optional=True)
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta, Struct, field
 
 from services.picker.metadata import VIDEO_DURATION, VIDEO_FPS, VIDEO_RESOLUTION
-from services.picker.request import Headers, Media
+from services.picker.request import Headers
 from services.picker.scheduling.cycle import TOKENIZED_PROMPT, Cycle, MediaTokens
 from services.picker.scheduling.interfaces import Producer
 
@@ -18,6 +18,8 @@ Count = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[float, Meta(ge=0, le=1e9)]
 _MOST = 10**8
 """Tokens of all pictures and videos of a request."""
+_LONGEST = 32
+"""Characters of a header about a video; a longer one says nothing."""
 
 
 class Resolution(Struct, frozen=True, rename="camel"):
@@ -180,25 +182,23 @@ class TokenProducer(Producer):
             return
         prompt = content.prompt
         ends, tokens, at = list[int](), list[int](), 0
+        video = self._estimate.video.tokens(cycle.request.headers) if any(item.video for item in content.media) else 0
+        found = 0
         for item in content.media:
-            found = prompt.find(item.marker, at)
-            at = at if found < 0 else found + len(item.marker)
+            if found >= 0:  # a long prompt is searched in vain once
+                found = prompt.find(item.marker, at)
+                at = at if found < 0 else found + len(item.marker)
             ends.append(at)
-            tokens.append(self._tokens(item, cycle.request.headers))
+            tokens.append(video if item.video else self._estimate.image.tokens(item.width, item.height))
         sums = np.minimum(np.cumsum(np.array(tokens, np.float64)), _MOST)
         cycle.put(TOKENIZED_PROMPT, MediaTokens(np.array(ends, np.float64), sums))
         cycle.prompt_tokens += int(sums[-1])
-
-    def _tokens(self, item: Media, headers: Headers) -> int:
-        if item.video:
-            return self._estimate.video.tokens(headers)
-        return self._estimate.image.tokens(item.width, item.height)
 
 
 def _number(text: str) -> float:
     """A positive number; 0 for what is none."""
     try:
-        number = float(text)
+        number = float(text) if len(text) <= _LONGEST else 0.0
     except ValueError:
         return 0.0
     return number if 0 < number < 1e9 else 0.0
@@ -206,7 +206,7 @@ def _number(text: str) -> float:
 
 def _resolution(text: str) -> Resolution | None:
     """`1280x720`; None for what is none."""
-    width, found, height = text.lower().partition("x")
+    width, found, height = text.lower().partition("x") if len(text) <= _LONGEST else ("", "", "")
     width, height = width.strip(), height.strip()
     if not found or not (width + height).isdecimal() or not width or not height or len(width + height) > 12:
         return None

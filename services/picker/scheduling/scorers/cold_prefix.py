@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.named_attribute import in_flight_load
+from services.picker.scheduling.named_attribute import in_flight_load, prefix_match
 from services.picker.state.layout import Floats, Rows
 from shared.plugin import Input
 
@@ -40,12 +40,9 @@ class ColdPrefixScorer(Scorer):
 
     @classmethod
     def consumes(cls, parameters: ColdPrefixParameters) -> tuple[Input, ...]:
-        producer = parameters.prefix_match_info_producer_name
-        return (
-            Input(PREFIX_MATCH, parameter="prefixMatchInfoProducerName", producer=producer),
-            in_flight_load(parameters.in_flight_load_producer_name),
-            Input(TOKENIZED_PROMPT, optional=True),
-        )
+        match = prefix_match(parameters.prefix_match_info_producer_name)
+        load = in_flight_load(parameters.in_flight_load_producer_name)
+        return match, load, Input(TOKENIZED_PROMPT, optional=True)
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         wanted, match = self.parameters, cycle.get(PREFIX_MATCH)

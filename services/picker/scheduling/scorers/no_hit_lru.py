@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle
 from services.picker.scheduling.interfaces import PreRequest, Scorer
+from services.picker.scheduling.named_attribute import prefix_match
 from services.picker.state.layout import Floats, Layout, Rows
 from shared.plugin import Input, Role
 
@@ -52,8 +53,7 @@ class NoHitLruScorer(Scorer, PreRequest):
 
     @classmethod
     def consumes(cls, parameters: NoHitLruParameters) -> tuple[Input, ...]:
-        producer = parameters.prefix_match_info_producer_name
-        return (Input(PREFIX_MATCH, parameter="prefixMatchInfoProducerName", producer=producer),)
+        return (prefix_match(parameters.prefix_match_info_producer_name),)
 
     @classmethod
     def deprecations(cls, parameters: NoHitLruParameters) -> list[str]:

@@ -19,7 +19,7 @@ from services.picker.transport.http2.header_blocks import HeaderBlocks
 from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
 from services.picker.transport.http2.stream import Http2Stream
-from services.picker.transport.http2.streams import Streams
+from services.picker.transport.http2.streams import StreamCount, Streams
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +32,8 @@ _MESSAGES_PER_TURN = 256
 class Http2Connection:
     """Reads what a client sends, and calls the methods of `methods`.
 
-    `wake` is called when `out` gets something outside of `receive`. `memory` counts messages that aren't complete.
+    `wake` is called when `out` gets something outside of `receive`. `memory` counts messages that aren't complete,
+    `count` the streams of all connections.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Http2Connection:
         methods: Methods,
         options: Http2Options,
         memory: MemoryBudget,
+        count: StreamCount,
         *,
         now: float,
         wake: Callable[[], None],
@@ -55,7 +57,7 @@ class Http2Connection:
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
-        self._streams = Streams(options, memory, now, wake)
+        self._streams = Streams(options, memory, count, now, wake)
         self._open = self._streams.open
         self._last_taken = frames.STREAM_ID
         """The last stream that is taken."""
@@ -145,8 +147,10 @@ class Http2Connection:
     def drain(self, *, last: bool) -> None:
         """Tell the client to open no further streams. First it is only warned, so that none is lost that is under way;
         what comes after the `last` warning isn't taken."""
+        if self.failure is not None:
+            return
         if last:
-            self._last_taken = self._streams.last_id
+            self._last_taken = min(self._streams.last_id, self._last_taken)  # never more (RFC 9113, section 6.8)
         self.out.append(frames.goaway(self._last_taken, ErrorCode.NO_ERROR, "the server stops"))
         self._wake()
 
@@ -159,7 +163,8 @@ class Http2Connection:
         """End the connection: what is under way ends with it."""
         self.failure = failure
         self.lost()
-        self.out.append(frames.goaway(self._streams.last_id, failure.code, failure.text))
+        last = min(self._streams.last_id, self._last_taken)
+        self.out.append(frames.goaway(last, failure.code, failure.text))
 
     def hold(self) -> None:
         """The socket takes no more: messages wait, and so do those who make them."""
@@ -293,9 +298,9 @@ class Http2Connection:
         if stream_id > self._last_taken:
             self._streams.note_early_end(stream_id)  # the peer knows that it isn't taken (RFC 9113, section 6.8)
             return
-        if len(self._open) >= self._options.max_concurrent_streams:
+        if not self._streams.room:
             raise StreamFailed(stream_id, ErrorCode.REFUSED_STREAM, "too many streams")
-        stream = self._open[stream_id] = Http2Stream(self._streams, stream_id, head)
+        stream = self._streams.begin(stream_id, head)
         stream.half_closed = flags & frames.END_STREAM != 0
         if head.http_status:
             self._streams.set_deadline(stream, self._options.handshake_timeout)

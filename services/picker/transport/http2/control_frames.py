@@ -2,13 +2,14 @@
 
 from services.picker.http2_options import Http2Options
 from services.picker.transport.http2 import frames
-from services.picker.transport.http2.allowance import Allowance
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
 from services.picker.transport.http2.frames import UINT32
 from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.streams import Streams
+from services.picker.transport.http2.token_bucket import TokenBucket
 
 PRIORITY_SIZE = 5
+_SMALLEST_GOAWAY = 8
 _RAPID = 1.0
 """Seconds after its beginning within which a stream's reset counts. Later ones are clients that have given up."""
 _STREAMS_PER_FRAME = 100
@@ -20,8 +21,8 @@ class ControlFrames:
 
     def __init__(self, options: Http2Options, streams: Streams, lifetime: Lifetime, now: float) -> None:
         self._streams, self._lifetime = streams, lifetime
-        self._resets = Allowance(options.resets_per_second, now)
-        self._frames = Allowance(options.control_frames_per_second, now)
+        self._resets = TokenBucket(options.resets_per_second, now)
+        self._frames = TokenBucket(options.control_frames_per_second, now)
         self._handlers = {
             frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_rst_stream,
@@ -41,20 +42,19 @@ class ControlFrames:
 
     def count(self, what: str, cost: float = 1.0) -> None:
         """A frame has come that carries no message."""
-        if not self._frames.spend(self._streams.now, cost):
+        if not self._frames.take(self._streams.now, cost):
             raise flooded(f"too many {what} frames")
 
     def count_reset(self, what: str) -> None:
         """A stream is reset that had no answer."""
-        if not self._resets.spend(self._streams.now):
+        if not self._resets.take(self._streams.now):
             raise flooded(what)
 
     def _on_priority(self, stream_id: int, flags: int, payload: bytes) -> None:
         self.count("PRIORITY")
         if stream_id == 0:
             raise violated("PRIORITY on stream 0")
-        if len(payload) != PRIORITY_SIZE:
-            raise StreamFailed(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY has 5 bytes")
+        _check_size("PRIORITY", payload, PRIORITY_SIZE)  # the stream may be idle, where nothing can be reset
         check_dependency(stream_id, payload)
 
     def _on_rst_stream(self, stream_id: int, flags: int, payload: bytes) -> None:
@@ -63,7 +63,7 @@ class ControlFrames:
             raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
         stream = self._streams.open.get(stream_id)
         if stream is None:
-            if not self._streams.excuse(stream_id):
+            if not self._streams.excuse_reset(stream_id):
                 self.count("late RST_STREAM")
             return
         if not stream.answered and self._streams.now - stream.since < _RAPID:
@@ -97,6 +97,8 @@ class ControlFrames:
     def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id != 0:
             raise violated("GOAWAY on a stream")
+        if len(payload) < _SMALLEST_GOAWAY:
+            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY has {_SMALLEST_GOAWAY} bytes or more")
         self.count("GOAWAY")
 
     def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:

@@ -23,7 +23,7 @@ class Lifetime:
         every = self._options.keepalive_time
         if not every or not self.acknowledged:
             return False
-        if self.heard_at > self._pinged_at:
+        if self.heard_at >= self._pinged_at:
             self._pinged_at = inf
         if now - self.heard_at < every or self._pinged_at < inf:
             return False

@@ -17,7 +17,7 @@ def taken(pending: deque[bytes | memoryview], size: int) -> list[bytes | memoryv
     return taken
 
 
-def unzipped(data: bytes, most: int) -> bytes | None:
+def decompressed(data: bytes, most: int) -> bytes | None:
     """The content of a gzip member; None for none, or one with more than `most` bytes."""
     reader = zlib.decompressobj(wbits=31)
     try:

@@ -11,6 +11,7 @@ from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
+from services.picker.transport.http2.streams import StreamCount
 
 log = structlog.get_logger(__name__)
 
@@ -23,13 +24,14 @@ class Http2Protocol(asyncio.Protocol):
         methods: Methods,
         options: Http2Options,
         memory: MemoryBudget,
+        streams: StreamCount,
         clock: Callable[[], float],
         *,
         opened: Callable[["Http2Protocol"], bool],
         closed: Callable[["Http2Protocol"], None],
     ) -> None:
-        """`opened` returns whether there is room for the connection."""
-        self.connection = Http2Connection(methods, options, memory, now=clock(), wake=self._wake)
+        """`opened` returns whether the connection is served."""
+        self.connection = Http2Connection(methods, options, memory, streams, now=clock(), wake=self._wake)
         self._options, self._clock = options, clock
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
@@ -73,7 +75,8 @@ class Http2Protocol(asyncio.Protocol):
         if self.connection.failure is None:
             self._stuck_since = None
             self.connection.release()
-            self._transport.resume_reading()
+            if not self.connection.unfinished:  # otherwise `_continue` comes, and resumes
+                self._transport.resume_reading()
             self._wake()
 
     def eof_received(self) -> bool:

@@ -1,4 +1,8 @@
-"""Header blocks of responses. They never use HPACK's dynamic table, so the same bytes serve every connection."""
+"""Header blocks of responses. They never use HPACK's dynamic table, so the same bytes serve every connection.
+
+The first block of each response sets the table's size to 0. A client that allows a smaller table than the usual one
+waits for that (RFC 9113, section 4.3.1), and for all others it makes no difference.
+"""
 
 from services.picker.transport.calls import StatusCode
 
@@ -20,17 +24,22 @@ def _string(text: bytes) -> bytes:
     return length + bytes((rest,)) + text
 
 
+_NO_TABLE = b"\x20"
+"""The size of the dynamic table: 0 (RFC 7541, section 6.3)."""
 _STATUS_200 = b"\x88"
 """`:status: 200`, an entry of the static table."""
 _STATUS_NAME = b"\x08"
 """`:status` with a value that follows."""
 RESPONSE = (
-    _STATUS_200 + _literal("content-type", b"application/grpc") + _literal("grpc-accept-encoding", b"identity,gzip")
+    _NO_TABLE
+    + _STATUS_200
+    + _literal("content-type", b"application/grpc")
+    + _literal("grpc-accept-encoding", b"identity,gzip")
 )
 """Headers of every call."""
 NOT_GRPC = b"this port serves gRPC: POST with content-type application/grpc\n"
 """Body of the answer to a request that isn't gRPC's."""
-_PLAIN_TEXT = _literal("content-type", b"text/plain")
+_PLAIN_TEXT = _literal("content-type", b"text/plain") + _literal("allow", b"POST")
 _TRAILERS = tuple(_literal("grpc-status", b"%d" % code) for code in range(17))
 _MOST_DETAILS = 1024
 """Bytes of a status message."""
@@ -47,4 +56,4 @@ def trailers(status: StatusCode, details: str) -> bytes:
 
 def refusal(http_status: int) -> bytes:
     """Headers of the answer to a request that isn't gRPC's."""
-    return _STATUS_NAME + _string(b"%d" % http_status) + _PLAIN_TEXT
+    return _NO_TABLE + _STATUS_NAME + _string(b"%d" % http_status) + _PLAIN_TEXT

@@ -1,16 +1,22 @@
 """Serves gRPC methods over HTTP/2: a listening socket, its connections, their time, and the end."""
 
 import asyncio
+import errno
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
+import structlog
+
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.protocol import Http2Protocol
+from services.picker.transport.http2.streams import StreamCount
+
+log = structlog.get_logger(__name__)
 
 TICK = 0.1
 """Seconds between two looks at deadlines and timeouts."""
@@ -19,10 +25,19 @@ _WARNING = 0.2
 _POLL = 0.02
 _FAREWELL = 0.5
 """Seconds for the last bytes of a stopped server."""
+_ACCEPTED_AT_ONCE = 100
+"""Connections that are accepted before others have their turn."""
+_NO_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_RESPITE = 1.0
+"""Seconds until the next connection is accepted when the system has no descriptors or memory for one."""
 
 
 class Http2Server:
-    """A gRPC server on one address. `tls` is where new connections get their context from; None serves plaintext."""
+    """A gRPC server on one address. `tls` is where each new connection gets its context from; None serves plaintext.
+
+    It accepts connections itself, because they count from their TLS handshake on: asyncio's server tells nobody when
+    one begins or fails.
+    """
 
     def __init__(
         self,
@@ -35,8 +50,12 @@ class Http2Server:
     ) -> None:
         self._methods, self._options = methods, options
         self._memory, self._clock, self._tls = memory, clock, tls
-        self._listener: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
+        self._streams = StreamCount(options.max_streams)
         self._ticker: asyncio.Task[None] | None = None
+        self._beginning: set[Http2Protocol] = set()
+        """Connections whose TLS isn't agreed upon."""
+        self._accepting: set[asyncio.Task[None]] = set()
         self._connections: set[Http2Protocol] = set()
         self._released: set[Http2Protocol] = set()
         """Connections whose clients were asked to open others."""
@@ -53,39 +72,58 @@ class Http2Server:
         listening = socket.create_server((host, port), family=family, backlog=1024, dualstack_ipv6=host == "::")
         listening.setblocking(False)
         self.port = listening.getsockname()[1]
-        await self.serve(listening)
-
-    async def serve(self, listening: socket.socket) -> None:
-        """Accept from this socket, or go on with a new TLS context: connections that are under way keep theirs."""
-        loop = asyncio.get_running_loop()
-        former = self._listener
-        self._listener = await loop.create_server(
-            self._protocol,
-            sock=listening,
-            ssl=None if self._tls is None else self._tls(),
-            ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
-        )
-        if former is not None:
-            former.close()
-        if self._ticker is None:
-            self._ticker = asyncio.ensure_future(self._tick())
+        self._listener = listening
+        if self._tls is not None:
+            self._tls()  # what is wrong with it is to be known now
+        self._listen()
 
     async def adopt(self, accepted: socket.socket) -> None:
-        """Serve a connection that somebody else has accepted. Raises OSError and ssl.SSLError."""
-        accepted.setblocking(False)
+        """Serve an accepted connection, which may be one too many. Raises OSError and ssl.SSLError."""
         if self._ticker is None:
             self._ticker = asyncio.ensure_future(self._tick())
-        await asyncio.get_running_loop().connect_accepted_socket(
-            self._protocol,
-            accepted,
-            ssl=None if self._tls is None else self._tls(),
-            ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
-        )
+        room = len(self._beginning) + len(self._connections) < self._options.max_connections
+        if not room or self._stopping:
+            self.ended["TOO_MANY"] += not room
+            accepted.close()
+            return
+        accepted.setblocking(False)
+        one = self._protocol()
+        self._beginning.add(one)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: one,
+                accepted,
+                ssl=None if self._tls is None else self._tls(),
+                ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
+            )
+        finally:
+            self._beginning.discard(one)
 
-    async def reload(self) -> None:
-        """New connections get a new TLS context."""
-        if self._listener is not None and self._listener.sockets:
-            await self.serve(socket.socket(fileno=self._listener.sockets[0].dup().detach()))
+    def _listen(self) -> None:
+        if self._listener is not None:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        """Take what has come."""
+        listener, loop = self._listener, asyncio.get_running_loop()
+        for _ in range(_ACCEPTED_AT_ONCE):
+            if listener is None:
+                return
+            try:
+                accepted = listener.accept()[0]
+            except OSError as error:
+                if error.errno in _NO_RESOURCES:
+                    log.warning("grpc.not_accepting", reason=str(error), again_in=_RESPITE)
+                    loop.remove_reader(listener)
+                    loop.call_later(_RESPITE, self._listen)
+                return
+            task = asyncio.ensure_future(self._serve(accepted))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        with suppress(OSError):  # a client that has gone, or whose TLS fails
+            await self.adopt(accepted)
 
     @property
     def connections(self) -> int:
@@ -112,6 +150,7 @@ class Http2Server:
         and close."""
         self._stopping = True
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         end = self._clock() + grace
@@ -125,6 +164,9 @@ class Http2Server:
         await self._until_closed(self._clock() + _FAREWELL)
         for one in list(self._connections):
             one.abort()
+        await asyncio.sleep(0)  # what has just been accepted is closed
+        for task in self._accepting:
+            task.cancel()
         if self._ticker is not None:
             self._ticker.cancel()
             with suppress(asyncio.CancelledError):
@@ -147,15 +189,19 @@ class Http2Server:
 
     def _protocol(self) -> Http2Protocol:
         return Http2Protocol(
-            self._methods, self._options, self._memory, self._clock, opened=self._on_opened, closed=self._on_closed
+            self._methods,
+            self._options,
+            self._memory,
+            self._streams,
+            self._clock,
+            opened=self._on_opened,
+            closed=self._on_closed,
         )
 
     def _on_opened(self, one: Http2Protocol) -> bool:
-        room = len(self._connections) < self._options.max_connections
-        if not room:
-            self.ended["TOO_MANY"] += 1
+        self._beginning.discard(one)
         self._connections.add(one)
-        return room and not self._stopping
+        return not self._stopping
 
     def _on_closed(self, one: Http2Protocol) -> None:
         self._connections.discard(one)

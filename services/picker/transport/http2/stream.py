@@ -13,7 +13,7 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
-from services.picker.transport.http2.pieces import taken, unzipped
+from services.picker.transport.http2.pieces import decompressed, taken
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -108,7 +108,7 @@ class Http2Stream:
         self.pending = 0
         """Bytes that wait for a window."""
         self.blocked_since = 0.0
-        """Since when not one of them has left, in the connection's seconds."""
+        """When the last of them left, in the connection's seconds."""
         self._siblings = siblings
         self._call: Call | None = None
         self._received = 0
@@ -189,7 +189,7 @@ class Http2Stream:
 
     def _begin_message(self, compressed: int, length: int) -> None:
         options = self._siblings.options
-        most = min(options.max_message_size, options.max_unzipped_size) if compressed else options.max_message_size
+        most = min(options.max_message_size, options.max_decompressed_size) if compressed else options.max_message_size
         if length > most:
             self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a message of {length} bytes; the limit is {most}")
         elif compressed and not self.head.gzip:
@@ -211,10 +211,13 @@ class Http2Stream:
         self._length, self._message = -1, None
         whole = message.take()
         if self._compressed:
-            most = self._siblings.options.max_unzipped_size
-            content = unzipped(whole, most)
+            most = self._siblings.options.max_decompressed_size
+            content = decompressed(whole, most)
             if content is None:
-                self.finish(StatusCode.RESOURCE_EXHAUSTED, f"no gzip, or more than {most} bytes when unzipped")
+                self.finish(
+                    StatusCode.RESOURCE_EXHAUSTED,
+                    f"the message isn't valid gzip, or exceeds {most} bytes when decompressed",
+                )
                 return
             whole = content
             self._siblings.messages -= len(content) // _BYTES_PER_MESSAGE
@@ -227,8 +230,8 @@ class Http2Stream:
             raise StreamFailed(self.id, ErrorCode.PROTOCOL_ERROR, "less than content-length")
         call = self._call
         if call is None:
-            if status := self.head.http_status:
-                self._refuse(status)
+            if self._finishing is None and self.head.http_status:
+                self._refuse(self.head.http_status)
         elif self._length >= 0 or self._prefix:
             self.finish(StatusCode.INTERNAL, "the call ends within a message")
         else:
@@ -277,8 +280,14 @@ class Http2Stream:
             siblings.wake()
 
     def _queue(self, pieces: tuple[bytes | memoryview, ...], size: int) -> None:
-        """Send what the windows allow; the rest waits."""
+        """Send what the windows allow; the rest waits. Where there is no memory for it, the stream is reset."""
         siblings = self._siblings
+        if not siblings.memory.has_room(size):
+            siblings.out.append(frames.rst_stream(self.id, ErrorCode.ENHANCE_YOUR_CALM))
+            siblings.close(self)
+            self.drop()
+            return
+        siblings.memory.used += size
         if not self.pending:
             self._pending, self.blocked_since = deque(), siblings.now
         self._pending += pieces
@@ -323,6 +332,7 @@ class Http2Stream:
         if size > 0:
             payload = taken(pending, size)
             self.pending -= size
+            siblings.memory.used -= size
             self.window -= size
             siblings.window -= size
             siblings.updates += UPDATES_PER_FRAME
@@ -360,6 +370,7 @@ class Http2Stream:
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""
         self._finishing = b""
+        self._siblings.memory.used -= self.pending
         self.pending, self._pending = 0, _EMPTY
         self._end_call()
 

@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from math import inf
 
+import structlog
+
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
+from services.picker.transport.http2.request_head import RequestHead
 from services.picker.transport.http2.stream import Http2Stream
+
+log = structlog.get_logger(__name__)
 
 _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
@@ -16,9 +21,22 @@ _EXCUSED = 4
 _MOST_SETTINGS = 100
 """Settings of one frame; RFC 9113 has six."""
 _HELD = 2**40
-"""By how much a window is narrowed that is to let nothing pass."""
+"""Subtracted from the connection's window to stop sending."""
 _FIRST_UPDATES = 1000
 """WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
+
+
+class StreamCount:
+    """The open streams of all connections of a server, and how many there may be."""
+
+    __slots__ = ("most", "open")
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.open = 0
+
+    def __repr__(self) -> str:
+        return f"<StreamCount {self.open} of {self.most}>"
 
 
 class Streams:
@@ -27,8 +45,10 @@ class Streams:
     Streams that wait for a window are sent from by turns, a frame at a time.
     """
 
-    def __init__(self, options: Http2Options, memory: MemoryBudget, now: float, wake: Callable[[], None]) -> None:
-        self.options, self.memory = options, memory
+    def __init__(
+        self, options: Http2Options, memory: MemoryBudget, count: StreamCount, now: float, wake: Callable[[], None]
+    ) -> None:
+        self.options, self.memory, self._count = options, memory, count
         self.now = now
         """Monotonic seconds, of the last read or tick."""
         self.out: list[bytes | memoryview] = []
@@ -53,6 +73,8 @@ class Streams:
         self.wake = wake
         self._ended_early: dict[int, int] = {}
         """With how many further frames are excused."""
+        self._late_resets = 0
+        """RST_STREAM frames that are excused, whatever their stream."""
         self._held = 0
         self._waiting: dict[int, Http2Stream] = {}
         """Streams with something that waits for a window."""
@@ -61,6 +83,17 @@ class Streams:
         self._timed: dict[int, Http2Stream] = {}
         """Streams with a deadline."""
         self._next_deadline = inf
+
+    @property
+    def room(self) -> bool:
+        """Whether the peer may open another stream."""
+        return len(self.open) < self.options.max_concurrent_streams and self._count.open < self._count.most
+
+    def begin(self, stream_id: int, head: RequestHead) -> Http2Stream:
+        """The peer opens a stream."""
+        stream = self.open[stream_id] = Http2Stream(self, stream_id, head)
+        self._count.open += 1
+        return stream
 
     def block(self, stream: Http2Stream) -> None:
         """The stream has bytes that wait for a window."""
@@ -77,12 +110,15 @@ class Streams:
         """The stream has ended."""
         if self.open.pop(stream.id, None) is None:
             return
+        self._count.open -= 1
         if self._waiting:
             self.unblock(stream)
         if self._timed:
             self._timed.pop(stream.id, None)
         if not stream.half_closed:
             self.note_early_end(stream.id)
+        elif self._late_resets < _REMEMBERED:
+            self._late_resets += 1
         if not self.open:
             self.idle_since = self.now
 
@@ -95,6 +131,14 @@ class Streams:
     def ended_early(self, stream_id: int) -> bool:
         """Whether it is one of the last such streams."""
         return stream_id in self._ended_early
+
+    def excuse_reset(self, stream_id: int) -> bool:
+        """Whether a RST_STREAM was under way when the stream ended: one for each stream that both sides have ended."""
+        if self.excuse(stream_id):
+            return True
+        excused = self._late_resets > 0
+        self._late_resets -= excused
+        return excused
 
     def excuse(self, stream_id: int) -> bool:
         """Whether a frame without content was under way for such a stream."""
@@ -174,15 +218,25 @@ class Streams:
         self._timed[stream.id] = stream
 
     def tick(self, now: float) -> None:
-        """Time has passed. Raises ConnectionFailed when the peer has left its window closed for too long."""
+        """Time has passed. A stream whose window the peer has left closed for too long is reset. Raises
+        ConnectionFailed when it was the connection's."""
         self.now = now
-        for stream in self._waiting.values():
-            if now - stream.blocked_since > self.options.stall_timeout:
-                raise flooded("the peer doesn't read what it has asked for")
+        if stalled := [one for one in self._waiting.values() if now - one.blocked_since > self.options.stall_timeout]:
+            self._give_up(stalled)
         if now >= self._next_deadline:
             for stream in [one for one in self._timed.values() if one.deadline <= now]:
                 stream.expire()
             self._next_deadline = min((stream.deadline for stream in self._timed.values()), default=inf)
+
+    def _give_up(self, stalled: list[Http2Stream]) -> None:
+        """The peer hasn't read what it has asked for."""
+        if self.window + self._held <= 0:
+            raise flooded("the peer doesn't read what it has asked for")
+        log.warning("grpc.streams_unread", streams=len(stalled))
+        for stream in stalled:
+            self.out.append(frames.rst_stream(stream.id, ErrorCode.ENHANCE_YOUR_CALM))
+            self.drop(stream)
+        self.wake()
 
     # The end of streams
 

@@ -60,7 +60,7 @@ def test_wrong_arguments_are_named_and_nothing_is_started(case: str, capsys: pyt
 def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--pickers", "2", "--host", "0.0.0.0", "--directory", str(tmp_path / "files")]
+    flags = ["--pickers", "2", "--host", "0.0.0.0", "--tracing", "--directory", str(tmp_path / "files")]
     assert main(["http://10.0.0.11:8000", "--dry-run", *flags]) == 0
     script = capsys.readouterr().out
     assert not (tmp_path / "files").exists()
@@ -83,6 +83,7 @@ def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
         ["envoy", "--config-path"],
     ]
     assert "--grpc-port 9004 --grpc-health-port 9005" in script
+    assert script.count("--tracing true") == 2
 
 
 def test_units_of_systemd_run_the_commands_of_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:

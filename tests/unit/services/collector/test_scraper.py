@@ -155,7 +155,7 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         servers.answers["a"] = page(5)
         await eventually(lambda: failed.up)
         assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 5.0
-        (recovered,) = scraper.describe()[0]["sources"]
+        (recovered,) = next(scraper.describe())["sources"]
         assert recovered["error"] is None
         assert recovered["last_error"] == "can't connect: refused"
         assert recovered["last_error_age"] >= 0

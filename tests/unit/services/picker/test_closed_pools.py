@@ -219,6 +219,27 @@ def test_what_sglang_takes_for_the_model_is_what_the_pool_names(
 
 
 @CLOSED
+@pytest.mark.parametrize("path", [CHAT, COMPLETION])
+@pytest.mark.parametrize(
+    ("adapters", "status"),
+    [
+        *[(none, 200) for none in (None, "", [], [None, ""])],
+        ("dear", 200),
+        (["dear", None], 200),
+        ("secret", 404),
+        (["dear", "secret"], 404),
+        (["dear", 5], 404),
+    ],
+)
+def test_an_adapter_beside_the_model_is_one_that_the_pool_names(
+    closed: Any, path: str, adapters: Any, status: int
+) -> None:
+    """SGLang takes it in place of the model."""
+    sent = {"model": "cheap", "messages": MESSAGES, "prompt": "p", "lora_path": adapters}
+    assert Closed(closed).ask(sent, path)[0] == status
+
+
+@CLOSED
 @pytest.mark.parametrize(("everything", "status"), [(False, 400), (True, 200)])
 @pytest.mark.parametrize("prompt", [{"text": "hello"}, {"tokenized": {"input_ids": []}}], ids=["text", "no token"])
 def test_a_grpc_call_names_no_model(closed: Any, everything: bool, status: int, prompt: dict[str, Any]) -> None:

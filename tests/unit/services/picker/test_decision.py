@@ -11,6 +11,8 @@ from services.picker.decision import SHOWN, SHOWN_SUBSET, Decision, RequestSumma
 from services.picker.request import Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.record import FilterStep, ProfileRun, ScoreStep
+from shared.service.admin import encoded
+from shared.service.pages import json_tree
 from tests.unit.services.picker.world import pool, request
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -45,6 +47,19 @@ def test_an_explanation_is_strict_json_whatever_the_numbers(
     }
     explained = decision(list(totals), samples=samples, saturation=saturation).explain()
     assert json.loads(json.dumps(explained, allow_nan=False)) == explained
+
+
+def test_what_has_a_member_for_each_endpoint_is_made_while_it_is_written() -> None:
+    """Thousands of endpoints are too many for one step."""
+    rows = np.arange(2)
+    made = decision([0.0, 1.0], samples={"queue": Samples(rows, np.array([1.0, 2.0]))})
+    explanation, whole = made.explanation(), made.explain()
+    for lazy, done in (
+        (explanation["profiles"]["p"]["endpoints"], whole["profiles"]["p"]["endpoints"]),
+        (explanation["inputs"]["queue"], whole["inputs"]["queue"]),
+    ):
+        assert next(lazy) == ("a1", done["a1"])
+    assert json.loads(b"".join(json_tree(made.explanation(), encoded))) == json.loads(encoded(whole))
 
 
 def test_what_isnt_a_finite_number_is_none() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.picker.admin import flow_metrics
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.decision import Decision
 from services.picker.extproc.messages import BodyMode
@@ -536,6 +537,29 @@ def test_metrics_of_what_waits() -> None:
     assert world.sample("pointsman_picker_queue_oldest_seconds", priority="-1") == 1.5
     waited = "llm_d_epp_flow_control_request_queue_duration_seconds_count"
     assert world.sample(waited, **series("Dispatched")) == 1
+
+
+def test_clients_cant_make_series_of_flows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_metrics, "MOST_NAMES", 2)
+    band = {"fairnessPolicyRef": "round-robin-fairness-policy"}
+    world = World("a1", configuration=document(flowWeights={"known": 2}, defaultPriorityBand=band))
+    world.ask("running")
+    first, second, *_ = [world.ask(id, x_llm_d_inference_fairness_id=id) for id in ("a", "b", "c", "known")]
+
+    def named() -> set[str]:
+        label = {"priority": "0", "inference_pool": ""}
+        sizes = {id: world.sample("llm_d_epp_flow_control_queue_size", fairness_id=id, **label) for id in IDS}
+        return {id for id, size in sizes.items() if size == 1}
+
+    assert named() == {"a", "b", "known", "other-flows"}
+    first.stream.end()
+    second.stream.end()
+    assert named() == {"known", "other-flows"}, "c has to wait until series of others have ended"
+    world.now += 3600.0
+    assert named() == {"c", "known"}
+
+
+IDS = ("a", "b", "c", "known", "other-flows")
 
 
 def test_facts_of_the_pool_make_bands() -> None:

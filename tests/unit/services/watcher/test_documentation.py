@@ -18,7 +18,7 @@ PAGE = PAGE_FILE.read_text()
 CLUSTER_PAGE = PAGE_FILE.with_name("kubernetes.md").read_text()
 CLUSTER = {
     *("--kubernetes", "--kubeconfig", "--kubeconfig-context", "--pools", "--config-map", "--endpoint-selector"),
-    *("--endpoint-target-ports", "--endpoint-slices", "--ip-family"),
+    *("--endpoint-target-ports", "--endpoint-slices", "--ip-family", "--keep-unreachable"),
 }
 OTHERS = {flag for flag, *_ in describe(KubernetesSettings)} | CLUSTER
 OWN = [each for each in describe(WatcherSettings) if each[0] not in OTHERS]

@@ -1,5 +1,7 @@
 """Answers that come in pieces, from several members at once."""
 
+from collections import deque
+
 import pytest
 
 from shared.bus.asking import Collected, Unanswered
@@ -51,10 +53,23 @@ def test_an_answer_that_isnt_whole_has_an_error(pieces: list[bytes], error: str)
 
 
 def test_answers_that_are_no_documents_or_too_large_are_malformed() -> None:
-    collected = Collected(most=5)
-    answer = collected.take(piece(0, b"[1"))
+    answer = Collected().take(piece(0, b"[1"))
     assert answer is not None
     with pytest.raises(Malformed):
         answer.document()
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("members", [1, 4])
+def test_answers_that_are_too_large_together_end_the_question(more: bool, members: int) -> None:
+    """Members and pieces without content take room, too."""
+    collected = Collected(most=10_000)
+    places = [divmod(number, members) if more else (0, number) for number in range(1000)]
+    pieces = iter([piece(part, id=f"m{member}", more=more) for part, member in places])
     with pytest.raises(Malformed, match="too large"):
-        collected.take(piece(0, b"1234", id="q"))
+        deque(map(collected.take, pieces))
+    taken = 999 - len(list(pieces))
+    assert 5 < taken < 20
+    assert (collected.full, collected.begun) == (True, more)
+    errors = ["the answers are too large"] * members if more else [""] * taken
+    assert [answer.error for answer in collected.answers()] == errors

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from shared.bus.action_messages import ActionResult, Drain
 from shared.bus.codec import MalformedLog, decode, decode_fact, encode, encode_fact, fact_digest
 from shared.bus.columns import (
     endpoint_hash,
@@ -72,6 +73,8 @@ MESSAGES: list[Message] = [
     PrefixRequest(sender="p", run=1, after=2),
     query(AskView(endpoint="e"), 2.0),
     AnswerPiece(sender="p", tier="picker", run=1, number=0, more=True, content=b"{"),
+    Drain(endpoint="e", drain=True, by="somebody"),
+    ActionResult(sender="w", error="why not"),
     PrefixPiece(
         run=1,
         sequence=2,

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import time
+from collections.abc import Callable, Iterable
+from itertools import count, repeat
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from shared.bus import jetstream
-from shared.bus.errors import BusError
+from shared.bus.errors import BusError, JetStreamError
 from shared.tasks import TURN
 
 
@@ -35,25 +37,38 @@ async def test_a_message_that_jetstream_doesnt_describe_is_an_error_of_the_bus(m
         await jetstream.last(bus, "b", "s")
 
 
+def stored(sequence: int = 1, data: bytes = b"x") -> Any:
+    return SimpleNamespace(data=data, headers={"Nats-Subject": "s", "Nats-Sequence": str(sequence)})
+
+
+def answering(answers: Iterable[Any]) -> Any:
+    """A bus on which a request has these answers."""
+
+    class Bus:
+        max_payload = 2**20
+
+        async def request_many(self, *_: Any, last: Callable[[Any], object], **__: Any) -> Any:
+            return next(answer for answer in answers if last(answer))
+
+    return Bus()
+
+
 @pytest.mark.parametrize("headers", [{"Status": "x"}, {"Status": "204", "Nats-Num-Pending": "7"}])
 async def test_a_snapshot_whose_pages_say_nothing_of_use_is_an_error_of_the_bus(headers: dict[str, str]) -> None:
-    class Bus:
-        async def request_many(self, *_: Any, **__: Any) -> Any:
-            stored = {"Nats-Subject": "s", "Nats-Sequence": "-1"}
-            return [SimpleNamespace(data=b"", headers=stored), SimpleNamespace(data=b"", headers=headers)]
-
-    bus: Any = Bus()
+    bus = answering([stored(-1), SimpleNamespace(data=b"", headers=headers)])
     with pytest.raises(BusError):
         await jetstream.snapshot(bus, "b", "s")
 
 
-async def test_other_tasks_have_their_turn_while_a_page_is_read() -> None:
-    class Bus:
-        async def request_many(self, *_: Any, **__: Any) -> Any:
-            stored = {"Nats-Subject": "s", "Nats-Sequence": "1"}
-            page = [SimpleNamespace(data=b"x", headers=stored) for _ in range(10)]
-            return [*page, SimpleNamespace(data=b"", headers={"Status": "204"})]
+@pytest.mark.parametrize(("size", "most"), [(0, 501), (2**20, 6)])
+async def test_a_page_that_has_more_than_was_asked_for_is_not_kept(size: int, most: int) -> None:
+    answers = map(stored, count(1), repeat(bytes(size)))
+    with pytest.raises(JetStreamError, match="more than was asked for"):
+        await jetstream.snapshot(answering(answers), "b", "s")
+    assert next(answers).headers["Nats-Sequence"] == str(most + 1)
 
+
+async def test_other_tasks_have_their_turn_while_a_page_is_read() -> None:
     turns: list[int] = []
 
     async def others() -> None:
@@ -65,7 +80,7 @@ async def test_other_tasks_have_their_turn_while_a_page_is_read() -> None:
         time.sleep(TURN)
         return len(turns)
 
-    bus: Any = Bus()
+    bus = answering([*map(stored, range(1, 11)), SimpleNamespace(data=b"", headers={"Status": "204"})])
     task = asyncio.create_task(others())
     found = await jetstream.snapshot(bus, "b", "s", read=read)
     task.cancel()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from nats.aio.msg import Msg
 from structlog.testing import capture_logs
 
 from shared.bus.connection import Bus
@@ -24,7 +25,7 @@ class Refusing(Bus):
         callback()
         return lambda: None
 
-    async def request_many(self, *_: object, **__: object) -> list[object]:  # type: ignore[override]
+    async def request_many(self, *_: object, **__: object) -> Msg:
         if len(self._errors) == 1:
             self.exhausted.set()
             raise self._errors[0]

@@ -131,6 +131,30 @@ def test_names_of_adapters_are_names_or_nothing() -> None:
     assert [row.adapters for row in made.rows(0.0)] == [("sql", "chat"), ()]
 
 
+@pytest.mark.parametrize("late", [1.0, math.inf])
+@pytest.mark.parametrize(
+    ("names", "absent"), [([["late"]], {}), ([], {ACTIVE_MODELS.wire: [0]})], ids=["list", "absence"]
+)
+def test_names_of_adapters_stay_where_an_older_frame_comes_later(
+    late: float, names: list[list[str]], absent: dict[str, list[int]]
+) -> None:
+    made = view("a")
+
+    def hear(names: list[list[str]], absent: dict[str, list[int]], now: float, extra_age: float) -> None:
+        objects, ages = ({ACTIVE_MODELS.wire: names}, {ACTIVE_MODELS.wire: pack_ages([0])}) if names else ({}, {})
+        ids = ("default/a",)
+        made.frame(
+            Frame(sender="c", sent=0.0, sequence=1, ids=ids, objects=objects, ages=ages, absent=absent), now, extra_age
+        )
+
+    hear([["now"]], {}, 10.0, 0.0)
+    hear(names, absent, 10.5, late)
+    assert only(made, 11.0).adapters == ("now",)
+    assert made.attributes("default/a", 11.0)[ACTIVE_MODELS.wire].age == 1.0
+    hear(names, absent, 11.0, 0.0)
+    assert only(made, 11.0).adapters == (("late",) if names else ())
+
+
 CHANGES: dict[str, tuple[Event, list[tuple[str, int | None]]]] = {
     "new": (Upsert("default_llama.endpoint.default/c", endpoint("c")), [("a", 1), ("b", 2), ("c", None)]),
     "gone": (Delete("default_llama.endpoint.default/a"), [("b", 2)]),

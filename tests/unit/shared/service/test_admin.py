@@ -64,6 +64,15 @@ async def test_what_is_amiss_without_standing_in_the_way_is_a_note(
     assert (answer.status_code, answer.json()["notes"]) == (200, {"configuration": "the last good one holds"})
 
 
+async def test_a_long_list_of_the_state_is_made_item_by_item(readiness: Readiness) -> None:
+    state = {"pool": "p", "endpoints": iter([{"id": 1}, {"id": 2}]), "others": iter([]), "peers": []}
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), lambda: state))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answer = await client.get("/debug/state")
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {"pool": "p", "endpoints": [{"id": 1}, {"id": 2}], "others": [], "peers": []}
+
+
 async def test_the_root_lists_every_path_with_its_summary(readiness: Readiness) -> None:
     router = APIRouter()
 

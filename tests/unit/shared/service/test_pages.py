@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.service.pages import SLICE, alone, exposition, json_list
+from shared.service.pages import SLICE, alone, exposition, json_list, json_tree
 
 
 class Families(Collector):
@@ -45,6 +45,18 @@ async def test_a_family_is_one_however_many_slices_it_comes_in(sizes: tuple[int,
     whole = generate_latest(registry).decode().splitlines()
     created = "other_created"
     assert [one for one in lines if created in one] == [one for one in whole if created in one]
+
+
+def test_an_object_of_many_members_comes_in_slices_of_them() -> None:
+    def large(size: int) -> Iterator[tuple[str, int]]:
+        return ((str(number), number) for number in range(size))
+
+    tree = {"a": 1, "none": {}, "b": {"c": large(2 * SLICE + 1), "d": [large(0) is None]}, "e": large(0)}
+    pieces = list(json_tree(tree, msgspec.json.encode))
+    whole = {"a": 1, "none": {}, "b": {"c": dict(large(2 * SLICE + 1)), "d": [False]}, "e": {}}
+    assert msgspec.json.decode(b"".join(pieces)) == whole
+    assert max(piece.count(b":") for piece in pieces) <= SLICE
+    assert b"".join(json_tree({}, msgspec.json.encode)) == b"{}"
 
 
 async def test_other_work_goes_on_between_the_slices_of_a_page() -> None:

@@ -167,3 +167,12 @@ def test_of_a_subset_hint_one_entry_too_many_is_read_and_no_more(hint: object) -
     assert incoming.read(text, 4).context.subset == ("a", "b", "c", "d")
     assert incoming.read(text, 3).context.subset == ("a", "b", "c", "d")
     assert incoming.read(text, 2).context.subset == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("hint", [["," * 5000] * 100, "," * 5000, ["a", *[","] * 100]])
+def test_empty_entries_of_a_subset_hint_count(hint: object) -> None:
+    """They take as long to read as others."""
+    found = incoming.read(headers(hint=hint).SerializeToString(), 50).context.subset
+    assert found is not None
+    assert len(found) == 51
+    assert incoming.read(headers(hint=["a", "", ","]).SerializeToString(), 50).context.subset == ("a",)

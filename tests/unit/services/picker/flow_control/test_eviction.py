@@ -5,7 +5,7 @@ import pytest
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
-from services.picker.flow_control.eviction.victims import count, eligible, victims
+from services.picker.flow_control.eviction.victims import count, victims
 from services.picker.flow_control.interfaces import Running
 
 
@@ -52,13 +52,6 @@ RUNNING = [
 def test_who_goes(most: int, below: int, expected: list[str]) -> None:
     accepts, order = SheddableEvictionFilter("filter"), PriorityThenTimeEvictionOrderPolicy("order")
     assert [one.id for one in victims(RUNNING, most, below, accepts, order)] == expected
-
-
-@pytest.mark.parametrize(
-    ("blocked", "victim", "band"), [([10, 0], -1, 10), ([-1, -5], -1, None), ([-1], -5, -1), ([], -5, None)]
-)
-def test_for_whom(blocked: list[int], victim: int, band: int | None) -> None:
-    assert eligible(blocked, victim) == band
 
 
 def test_the_next_decision_waits_until_the_last_one_shows() -> None:

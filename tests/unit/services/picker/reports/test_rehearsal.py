@@ -1,12 +1,14 @@
 """A rehearsal foretells what the next request gets, and nobody learns of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.picker.decision import Decision
 from services.picker.extproc.events import RequestHead, RequestReady
 from services.picker.reports.reasons import changes, reasons
 from services.picker.request import Headers, Route
@@ -91,6 +93,18 @@ def ready(number: int) -> RequestReady:
     return RequestReady(head, f'{{"model":"m","prompt":"{text}"}}'.encode())
 
 
+def trials(picker: PickerUnderTest, prompt: int) -> tuple[Decision, Iterator[Sequence[int]]]:
+    handler = picker.handler
+    prepared = handler.prepare(ready(prompt), NOW)
+    return handler.pipeline.director.rehearse(prepared, picker.view, NOW, queues=False)
+
+
+def rehearsed(picker: PickerUnderTest, prompt: int) -> tuple[Decision, Sequence[int]]:
+    """What is foretold, and the rows that could be the first choice."""
+    foretold, steps = trials(picker, prompt)
+    return foretold, [(), *steps][-1]
+
+
 def known(picker: PickerUnderTest) -> tuple[Any, ...]:
     """What requests change."""
     view = picker.view
@@ -110,9 +124,8 @@ def known(picker: PickerUnderTest) -> tuple[Any, ...]:
 def test_a_rehearsal_foretells_the_next_request_and_changes_nothing(world: Mapping[str, Any]) -> None:
     picker = made(world)
     handler = picker.handler
-    director = handler.pipeline.director
     before = known(picker)
-    foretold, possible = director.rehearse(handler.prepare(ready(world["prompt"]), NOW), picker.view, NOW, queues=False)
+    foretold, possible = rehearsed(picker, world["prompt"])
     assert known(picker) == before
     assert reasons(foretold, possible)
     assert isinstance(changes(foretold), list)
@@ -133,10 +146,34 @@ def test_ties_are_told_whatever_lot_is_drawn(world: Mapping[str, Any], seed: int
     picker = made(world)
     handler = picker.handler
     director = handler.pipeline.director
-    foretold, possible = director.rehearse(handler.prepare(ready(world["prompt"]), NOW), picker.view, NOW, queues=False)
+    foretold, possible = rehearsed(picker, world["prompt"])
     director.random.bit_generator.state = np.random.default_rng(seed).bit_generator.state
     decided = handler.schedule(handler.prepare(ready(world["prompt"]), NOW), NOW)
     assert set(decided.picked[:1]) <= set(possible)
     if len(possible) > 1:
         names = [foretold.layout.endpoints[row].id for row in possible]
         assert f"drawn at random among {', '.join(names[:5])}" in reasons(foretold, possible)[0]
+
+
+ALIKE: Mapping[str, Any] = {
+    "document": next(document for document in DOCUMENTS if "random-picker" in document),
+    "labels": "aaaaa",
+    **dict.fromkeys(("queues", "usage", "peer"), [0.0] * 5),
+    "ages": 0.0,
+    "earlier": [],
+}
+
+
+def test_each_trial_is_a_step_of_its_own() -> None:
+    """All of them take long: the picker decides about requests in between."""
+    found = [len(possible) for possible in trials(made(ALIKE), 0)[1]]
+    assert found[-1] == 5
+    assert all(after - before in (0, 1) for before, after in pairwise(found))
+
+
+def test_trials_end_when_the_endpoints_change() -> None:
+    picker = made(ALIKE)
+    _, steps = trials(picker, 0)
+    next(steps)
+    picker.view.upsert("pool.endpoint.new", endpoint("new"))
+    assert list(steps) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from services.picker.request import Headers
-from services.picker.responses.reader import LIMIT, MOST_LINES, ResponseReader
+from services.picker.responses.reader import MOST_LINES, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from tests.benchmarks.bench_longest import field, frame
 
@@ -69,12 +69,18 @@ def test_a_usage_object_is_read_up_to_a_size(size: int, usage: Usage) -> None:
     assert usage_of("application/json", [json.dumps({"usage": details}).encode()]) == usage
 
 
-@pytest.mark.parametrize(("size", "name"), [(1000, "asked"), (LIMIT // 2 + 10, "served")])
-def test_an_object_in_the_object_is_looked_at_up_to_a_size(size: int, name: str) -> None:
+@pytest.mark.parametrize(
+    ("size", "names"), [(1000, ["asked", "asked"]), (300_000, ["asked", "served"]), (2**20, ["served", "served"])]
+)
+def test_objects_in_the_object_are_looked_at_up_to_a_size_together(size: int, names: list[str]) -> None:
     reader = ResponseReader("served", "asked")
     reader.begin(Headers([("content-type", "application/json")]))
-    answer = json.dumps({"response": {"model": "served", "text": "x" * size}}).encode()
-    assert json.loads(reader.feed(answer, True))["response"]["model"] == name
+    inner = {"model": "served", "text": "x" * size}
+    answer = json.loads(
+        reader.feed(json.dumps({"message": inner, "response": inner, "model": "served"}).encode(), True)
+    )
+    assert [answer[name]["model"] for name in ("response", "message")] == names
+    assert answer["model"] == "asked"
 
 
 @pytest.mark.parametrize(("piece", "name"), [(b"{}," * 3000, "asked"), (b"{}," * 20_000, "served")])

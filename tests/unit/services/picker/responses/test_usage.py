@@ -2,9 +2,15 @@
 
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec import Raw
 
 from services.picker.responses.usage import NOTHING, Usage, read_usage
+
+
+def sent(report: Any) -> Raw:
+    return Raw(msgspec.json.encode(report))
 
 
 @pytest.mark.parametrize(
@@ -25,17 +31,23 @@ from services.picker.responses.usage import NOTHING, Usage, read_usage
     ],
 )
 def test_the_spellings_of_the_apis(raw: dict[str, Any], usage: Usage) -> None:
-    assert read_usage(raw) == usage
+    assert read_usage(sent(raw)) == usage
 
 
 @pytest.mark.parametrize("raw", ["x", 7, None, [], {}, {"prompt_tokens": "7"}, {"prompt_tokens": True}])
 def test_what_isnt_a_count_says_nothing(raw: Any) -> None:
-    assert read_usage(raw) == NOTHING
+    assert read_usage(sent(raw)) == NOTHING
 
 
 @pytest.mark.parametrize("count", [-1, 1.5, 1e300, 2**60])
 def test_a_number_that_no_request_can_take_says_nothing(count: float) -> None:
-    assert read_usage({"prompt_tokens": count, "completion_tokens": 1}) == Usage(None, 1, None)
+    assert read_usage(sent({"prompt_tokens": count, "completion_tokens": 1})) == Usage(None, 1, None)
+
+
+@pytest.mark.parametrize("text", [b"1e308", b"1E2", b"7" * 21, b"-7", b"7." + b"0" * 40])
+def test_a_count_that_takes_long_to_decode_says_nothing(text: bytes) -> None:
+    """Thousands may come at once."""
+    assert read_usage(Raw(b'{"x":[1e308],"prompt_tokens":%s,"completion_tokens":1}' % text)) == Usage(None, 1, None)
 
 
 def test_a_later_report_replaces_only_what_it_says() -> None:

@@ -75,9 +75,16 @@ def named_models(limits: ViewLimits) -> int:
     return sum(made.rewrites.names(f"m{number}") for number in range(20))
 
 
+def blocks(limits: ViewLimits) -> int:
+    made = view(limits)
+    made.prefixes.add("a1", range(1, 1000), capacity=10_000)
+    return made.prefixes.blocks_of("a1")
+
+
 @pytest.mark.parametrize(
     ("kept", "limits", "least", "most"),
     [
+        (blocks, ViewLimits(prefix_blocks=300), 300, 300),
         (peers, ViewLimits(peer_rows=5000), 5, 5),
         (numbers, ViewLimits(attributes=30), 30, 30),
         (objects, ViewLimits(attributes=80), 10, 10),
@@ -95,7 +102,12 @@ def test_what_a_view_keeps_is_limited(
 
 
 def test_settings_are_the_limits_of_the_view() -> None:
-    argv = "--max-model-names 7 --max-peer-rows 6000 --max-attributes 9 --max-attribute-bytes 1Ki --max-senders 20"
+    argv = (
+        "--max-model-names 7 --max-peer-rows 6000 --max-attributes 9 --max-attribute-bytes 1Ki --max-senders 20 "
+        "--max-prefix-blocks 300"
+    )
     settings = parse(PickerSettings, argv.split(), {}, "test")
-    expected = ViewLimits(model_names=7, peer_rows=6000, attributes=9, attribute_bytes=1024, runs=200)
+    expected = ViewLimits(
+        model_names=7, peer_rows=6000, attributes=9, attribute_bytes=1024, runs=200, prefix_blocks=300
+    )
     assert settings.view_limits == expected

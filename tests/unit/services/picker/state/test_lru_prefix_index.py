@@ -3,18 +3,15 @@ from itertools import repeat
 
 import pytest
 
+from services.picker.state.block_states import ANNOUNCED, FORMER, MARKS, marks_of
 from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import (
-    ANNOUNCED,
     FEW,
-    FORMER,
-    MARKS,
     MOST_UNKNOWN,
     UNKNOWN_BLOCKS,
     UNKNOWN_SWEEPS,
     Change,
     LruPrefixIndex,
-    marks_of,
 )
 from shared.bus.columns import server_hash
 from shared.model import Endpoint

@@ -2,8 +2,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from services.picker.state.block_states import FORMER, MARKS
 from services.picker.state.layout import Layout
-from services.picker.state.lru_prefix_index import FORMER, MARKS, Change, LruPrefixIndex
+from services.picker.state.lru_prefix_index import Change, LruPrefixIndex
 from services.picker.state.prefix_announcements import (
     ANSWER,
     IDLE,

@@ -1,15 +1,17 @@
 import pytest
 from msgspec.structs import replace
 
-from services.picker.state import lru_prefix_index
+from services.picker.state import lru_prefix_index, prefix_peers
+from services.picker.state.block_states import MAX_MARKS, marks_of
 from services.picker.state.layout import Layout
-from services.picker.state.lru_prefix_index import MOST_MARKS, LruPrefixIndex
+from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix_peers import (
     AGAIN,
     ATTEMPTS,
     BATCH,
     FORGOTTEN,
     LISTENING,
+    MOST_BATCHES,
     MOST_HELD,
     MOST_ORIGINS,
     OVERTAKEN,
@@ -121,6 +123,48 @@ def test_what_is_held_is_bounded() -> None:
     assert world.asked(1.0) == [("p2", MOST_HELD // size)], "the others are missing"
 
 
+def test_few_batches_are_held_of_one_origin() -> None:
+    """To let go of very many at once takes long."""
+    world = World()
+    for sequence in range(2, MOST_BATCHES + 50):
+        world.hear(sequence, sequence)
+    world.hear(1, 1)
+    while world.peers.batches < MOST_BATCHES:
+        before = world.peers.batches
+        world.asked()
+        assert world.peers.batches > before
+    assert world.held() == set(range(1, MOST_BATCHES + 2))
+    assert world.asked(1.0) == [("p2", MOST_BATCHES + 1)], "the others are missing"
+
+
+def test_marks_of_a_dump_are_translated_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of origins that the dump doesn't name say nothing."""
+    monkeypatch.setattr(prefix_peers, "MOST_TRANSLATED", 1)
+    world = World(complete=False)
+    restore = Restore(world.peers, world.index, "p1", world.now, None)
+    for number in range(3):
+        blocks = [10 * number + offset for offset in range(1, 5)]
+        marks = [1 << 40 | 1, 1 << 50 | 1, 2, 3 | number << 30]
+        restore.take(
+            PrefixPiece(
+                run=1,
+                origins=[PrefixOrigin(id=id, run=1, sequence=9) for id in ("p2", "p3")],
+                sequence=9,
+                servers=pack_hashes([SERVER]),
+                counts=pack_counts([4]),
+                blocks=pack_hashes(blocks),
+                marks=pack_hashes(marks),
+            )
+        )
+    blocks, states = world.index.states(SERVER)
+    found = dict(zip(blocks, marks_of(states), strict=True))
+    assert len(found) == 12
+    for number in range(3):
+        one, same, other, both = (found[10 * number + offset] for offset in range(1, 5))
+        assert one == same != other
+        assert both == one | other
+
+
 def test_held_batches_of_many_rows_count_for_them() -> None:
     world = World(complete=False)
     columns = (8 + 1 + 4 + 8) * MAX_BLOCKS
@@ -193,10 +237,10 @@ def test_origins_are_forgotten_and_their_blocks_stay() -> None:
 
 def test_more_pickers_than_marks_share_one_and_take_nothing_back() -> None:
     world = World()
-    for number in range(MOST_MARKS + 2):
+    for number in range(MAX_MARKS + 2):
         world.hear(1, number, 1000, id=f"p{number}")
-    world.hear(2, MOST_MARKS + 1, 1000, id=f"p{MOST_MARKS + 1}", withdrawn=True)
-    assert MOST_MARKS + 1 in world.held()
+    world.hear(2, MAX_MARKS + 1, 1000, id=f"p{MAX_MARKS + 1}", withdrawn=True)
+    assert MAX_MARKS + 1 in world.held()
     world.hear(2, 0, id="p0", withdrawn=True)
     assert 0 not in world.held()
 

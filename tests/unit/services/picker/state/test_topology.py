@@ -79,7 +79,7 @@ def test_it_follows_the_labels_and_the_endpoints_and_never_grows_old() -> None:
 
     def parts(*endpoints: Endpoint) -> list[Any]:
         view.reset(facts(*endpoints))
-        events.reset(view.endpoints)
+        list(events.reset(view.endpoints))
         return [shown["attributes"].get(TOPOLOGY.wire) for shown in view.state(NOW + 3600.0)]
 
     def known(zone: str) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
     view.apply_load(load("peer", {"a1": (2, 20)}), NOW)
     view.in_flight.charge("a1", 5)
     view.prefixes.add("a1", [1, 2, 3], 100)
-    assert view.state(NOW) == [
+    assert list(view.state(NOW)) == [
         {
             "id": "a1",
             "authority": "10.0.0.1:8000",
@@ -114,3 +114,15 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
     ]
     in_flight, prefixes = "<InFlight 1 own requests, 1 peers>", "<LruPrefixIndex 3 blocks, 1 endpoints>"
     assert repr(view) == f"<View 1 endpoints, {in_flight}, {prefixes}>"
+
+
+def test_endpoints_may_change_while_the_state_is_told() -> None:
+    """One by one, because thousands take long."""
+    view = pool("a1", "a2", "a3")
+    told = view.state(NOW)
+    first = next(told)
+    view.delete("pool.endpoint.a1")
+    view.delete("pool.endpoint.a2")
+    view.in_flight.charge("a3", 5)
+    (last,) = told
+    assert (first["id"], last["id"], last["inflight"]["own_requests"]) == ("a1", "a3", 1)

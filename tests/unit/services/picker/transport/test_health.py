@@ -99,9 +99,9 @@ async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that(tr
 async def test_watchers_beyond_the_limit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "MOST_WATCHES", 1)
     async with serving(Ready(True)) as (_, client):
-        first, second = client.watch("readiness"), client.watch("readiness")
+        first = client.watch("readiness")
         assert await client.next(first) == "SERVING"
-        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await client.watch("readiness").code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
 
 

@@ -15,10 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2
+from msgspec import structs
 from structlog.testing import capture_logs
 
+from services.picker.http2_options import Http2Options
 from services.picker.transport.certificate import Certificate, Certificates, read, self_signed
-from services.picker.transport.grpc_server import GrpcServer, Transport
+from services.picker.transport.grpc_server import DEFAULTS, GrpcServer, Transport
 from services.picker.transport.health import Health
 from tests.waiting import eventually
 
@@ -57,10 +59,18 @@ def write(directory: Path, certificate: Certificate) -> None:
 
 
 @asynccontextmanager
-async def serving(certificates: Certificates, transport: Transport) -> AsyncIterator[int]:
+async def serving(
+    certificates: Certificates, transport: Transport, options: Http2Options = DEFAULTS
+) -> AsyncIterator[int]:
     health = Health(lambda: True)
     server = GrpcServer(
-        health.methods, host="127.0.0.1", port=0, flag="--grpc-port", transport=transport, certificates=certificates
+        health.methods,
+        host="127.0.0.1",
+        port=0,
+        flag="--grpc-port",
+        transport=transport,
+        options=options,
+        certificates=certificates,
     )
     await server.start()
     try:
@@ -148,3 +158,18 @@ async def test_a_connection_speaks_h2_over_tls_1_2_or_later() -> None:
         assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
         writer.close()
         await writer.wait_closed()
+
+
+async def test_connections_count_from_their_tls_handshake_on() -> None:
+    certificate = made()
+    options = structs.replace(DEFAULTS, max_connections=2, handshake_timeout=3600.0)
+    async with serving(Certificates(certificate), "http2", options) as port:
+        silent = [(await asyncio.open_connection("127.0.0.1", port))[1] for _ in range(2)]
+        reader, late = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(reader.read(), 60) == b"", "it is closed"
+        for writer in (late, silent.pop()):
+            writer.close()
+            await writer.wait_closed()
+        async with channel(port, certificate) as opened:
+            assert await check(opened)
+        silent.pop().close()

@@ -9,6 +9,7 @@ from services.watcher.kubernetes.endpoints import (
     address_of,
     endpoints_of,
     is_ready,
+    is_unreachable,
     selector_text,
     strip_pod,
 )
@@ -87,6 +88,29 @@ def test_a_ready_pod_is_an_endpoint_with_all_that_is_known_of_it() -> None:
 def test_a_pod_that_cannot_take_requests_is_none(unable: dict[str, Any]) -> None:
     assert not is_ready(unable)
     assert endpoints_of(unable, POOL) == endpoints_of(strip_pod(copy.deepcopy(unable), PODS), POOL) == ()
+
+
+@pytest.mark.parametrize(
+    ("conditions", "changes", "unreachable"),
+    [
+        ({"Ready": "False", "ContainersReady": "True"}, {}, True),
+        ({"Ready": "True", "ContainersReady": "True"}, {}, False),
+        ({"Ready": "False", "ContainersReady": "False"}, {}, False),
+        ({"Ready": "False"}, {}, False),
+        ({"Ready": "False", "ContainersReady": "True"}, {"spec": {"readinessGates": [{"conditionType": "a"}]}}, False),
+        ({"Ready": "False", "ContainersReady": "True"}, {"metadata": {"deletionTimestamp": "2026-08-01"}}, False),
+    ],
+)
+def test_a_pod_is_unreachable_if_it_has_lost_readiness_but_not_that_of_its_containers(
+    conditions: dict[str, str], changes: dict[str, dict[str, Any]], unreachable: bool
+) -> None:
+    whole = pod()
+    whole["status"]["conditions"] = [{"type": name, "status": status} for name, status in conditions.items()]
+    for part, more in changes.items():
+        whole[part] |= more
+    kept = strip_pod(copy.deepcopy(whole), PODS)
+    assert {is_unreachable(whole), is_unreachable(kept)} == {unreachable}
+    assert bool(endpoints_of(kept, POOL, serves=is_unreachable)) is unreachable
 
 
 LLMD, STABLE = "llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports"

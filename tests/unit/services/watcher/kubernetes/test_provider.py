@@ -41,6 +41,7 @@ def test_a_config_map_goes_by_its_name_with_its_namespace_and_key_where_they_are
         ("--endpoint-selector=a=b --endpoint-target-ports=1,1", "--endpoint-target-ports: port 1 is given twice"),
         ("--endpoint-selector=a --endpoint-target-ports=1", "--endpoint-selector: 'a' is no label"),
         ("--pools=a,b --endpoint-slices=s", "--endpoint-slices: is for one pool, and --pools names 2"),
+        ("--keep-unreachable --endpoint-slices=s", "--keep-unreachable: is for pods"),
         ("--pools=a/b/c", "--pools: 'a/b/c' is no pool"),
         ("--pools=a,serving/a", "--pools: 'serving/a' is given twice"),
     ],

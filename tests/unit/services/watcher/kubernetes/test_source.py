@@ -205,6 +205,31 @@ async def test_a_pod_that_changes_is_told_alone() -> None:
     assert endpoints((await peer.loaded())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}, "all of them again"
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_unreachable_pods_are_kept_only_while_no_other_is_ready_and_if_asked_for(keeps: bool) -> None:
+    peer = await served(keep_unreachable=keeps)
+    known = {"a": pod("a"), "b": pod("b", "10.0.0.2")}
+    for ready, expected, warned in (
+        ({"a", "b"}, {"a", "b"}, False),
+        ({"b"}, {"b"}, False),
+        (set(), {"a", "b"} if keeps else set(), keeps),
+        ({"b"}, {"b"}, False),
+        ({"a", "b"}, {"a", "b"}, False),
+    ):
+        for name, item in known.items():
+            status = {"Ready": str(name in ready), "ContainersReady": "True"}
+            conditions = [{"type": one, "status": value} for one, value in status.items()]
+            known[name] = {**item, "status": {**item["status"], "conditions": conditions}}
+        for name, item in known.items():
+            peer.pods().objects["default", name] = item
+            peer.pods().notify([("default", name)])
+        await peer.source.changes()
+        told = (await peer.loaded())[PODS]
+        assert endpoints(told).keys() == {f"default/{name}-rank-0" for name in expected}
+        assert isinstance(told, Reset)
+        assert bool(told.documents.warnings) is warned
+
+
 async def test_a_server_that_moves_between_slices_keeps_its_endpoint() -> None:
     def slice_of(name: str, *servers: str) -> JsonObject:
         entries = [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": server}} for server in servers]

@@ -114,6 +114,8 @@ def samples() -> dict[str, Any]:
         "Holder": made(messages, "Holder", owner="w1"),
         "Query": made(messages, "Query", kind="status", within=1.0),
         "AnswerPiece": made(messages, "AnswerPiece", sender="p1", tier="picker", run=3, number=0, content=b"{}"),
+        "Drain": made(messages, "Drain", endpoint="default/e", drain=True, by="somebody"),
+        "ActionResult": made(messages, "ActionResult", sender="w1", error="why not"),
     }
 
 

@@ -19,12 +19,17 @@ DEFAULT_GAP = 286_704
 
 
 def kept(
-    raw: dict[str, Any], matched: list[float], tokens: list[int] | None = None, total: int = 10, seed: int = 1
+    raw: dict[str, Any],
+    matched: list[float],
+    in_flight: list[tuple[int, int]] | None = None,
+    total: int = 10,
+    seed: int = 1,
 ) -> list[int]:
+    """What stays of endpoints with so many requests and tokens in flight."""
     names = [f"a{number}" for number in range(len(matched))]
     view = pool(*names)
-    if tokens is not None:
-        view.apply_load(load("peer", {name: (1, count) for name, count in zip(names, tokens, strict=True)}), NOW)
+    if in_flight is not None:
+        view.apply_load(load("peer", dict(zip(names, in_flight, strict=True))), NOW)
     run = cycle(view, seed=seed)
     if total >= 0:
         run.put(PREFIX_MATCH, PrefixMatch(np.array(matched, np.float64), total, 64))
@@ -59,7 +64,32 @@ def kept(
 def test_endpoints_with_the_prompt_until_they_are_saturated(
     raw: dict[str, Any], matched: list[float], tokens: list[int] | None, expected: list[int]
 ) -> None:
-    assert kept(raw, matched, tokens) == expected
+    assert kept(raw, matched, None if tokens is None else [(1, count) for count in tokens]) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "matched", "in_flight", "expected"),
+    [
+        # requests and tokens in flight, of each endpoint
+        ({}, [10, 0], [(900, 0), (0, 0)], [0]),  # without the parameter they don't matter
+        ({"maxRequestGap": 4}, [10, 0], [(4, 0), (0, 0)], [0]),
+        ({"maxRequestGap": 4}, [10, 0], [(5, 0), (0, 0)], [1]),
+        ({"maxRequestGap": 4}, [10, 0, 0], [(7, 0), (3, 0), (2, 0)], [1, 2]),
+        ({"maxRequestGap": 4}, [10, 0, 0], [(7, 0), (8, 0), (2, 0)], [2]),
+        ({"maxRequestGap": 4}, [0, 0], [(9, 0), (0, 0)], [0, 1]),  # none is sticky
+        ({"maxRequestGap": 4}, [10, 0, 0], [(3, 0), (9, 0), (0, 0)], [0]),  # another one is busy
+        # two have it; the second while it computes the prompt, and then
+        ({"maxRequestGap": 4}, [10, 10, 0], [(9, 40), (0, 1000), (0, 0)], [0, 1]),
+        ({"maxRequestGap": 4}, [10, 10, 0], [(9, 40), (0, 40), (0, 0)], [1]),
+        ({"maxRequestGap": 4}, [10, 10], [(9, 40), (0, 40)], [1]),
+        # the gap of the tokens counts too
+        ({"maxRequestGap": 4}, [10, 10, 0], [(9, DEFAULT_GAP + 2), (0, DEFAULT_GAP + 1), (0, 0)], [0, 1, 2]),
+    ],
+)
+def test_endpoints_with_the_prompt_until_they_have_too_many_requests(
+    raw: dict[str, Any], matched: list[float], in_flight: list[tuple[int, int]], expected: list[int]
+) -> None:
+    assert kept(raw, matched, in_flight) == expected
 
 
 @pytest.mark.parametrize("total", [0, -1], ids=["no blocks", "no match is known"])
@@ -79,6 +109,7 @@ def test_some_requests_explore() -> None:
         ({"explorationProbability": -0.1}, "at.explorationProbability: -0.1 is negative"),
         ({"maxTTFTPenaltyMs": -1}, "at.maxTTFTPenaltyMs: -1 is negative"),
         ({"peakPrefillThroughput": 0}, "at.peakPrefillThroughput: 0 is not above 0"),
+        ({"maxRequestGap": -1}, "at.maxRequestGap: -1 is negative"),
         ({"ttftSource": "oracle"}, "at.ttftSource: 'oracle' isn't one of 'latencyPredictor', 'prefillThroughput'"),
     ],
 )
@@ -124,23 +155,26 @@ def test_a_prompt_sticks_breaks_out_at_the_gap_and_returns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("matched", "tokens", "down", "expected"),
+    ("matched", "in_flight", "down", "expected"),
     [
-        ([10, 10, 0], [0, 0, 0], [0], [1]),
-        ([10, 0, 0], [0, 0, 0], [0], [0, 1, 2]),  # the one that has it seems to be down: none is sticky
-        ([10, 0, 0], [900_000, 0, 0], [1, 2], [0]),  # so do the others: their emptiness says nothing
-        ([10, 0, 0], [900_000, 0, 800_000], [1], [0]),
-        ([10, 0, 0], [900_000, 0, 0], [1], [0, 1, 2]),
+        ([10, 10, 0], [(1, 0), (1, 0), (1, 0)], [0], [1]),
+        ([10, 0, 0], [(1, 0), (1, 0), (1, 0)], [0], [0, 1, 2]),  # the one that has it seems to be down: none is sticky
+        ([10, 0, 0], [(1, 900_000), (1, 0), (1, 0)], [1, 2], [0]),  # so do the others: their emptiness says nothing
+        ([10, 0, 0], [(1, 900_000), (1, 0), (1, 800_000)], [1], [0]),
+        ([10, 0, 0], [(1, 900_000), (1, 0), (1, 0)], [1], [0, 1, 2]),
+        ([10, 0, 0], [(9, 0), (0, 0), (6, 0)], [1], [0]),
+        ([10, 0, 0], [(9, 0), (0, 0), (2, 0)], [1], [1, 2]),
     ],
 )
 def test_an_endpoint_that_seems_to_be_down_is_neither_sticky_nor_an_alternative(
-    matched: list[float], tokens: list[int], down: list[int], expected: list[int]
+    matched: list[float], in_flight: list[tuple[int, int]], down: list[int], expected: list[int]
 ) -> None:
     names = [f"a{number}" for number in range(len(matched))]
     view = pool(*names)
-    view.apply_load(load("peer", {name: (1, count) for name, count in zip(names, tokens, strict=True)}), NOW)
+    view.apply_load(load("peer", dict(zip(names, in_flight, strict=True))), NOW)
     for row in down:
         view.health.suspect(view.layout.endpoints[row], NOW)
     run = cycle(view)
     run.put(PREFIX_MATCH, PrefixMatch(np.array(matched, np.float64), 10, 64))
-    assert plugin(PrefixCacheAffinityFilter, {}).filter(run, run.candidates).tolist() == expected
+    found = plugin(PrefixCacheAffinityFilter, {"maxRequestGap": 4}).filter(run, run.candidates)
+    assert found.tolist() == expected

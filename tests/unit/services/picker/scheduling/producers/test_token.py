@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.picker.request import Media
+from services.picker.request import Headers, Media
 from services.picker.scheduling.cycle import PREFIX_MATCH, TOKENIZED_PROMPT, Cycle, PrefixMatch
-from services.picker.scheduling.producers.token import TokenProducer
+from services.picker.scheduling.producers.token import TokenProducer, VideoEstimate
 from shared.config import load
 from shared.plugin import Registry
 from tests.unit.services.picker.scheduling.plugins import plugin, read
@@ -76,6 +76,8 @@ def test_the_estimate(estimate: Any, media: Media, tokens: int) -> None:
         ({"fps": "12"}, {"video": GEMMA}, 10 * 64),
         ({"duration-seconds": "1e6"}, {"video": GEMMA}, 100 * 64),
         *(({"duration-seconds": wrong}, {}, 4500) for wrong in ("", "-1", "x", "nan", "inf", "0")),
+        *(({name: "0" * 30 + wrong}, {}, 4500) for name, wrong in (("duration-seconds", "3.0"), ("fps", "12.0"))),
+        ({"resolution": " " * 30 + "9x9"}, {}, 4500),
         *(({"resolution": wrong}, {}, 4500) for wrong in ("x", "1280", "0x720", "axb", "1280x", "9999999x9999999")),
         ({"duration-seconds": "1e8", "resolution": "999999x999999"}, {}, 10**8),
     ],
@@ -84,6 +86,27 @@ def test_headers_describe_a_requests_videos(headers: dict[str, str], estimate: A
     found = produced({"estimate": estimate}, VIDEO, headers=headers).get(TOKENIZED_PROMPT)
     assert found is not None
     assert found.tokens.tolist() == [tokens]
+
+
+def test_what_is_alike_for_all_media_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand fit into 16 kB, prompts have megabytes, and headers can have 256 KiB."""
+    searched, estimated = list[bytes](), list[Headers]()
+
+    class Prompt(bytes):
+        def find(self, marker: Any, *args: Any) -> int:
+            searched.append(marker)
+            return super().find(marker, *args)
+
+    def tokens(self: VideoEstimate, headers: Headers) -> int:
+        estimated.append(headers)
+        return 1
+
+    monkeypatch.setattr(VideoEstimate, "tokens", tokens)
+    absent = Media(b"<not in the prompt>", video=True)
+    found = produced({}, HD, *[absent] * 1000, prompt=Prompt(b"x" + HD.marker + b"y" * 80)).get(TOKENIZED_PROMPT)
+    assert found is not None
+    assert found.ends.tolist() == [1 + len(HD.marker)] * 1001
+    assert (searched, len(estimated)) == ([HD.marker, absent.marker], 1)
 
 
 def test_cached_pictures_are_no_work() -> None:

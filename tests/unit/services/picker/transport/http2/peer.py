@@ -14,6 +14,7 @@ from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
+from services.picker.transport.http2.streams import StreamCount
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -152,13 +153,15 @@ class Peer:
         sets: dict[int, int] | None = None,
         methods: Methods | None = None,
         memory: MemoryBudget | None = None,
+        count: StreamCount | None = None,
     ) -> None:
         self.now = 0.0
         self.calls: list[Recorded] = []
         self.memory = MemoryBudget() if memory is None else memory
         self.wakes = 0
         methods = {f"/test.Test/{name}": self._method(name) for name in NAMES} if methods is None else methods
-        self.connection = Http2Connection(methods, options, self.memory, now=0.0, wake=self._wake)
+        count = StreamCount(options.max_streams) if count is None else count
+        self.connection = Http2Connection(methods, options, self.memory, count, now=0.0, wake=self._wake)
         self.decoder = Decoder()
         self.heard: list[Frame] = []
         """All frames of the server."""

@@ -81,7 +81,7 @@ def test_a_request_that_isnt_grpc_gets_an_http_status_and_a_sentence(changes: di
     for last in (headers(1, END, request(**changes)), headers(1, END_HEADERS, request(**changes)) + data(1, b"x", 1)):
         peer = Peer()
         heard = peer.say(last)
-        assert peer.decode(heard[0]) == {":status": status, "content-type": "text/plain"}
+        assert peer.decode(heard[0]) == {":status": status, "content-type": "text/plain", "allow": "POST"}
         assert b"this port serves gRPC" in peer.data()
         assert (heard[-1].flags & END_STREAM, peer.connection.open, peer.calls) == (END_STREAM, 0, [])
     narrow = Peer(sets={4: 1})
@@ -240,5 +240,8 @@ def test_a_draining_server_takes_what_was_under_way_and_then_nothing() -> None:
     (final,) = peer.hear()
     assert (final.kind, final.number, final.code) == (GOAWAY, 3, ErrorCode.NO_ERROR)
     assert peer.say(headers(5), data(5, message(b"late")), reset(5)) == []
+    peer.connection.drain(last=True)
     peer.say(*(data(stream, message(b"open"), END_STREAM) for stream in (1, 3)))
     assert (peer.data(1), peer.data(3), peer.connection.open, len(peer.calls)) == (message(b"open"),) * 2 + (0, 2)
+    peer.say(data(0, b"x"))
+    assert [one.number for one in peer.heard if one.kind == GOAWAY] == [2**31 - 1, 3, 3, 3]

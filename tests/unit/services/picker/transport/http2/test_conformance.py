@@ -1,15 +1,12 @@
 """What h2spec says of the server: each section of its cases, the strict ones with them, without an exception."""
 
 import asyncio
-import os
 
 import pytest
 from msgspec import structs
 
 from services.picker.transport.grpc_server import DEFAULTS, GrpcServer
-from tests.h2spec import H2SPEC, REQUIRE
-from tests.kubernetes.deploy.tools import find_or_install
-from tests.kubernetes.peers import PeersMissing
+from tests.http2_peers import find_h2spec, found
 
 OPTIONS = structs.replace(DEFAULTS, max_concurrent_streams=10)
 """h2spec opens as many streams as it may, and one more."""
@@ -18,12 +15,7 @@ OPTIONS = structs.replace(DEFAULTS, max_concurrent_streams=10)
 @pytest.fixture(scope="module")
 def h2spec() -> tuple[str, ...]:
     """The command."""
-    try:
-        return find_or_install(H2SPEC, print)
-    except PeersMissing as error:
-        if os.environ.get(REQUIRE) == "1":
-            pytest.fail(f"{REQUIRE} is set: {error}", pytrace=False)
-        pytest.skip(str(error))
+    return found(find_h2spec)
 
 
 @pytest.mark.parametrize(("section", "cases"), [("generic", 44), ("http2", 95), ("hpack", 7)])

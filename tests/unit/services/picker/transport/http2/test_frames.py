@@ -85,6 +85,7 @@ CONNECTION_ERRORS = {
     "CONTINUATION of nothing": (headers(1) + frame(CONTINUATION, END_HEADERS, 1), PROTOCOL),
     "PRIORITY on stream 0": (frame(PRIORITY, 0, 0, bytes(5)), PROTOCOL),
     "PRIORITY that depends on itself": (frame(PRIORITY, 0, 1, b"\0\0\0\x01\x10"), PROTOCOL),
+    "PRIORITY of another size": (frame(PRIORITY, 0, 1, bytes(4)), SIZE),
     "RST_STREAM on stream 0": (reset(0), PROTOCOL),
     "RST_STREAM on an idle stream": (reset(1), PROTOCOL),
     "RST_STREAM of another size": (headers(1) + frame(RST_STREAM, 0, 1, bytes(3)), SIZE),
@@ -103,6 +104,7 @@ CONNECTION_ERRORS = {
     "PING on a stream": (frame(PING, 0, 1, bytes(8)), PROTOCOL),
     "PING of another size": (frame(PING, 0, 0, bytes(7)), SIZE),
     "GOAWAY on a stream": (frame(GOAWAY, 0, 1, bytes(8)), PROTOCOL),
+    "GOAWAY that is too short": (frame(GOAWAY, 0, 0, bytes(7)), SIZE),
     "WINDOW_UPDATE of another size": (frame(WINDOW_UPDATE, 0, 0, bytes(3)), SIZE),
     "WINDOW_UPDATE by 0": (window_update(0, 0), PROTOCOL),
     "WINDOW_UPDATE beyond the largest window": (window_update(0, 2**31 - 1), FLOW),
@@ -123,7 +125,6 @@ def test_what_breaks_the_protocol_ends_the_connection(name: str) -> None:
 
 
 STREAM_ERRORS = {
-    "PRIORITY of another size": (headers(1) + frame(PRIORITY, 0, 1, bytes(4)), SIZE),
     "WINDOW_UPDATE by 0": (headers(1) + window_update(1, 0), PROTOCOL),
     "WINDOW_UPDATE beyond the largest window": (headers(1) + window_update(1, 2**31 - 1), FLOW),
     "DATA after the end": (ENDED + data(1, b"x"), CLOSED),

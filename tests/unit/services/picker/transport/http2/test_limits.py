@@ -2,14 +2,18 @@
 
 import gzip
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import structs
 
+from services.picker.body_buffer import MemoryBudget
+from services.picker.http2_options import DEFAULTS, Http2Options
+from services.picker.settings import PickerSettings
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2.errors import ErrorCode
+from services.picker.transport.http2.streams import StreamCount
 from services.picker.transport.reflection import Reflection
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
@@ -106,7 +110,7 @@ FLOODS = {
         lambda: repeated(reset(1)), CONTROLS + EXCUSED, before=headers(1, fields=request(path="/test.Test/begin"))
     ),
     "RST_STREAM of a stream that both have ended": Flood(
-        lambda: repeated(reset(1)), CONTROLS, before=headers(1, END_HEADERS | END_STREAM)
+        lambda: repeated(reset(1)), CONTROLS + 1, before=headers(1, END_HEADERS | END_STREAM)
     ),
     "HEADERS of a stream that the server has ended": Flood(
         lambda: repeated(headers(1)), CONTROLS + EXCUSED, before=ENDED_EARLY
@@ -188,6 +192,48 @@ def test_streams_that_were_answered_may_be_reset_without_limit() -> None:
     assert (peer.failure(), [call.ends for call in peer.calls]) == (None, [1] * 100)
 
 
+def test_a_reset_that_crosses_the_end_of_its_stream_costs_nothing() -> None:
+    """RFC 9113, section 5.1: the client doesn't know yet that the stream has ended."""
+    peer = Peer(structs.replace(OPTIONS, control_frames_per_second=RATE))
+    for stream in range(1, 2000, 2):
+        peer.say(headers(stream, END_HEADERS | END_STREAM), reset(stream))
+    assert peer.failure() is None
+
+
+def test_streams_of_all_connections_together_have_a_limit() -> None:
+    count = StreamCount(3)
+    one, other = Peer(count=count), Peer(count=count)
+    one.say(headers(1), headers(3))
+    other.say(headers(1), headers(3))
+    assert (one.resets(), other.resets(), other.failure()) == ({}, {3: ErrorCode.REFUSED_STREAM}, None)
+    one.say(data(1, message(b"a"), END_STREAM))
+    other.say(headers(5))
+    assert (count.open, 5 in other.resets()) == (3, False)
+    one.connection.lost()
+    other.connection.lost()
+    assert count.open == 0
+
+
+def test_what_streams_leave_unread_counts_as_held_memory() -> None:
+    """A client can leave a little unread on each of very many."""
+    memory = MemoryBudget(limit=1000)
+    peer = Peer(sets={INITIAL_WINDOW_SIZE: 0}, memory=memory)
+    for stream in range(1, 21, 2):
+        peer.say(headers(stream), data(stream, message(bytes(195))))
+    kept = [stream for stream in range(1, 21, 2) if stream not in peer.resets()]
+    assert (len(kept), memory.used) == (5, 1000)
+    assert set(peer.resets().values()) == {CALM}
+    assert peer.failure() is None
+    assert [call.ends for call in peer.calls] == [0] * 5 + [1] * 5
+    peer.say(window_update(kept[0], 100), reset(kept[1]))
+    assert memory.used == 1000 - 100 - 200
+    peer.say(*(window_update(stream, 1000) for stream in kept))
+    assert memory.used == 0
+    peer.say(headers(21), data(21, message(b"hello")))
+    peer.connection.lost()
+    assert memory.used == 0
+
+
 # Header blocks
 
 LONG = [("x-long", "x" * 20_000)]
@@ -224,6 +270,30 @@ def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
     peer = Peer()
     peer.say(said)
     assert (peer.failure(), peer.calls) == (code, [])
+
+
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        (headers(1, fields=[*request(), ("x-long", "x" * 1000)]), {"max_header_list": 1000}),
+        (
+            frame(HEADERS, 0, 1, HEAD) + frame(CONTINUATION, 0, 1) * 2 + frame(CONTINUATION, END_HEADERS, 1),
+            {"max_continuations": 2},
+        ),
+    ],
+)
+def test_the_limits_of_header_blocks_are_options(said: bytes, limits: dict[str, int]) -> None:
+    for options, code in ((OPTIONS, None), (structs.replace(OPTIONS, **limits), CALM)):
+        peer = Peer(options)
+        peer.say(said)
+        assert peer.failure() == code
+
+
+def test_every_option_is_a_setting() -> None:
+    changed = {name: getattr(DEFAULTS, name) + 1 for name in Http2Options.__struct_fields__[1:]}
+    settings: dict[str, Any] = {f"http2_{name}": value for name, value in changed.items()}
+    assert PickerSettings(**settings).http2_options(7) == Http2Options(max_message_size=7, **changed)
+    assert PickerSettings().http2_options(0) == DEFAULTS
 
 
 def test_header_blocks_up_to_the_limits_pass() -> None:
@@ -264,8 +334,8 @@ MESSAGES: dict[str, tuple[bytes, StatusCode]] = {
     "as long as allowed": (message(bytes(10_000)), StatusCode.OK),
     "too long, by its length alone": (message(bytes(10_001))[:5], StatusCode.RESOURCE_EXHAUSTED),
     "zipped": (message(SMALL, 1), StatusCode.OK),
-    "as long as allowed when unzipped": (message(gzip.compress(bytes(5_000)), 1), StatusCode.OK),
-    "too long when unzipped": (message(BOMB, 1), StatusCode.RESOURCE_EXHAUSTED),
+    "as long as allowed when decompressed": (message(gzip.compress(bytes(5_000)), 1), StatusCode.OK),
+    "too long when decompressed": (message(BOMB, 1), StatusCode.RESOURCE_EXHAUSTED),
     "zipped, and too long for what it may be, by its length alone": (
         message(bytes(6_000), 1)[:5],
         StatusCode.RESOURCE_EXHAUSTED,
@@ -280,7 +350,7 @@ MESSAGES: dict[str, tuple[bytes, StatusCode]] = {
 @pytest.mark.parametrize("cut", [1, 7, 100_000])
 def test_a_message_beyond_a_limit_ends_its_call(name: str, cut: int) -> None:
     said, status = MESSAGES[name]
-    peer = Peer(structs.replace(OPTIONS, max_message_size=10_000, max_unzipped_size=5_000))
+    peer = Peer(structs.replace(OPTIONS, max_message_size=10_000, max_decompressed_size=5_000))
     peer.say(headers(1, fields=request(grpc_encoding="gzip")))
     peer.say(*(data(1, said[at : at + cut]) for at in range(0, len(said), cut)))
     peer.say(data(1, b"", END_STREAM))

@@ -7,11 +7,14 @@ from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2.errors import ErrorCode
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
+    DATA,
     END_STREAM,
+    HEADERS,
     INITIAL_WINDOW_SIZE,
     OPTIONS,
     PING,
     PREFACE,
+    RST_STREAM,
     SETTINGS,
     Peer,
     data,
@@ -51,12 +54,16 @@ def test_a_handshake_in_time_is_enough() -> None:
     assert peer.failure() is None
 
 
-def test_a_request_that_isnt_grpc_is_answered_though_it_doesnt_end() -> None:
-    peer = Peer(NEVER)
+@pytest.mark.parametrize("window", [65_535, 0])
+def test_a_request_that_isnt_grpc_is_answered_once_though_it_doesnt_end(window: int) -> None:
+    peer = Peer(NEVER, sets={INITIAL_WINDOW_SIZE: window})
     peer.say(headers(1, fields=request(method="GET")))
     peer.wait(NEVER.handshake_timeout)
-    assert peer.decode(peer.heard[-3])[":status"] == "405"
-    assert (peer.connection.open, peer.resets()) == (0, {1: ErrorCode.NO_ERROR})
+    peer.say(data(1, b"x", END_STREAM), window_update(1, 1000))
+    said = [one for one in peer.heard if one.stream == 1]
+    assert [one.kind for one in said] == ([HEADERS, DATA, RST_STREAM] if window else [HEADERS, DATA])
+    assert peer.decode(said[0])[":status"] == "405"
+    assert (peer.connection.open, peer.resets()) == (0, {1: ErrorCode.NO_ERROR} if window else {})
 
 
 def test_a_connection_without_streams_is_closed_after_a_while() -> None:
@@ -117,7 +124,7 @@ def test_deadlines_pass_in_any_order_and_those_of_ended_calls_do_nothing() -> No
 
 
 @pytest.mark.parametrize("window", ["stream", "connection"])
-def test_a_peer_that_leaves_its_window_closed_is_given_up(window: str) -> None:
+def test_a_window_that_is_left_closed_ends_what_it_belongs_to(window: str) -> None:
     peer = Peer(NEVER, sets={INITIAL_WINDOW_SIZE: 0 if window == "stream" else 2**30})
     call = peer.call("Silent")
     peer.wait(1000.0)
@@ -129,7 +136,9 @@ def test_a_peer_that_leaves_its_window_closed_is_given_up(window: str) -> None:
     peer.wait(1000.0 + 2 * OPTIONS.stall_timeout)
     assert peer.failure() is None
     peer.wait(1000.1 + 2 * OPTIONS.stall_timeout)
-    assert (peer.failure(), peer.connection.open) == (ErrorCode.ENHANCE_YOUR_CALM, 0)
+    ended = {1: ErrorCode.ENHANCE_YOUR_CALM}, None
+    assert (peer.resets(), peer.failure()) == (ended if window == "stream" else ({}, ErrorCode.ENHANCE_YOUR_CALM))
+    assert (peer.connection.open, call.ends) == (0, 1)
 
 
 def test_a_peer_that_reads_slowly_is_served() -> None:

@@ -1,12 +1,14 @@
 """What a file keeps when its content is written over."""
 
 import errno
+import fcntl
 import os
 from pathlib import Path
 
 import pytest
 
-from pointsman.write_over import write_over
+from services.watcher import write_over as write_over_module
+from services.watcher.write_over import write_over
 
 BEFORE, AFTER = b"before, and longer", b"after"
 
@@ -47,6 +49,18 @@ def test_the_file_is_replaced_or_written_in_place(
     assert (status.st_uid, status.st_gid, status.st_mode) == (was.st_uid, was.st_gid, was.st_mode)
     assert (status.st_ino == was.st_ino) is (in_place or stale)
     assert sorted(tmp_path.iterdir()) == names
+
+
+def test_a_reader_that_keeps_the_lock_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_over_module, "LOCKED", 0.1)
+    file = tmp_path / "file"
+    file.write_bytes(BEFORE)
+    with file.open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        with pytest.raises(TimeoutError, match="another process has locked it"):
+            write_over(file, BEFORE, AFTER)
+    assert file.read_bytes() == BEFORE
+    assert write_over(file, BEFORE, AFTER)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

@@ -4,18 +4,23 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from uuid import uuid4
 
 _IN_PLACE = {errno.EACCES, errno.EBUSY, errno.EINVAL, errno.EPERM, errno.EROFS}
 """Why there can be no new file of the same owner in its place. EBUSY: it is a mount point."""
+LOCKED = 2.0
+"""Seconds for which another process may hold the file's lock."""
+_LOOK_AGAIN = 0.05
 
 
 def write_over(path: Path, before: bytes, after: bytes) -> bool:
-    """Write `after`; False if the file isn't `before` any more. The path has no link at its end. Raises OSError.
+    """Write `after`; False if the file isn't `before` any more. The path has no link at its end. Raises OSError, which
+    is a TimeoutError if another process keeps the file's lock.
 
     The whole file is replaced at once, so that no watcher reads a part of it. Owner, group, mode and extended
     attributes stay. Where that can't be, and if the file has other names, it is written in place.
@@ -33,16 +38,30 @@ def write_over(path: Path, before: bytes, after: bytes) -> bool:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the lock of the file that has this path."""
+    end = time.monotonic() + LOCKED
     while True:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            with suppress(OSError):  # of a file system without locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            _lock(handle, end)
             if os.path.samestat(os.fstat(handle), path.stat()):
                 yield
                 return
         finally:
             os.close(handle)
+
+
+def _lock(handle: int, end: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise TimeoutError(errno.ETIMEDOUT, f"another process has locked it for {LOCKED:g} s") from None
+            time.sleep(_LOOK_AGAIN)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return
 
 
 def _replace(path: Path, before: bytes, after: bytes) -> bool:

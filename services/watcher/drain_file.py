@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 from msgspec.structs import replace
 
-from pointsman.write_over import write_over
 from services.watcher.documents import read_documents
 from services.watcher.files import Limits, list_files, read_bytes
+from services.watcher.write_over import write_over
 from shared.config.problems import Invalid, Problems, nearest
 from shared.model import Endpoint
 
@@ -25,7 +25,7 @@ TRIES = 100
 """How often a file that others change meanwhile is read and edited again."""
 
 
-class NotDrained(Exception):
+class DrainError(Exception):
     """The command can't do what it was told; its text says why."""
 
 
@@ -33,7 +33,7 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
     """Drain the endpoint `name` of a file, or of a directory's files, or end that. `name` is the endpoint's id, or its
     name if no other namespace has one of that name.
 
-    Returns its id, the file, and whether the file has changed. Raises NotDrained, OSError, and Invalid for a file with
+    Returns its id, the file, and whether the file has changed. Raises DrainError, OSError, and Invalid for a file with
     errors.
     """
     for _ in range(TRIES):
@@ -44,12 +44,12 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
         expected = [replace(each, draining=drain) if each.id == endpoint.id else each for each in _endpoints(text)]
         if not _has(edited, expected):
             # such as an entry that is an alias, or one with the label
-            raise NotDrained(
+            raise DrainError(
                 f"{file}: the entry of {endpoint.id} can't be edited safely; set its `drain`, or its label, there"
             )
         if write_over(Path(os.path.realpath(file)), text.encode(), edited.encode()):
             return endpoint.id, str(file), True
-    raise NotDrained(f"{file} changes all the time")
+    raise DrainError(f"{file} changes all the time")
 
 
 def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
@@ -62,9 +62,9 @@ def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
     if name in found:
         named = [name]
     if not named:
-        raise NotDrained(f"{path} has no endpoint {name!r}{nearest(name, found)}")
+        raise DrainError(f"{path} has no endpoint {name!r}{nearest(name, found)}")
     if len(named) > 1:
-        raise NotDrained(f"{name!r} is the name of {' and '.join(sorted(named))}; give the id of one")
+        raise DrainError(f"{name!r} is the name of {' and '.join(sorted(named))}; give the id of one")
     file, endpoint = found[named[0]]
     return file, texts[file], endpoint
 

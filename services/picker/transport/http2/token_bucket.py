@@ -1,7 +1,7 @@
 """How often something may happen: a token bucket."""
 
 
-class Allowance:
+class TokenBucket:
     """So many times a second, and ten seconds' worth at once. Time is monotonic seconds."""
 
     __slots__ = ("_left", "_most", "_per_second", "_since")
@@ -14,7 +14,7 @@ class Allowance:
         self._left = self._most = per_second * self.BURST
         self._since = now
 
-    def spend(self, now: float, cost: float = 1.0) -> bool:
+    def take(self, now: float, cost: float = 1.0) -> bool:
         """Whether it may happen once more; something dearer counts as several."""
         self._left = min(self._left + (now - self._since) * self._per_second, self._most)
         self._since = now
@@ -24,4 +24,4 @@ class Allowance:
         return True
 
     def __repr__(self) -> str:
-        return f"<Allowance {self._left:.0f} of {self._most:.0f}>"
+        return f"<TokenBucket {self._left:.0f} of {self._most:.0f}>"

@@ -1,0 +1,115 @@
+"""`pointsman replay FILE`: where the pickers' last decisions would have gone with another configuration."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
+
+from pointsman.asker import FAILED, AskerSettings, connected, run_command
+from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.output import print_lines
+from pointsman.table import text_table
+from shared.bus.query_messages import LONGEST, MAX_DOCUMENT
+from shared.config.problems import Invalid, Problem
+from shared.quantities import PositiveDuration
+from shared.service import parse, report
+from shared.service.replay import Replay, replay
+
+STDIN = "-"
+SHOWN = 20
+"""Moves that the table shows."""
+REFUSED = "refused: no endpoint is left"
+
+
+class ReplaySettings(AskerSettings, frozen=True, kw_only=True):
+    """Has every picker replay its last decisions with an EndpointPickerConfig, and shows which would have gone
+    elsewhere. Nothing is published."""
+
+    file: Annotated[str, Meta(description="the document, - for standard input", extra={"argument": "FILE"})]
+    limit: Annotated[int, Meta(ge=1, le=100_000, description="decisions of each picker, the newest")] = 1000
+    timeout: Annotated[PositiveDuration, Meta(description=f"how long to wait for answers, at most {LONGEST:g} s")] = (
+        LONGEST
+    )
+    format: Format = "text"
+
+
+def main(argv: Sequence[str]) -> int:
+    """`pointsman replay`: 0 if pickers have replayed their decisions, 1 if they can't load the document or none
+    answers, 2 for wrong options."""
+    try:
+        settings = parse(ReplaySettings, argv, os.environ, "pointsman replay")
+        document = _document(settings.file)
+    except Invalid as error:
+        report(error)
+        return USAGE_ERROR
+    return run_command(_replay(settings, document))
+
+
+def _document(path: str) -> str:
+    """Raises Invalid."""
+    try:
+        if path == STDIN:
+            content = sys.stdin.buffer.read(MAX_DOCUMENT + 1)
+        else:
+            with Path(path).open("rb") as file:
+                content = file.read(MAX_DOCUMENT + 1)
+        if len(content) > MAX_DOCUMENT:
+            raise Invalid([Problem("FILE", f"{path!r} has more than {MAX_DOCUMENT} bytes")])
+        return content.decode()
+    except OSError as error:
+        raise Invalid([Problem("FILE", f"{path!r} can't be read: {error.strerror or error}")]) from error
+    except UnicodeDecodeError as error:
+        raise Invalid([Problem("FILE", f"{path!r} isn't UTF-8: {error.reason}")]) from error
+
+
+async def _replay(settings: ReplaySettings, document: str) -> int:
+    async with connected(settings, "replay") as asker:
+        found = await replay(
+            asker.bus, asker.subjects, asker.pool, document, limit=settings.limit, timeout=asker.timeout
+        )
+    _complain(found.missing)
+    total = found.total
+    if settings.format == "json":
+        print_json({"pickers": found.pickers, "missing": found.missing, "total": total})
+    elif not found.pickers and not total.errors:
+        _complain(["no picker answers"])
+    else:
+        if not total.errors:
+            print_lines(text(total, len(found.pickers)))
+        _complain([f"{settings.file}: {error}" for error in total.errors])
+        _complain([f"{settings.file}: warning: {warning}" for warning in total.warnings])
+    return 0 if found.pickers and not total.errors else FAILED
+
+
+def _complain(lines: Sequence[str]) -> None:
+    if lines:
+        print_lines(lines, error=True)
+
+
+def text(total: Replay, pickers: int) -> Iterator[str]:
+    """The outcome, for people."""
+    of = "1 picker" if pickers == 1 else f"{pickers} pickers"
+    yield f"{total.elsewhere} of the last {total.replayed} decisions of {of} would have gone elsewhere"
+    if total.moves:
+        rows = [
+            [move.chosen or REFUSED, move.instead or REFUSED, str(move.decisions), ", ".join(move.examples)]
+            for move in total.moves[:SHOWN]
+        ]
+        yield ""
+        yield from text_table(["from", "to", "decisions", "for example"], rows)
+        if len(total.moves) > SHOWN:
+            yield f"… and {len(total.moves) - SHOWN} more pairs of endpoints"
+    yield ""
+    if total.by_chance:
+        yield f"{total.by_chance} picked another of several equally good endpoints at random"
+    yield from (f"{count} can't be replayed: {why}" for why, count in total.skipped.items())
+    yield from (f"plugin {plugin} failed on {count}" for plugin, count in total.failures.items())
+    for gap in total.gaps:
+        instead = "its current value was used" if gap.used == "current" else "it was missing"
+        yield f"{gap.input}: not recorded; {instead} in {gap.decisions} decisions"
+    same = total.fidelity
+    if same.replayed:
+        yield f"with the running configuration, {same.elsewhere} of {same.replayed} differ, because inputs are missing"

@@ -1,0 +1,87 @@
+"""Checks each configuration document in a process of its own.
+
+A check can take seconds and holds the interpreter's lock for parts of them, so a thread would stall the event loop. The
+process reads the document and its bounds from stdin, as JSON, and writes a `CheckResult`.
+"""
+
+import asyncio
+import os
+import sys
+
+import msgspec
+from msgspec import Struct
+
+from shared.config import Invalid, load
+from shared.config.defaults import revision
+from shared.config.schema import Bounds, StaleMetrics
+from shared.plugin import Registry
+
+TIMEOUT = 30.0
+"""Seconds that a document gets."""
+
+
+class CheckResult(Struct, frozen=True):
+    """What the tiers make of a document."""
+
+    revision: str = ""
+    plugins: int = 0
+    errors: list[str] = []
+    warnings: list[str] = []
+    stale_after: float = StaleMetrics().after
+    """Seconds after which it takes metrics for stale."""
+
+
+class CheckFailed(Exception):
+    """Nobody knows what the tiers make of a document; the text says why."""
+
+
+class _Document(Struct, frozen=True):
+    text: str
+    bounds: Bounds
+
+
+async def check_document(text: str, bounds: Bounds) -> CheckResult:
+    """What the tiers make of a document. Raises CheckFailed."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", __name__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C in a terminal is the console's business
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+        )
+    except OSError as error:
+        raise CheckFailed(str(error)) from error
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            said, _ = await process.communicate(msgspec.json.encode(_Document(text, bounds)))
+        return msgspec.json.decode(said, type=CheckResult)
+    except TimeoutError as error:
+        raise CheckFailed(f"the check takes longer than {TIMEOUT:g} s") from error
+    except msgspec.DecodeError as error:
+        raise CheckFailed(f"the checking process exited with status {process.returncode}") from error
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+def main() -> None:
+    """Read one document."""
+    document = msgspec.json.decode(sys.stdin.buffer.read(), type=_Document)
+    answers, sys.stdout = sys.stdout, sys.stderr  # what plugins print
+    try:
+        loaded = load(document.text, Registry.installed(), allow_experimental=True, bounds=document.bounds)
+    except Invalid as error:
+        reading = CheckResult(revision(document.text), errors=error.lines())
+    else:
+        warnings = [str(warning) for warning in loaded.warnings]
+        reading = CheckResult(
+            loaded.revision, len(loaded.plugins), warnings=warnings, stale_after=loaded.stale_metrics.after
+        )
+    answers.buffer.write(msgspec.json.encode(reading))
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Answers pickers that have missed prefix placements: says what this picker has, repeats batches, gives dumps."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import structlog
+
+from services.picker.state.lru_prefix_index import LruPrefixIndex
+from services.picker.state.prefix_announcements import Announcements, Dumps, dump
+from services.picker.state.prefix_peers import PrefixPeers
+from shared.bus import Msg
+from shared.bus.codec import UNKNOWN_SENDER, decode, encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, Malformed
+from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
+
+log = structlog.get_logger(__name__)
+
+MOST_REQUESTS = 64
+"""Requests in the queue; further ones are dropped, and peers ask again."""
+
+
+class PrefixAnswers:
+    """The requests that wait, and the dumps that are being given."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        everybody: str,
+        index: LruPrefixIndex,
+        peers: PrefixPeers,
+        mine: Announcements,
+        heartbeat: Callable[[], PrefixBatch],
+        clock: Callable[[], float],
+    ) -> None:
+        """`heartbeat` makes the answer to requests on `everybody`, the subject of all pickers."""
+        self._bus, self._everybody = bus, everybody
+        self._index, self._peers, self._mine = index, peers, mine
+        self._heartbeat, self._clock = heartbeat, clock
+        self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
+        self._dumps = Dumps()
+        self.asked_at = float("-inf")
+        """When a request was answered last."""
+
+    def receive(self, message: Msg) -> None:
+        """A request has come."""
+        if message.reply and not self._requests.full():
+            self._requests.put_nowait(message)
+
+    async def run(self) -> None:
+        """Answer requests until cancelled."""
+        while True:
+            message = await self._requests.get()
+            try:
+                request = decode(PrefixRequest, message.data)
+            except Malformed as error:
+                self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
+                continue
+            self.asked_at = self._clock()
+            answer = self._heartbeat() if message.subject == self._everybody else self._piece(request)
+            if answer is not None:
+                try:
+                    await self._bus.publish(message.reply, encode(answer))
+                except BusError as error:
+                    log.warning("prefixes.answer.failed", peer=request.sender, reason=str(error))
+            await asyncio.sleep(0)
+
+    def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
+        mine = self._mine
+        session, now = request.session, self._clock()
+        if not session:
+            if request.run not in (0, mine.run):
+                return PrefixPiece(run=mine.run, sequence=mine.sequence)
+            if request.run and (repeated := mine.since(request.after)):
+                batches, more = repeated
+                return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
+            if not self._dumps.have_room(now):
+                return PrefixPiece(run=mine.run, sequence=mine.sequence, busy=True)
+            origins, known = self._peers.table(mine.id, mine.run, mine.sequence, mine.digest)
+            if request.run:  # of this picker's own placements alone
+                origins, known = origins[:1], 1
+            session = self._dumps.begin(partial(dump, self._index, mine, origins, known), now)
+        return self._dumps.next(session, now)
+
+    def __repr__(self) -> str:
+        return f"<PrefixAnswers of {self._mine.id!r}: {self._requests.qsize()} waiting, {self._dumps!r}>"

@@ -1,0 +1,1 @@
+"""Traces: one OpenTelemetry span per request, made from its decision. Loaded only with `--tracing`."""

@@ -1,0 +1,102 @@
+"""Does what people ask for over the bus, one thing after the other, while this watcher leads."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import structlog
+from msgspec import Struct
+from nats.aio.msg import Msg
+
+from services.watcher.drain_file import DrainError
+from shared.bus.action_messages import ActionResult, Drain
+from shared.bus.actions import TIMEOUT
+from shared.bus.codec import UNKNOWN_SENDER, decode, encode
+from shared.bus.connection import Bus
+from shared.bus.errors import BusError, Malformed
+from shared.bus.query_messages import MAX_ERROR
+from shared.bus.subjects import Subjects
+from shared.model import Endpoint
+
+log = structlog.get_logger(__name__)
+
+WAITING = 32
+"""Actions that wait for their turn; further ones get no answer."""
+
+
+class _PendingAction(Struct, frozen=True):
+    pool: str
+    reply: str
+    wanted: Drain
+    at: float
+    """When it came, in monotonic seconds."""
+
+
+class Actions:
+    """The actions on the endpoints of these pools (by their tokens), which `drain` carries out. It raises DrainError
+    if it can't."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        id: str,
+        pools: Callable[[], Mapping[str, Mapping[str, Endpoint]]],
+        drain: Callable[[Endpoint, bool], Awaitable[None]],
+        *,
+        leads: Callable[[], bool],
+    ) -> None:
+        """`pools` has the endpoints of each pool, by id."""
+        self._bus, self._subjects, self._id = bus, subjects, id
+        self._pools, self._drain, self._leads = pools, drain, leads
+        self._queue: asyncio.Queue[_PendingAction] = asyncio.Queue(WAITING)
+
+    async def start(self) -> None:
+        """Listen. Subscriptions end with the connection."""
+        for pool in self._pools():
+            await self._bus.subscribe(self._subjects.actions(pool), partial(self._receive, pool))
+
+    async def run(self) -> None:
+        """Act, for ever."""
+        while True:
+            asked = await self._queue.get()
+            if time.monotonic() - asked.at > TIMEOUT:
+                continue  # nobody waits any more: whoever asked was told that it failed
+            wanted = asked.wanted
+            error = await self._act(asked.pool, wanted)
+            outcome = {"refused": error} if error else {}
+            what = "action.drain" if wanted.drain else "action.undrain"
+            log.info(what, endpoint=wanted.endpoint, by=wanted.by, **outcome)
+            try:
+                await self._bus.publish(asked.reply, encode(ActionResult(sender=self._id, error=error[:MAX_ERROR])))
+            except BusError as failure:
+                log.warning("action.answer.failed", reason=str(failure))
+
+    def _receive(self, pool: str, message: Msg) -> None:
+        if not message.reply or not self._leads():
+            return
+        try:
+            wanted = decode(Drain, message.data)
+        except Malformed as error:
+            self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
+            return
+        if not self._queue.full():
+            self._queue.put_nowait(_PendingAction(pool, message.reply, wanted, time.monotonic()))
+
+    async def _act(self, pool: str, wanted: Drain) -> str:
+        """Why it couldn't be done; empty if it is."""
+        endpoint = self._pools()[pool].get(wanted.endpoint)
+        if endpoint is None:
+            return f"the pool has no endpoint {wanted.endpoint!r}"
+        try:
+            await self._drain(endpoint, wanted.drain)
+        except DrainError as error:
+            return str(error)
+        except Exception as error:
+            log.exception("action.failed", endpoint=wanted.endpoint)
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    def __repr__(self) -> str:
+        return f"<Actions {self._queue.qsize()} waiting>"

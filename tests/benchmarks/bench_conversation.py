@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.environment_variables import OTEL_TRACES_SAMPLER
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
@@ -36,6 +35,7 @@ from services.picker.request import Request, Route
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import ResponseReader
+from services.picker.tracing.otlp import encode
 from services.picker.tracing.provider import Tracing
 from services.picker.tracing.traced_stream import TracedRequestStream
 from tests.benchmarks.bench_decide import FRAME_EVERY, NOW, world
@@ -283,7 +283,7 @@ class Encoding(SpanExporter):
     """Does all that an exporter over OTLP does, but for sending."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        encode_spans(spans).SerializeToString()
+        encode(spans)
         return SpanExportResult.SUCCESS
 
 

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 
 import structlog
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.environment_variables import (
     OTEL_EXPORTER_OTLP_PROTOCOL,
     OTEL_EXPORTER_OTLP_TRACES_PROTOCOL,
@@ -24,6 +23,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
 from services.picker.request import Headers
+from services.picker.tracing.otlp import OTLPExporter
 from services.picker.tracing.request_span import RequestSpan
 from shared.version import VERSION
 
@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_SAMPLING_RATIO = 0.1
 """Share of the traces without a parent that are sampled if nothing says so; the Go original's default."""
-PROTOCOL = "http/protobuf"
+PROTOCOL = "http/json"
 SHUTDOWN_TIMEOUT = 2.0
 """Seconds for which the end of a process waits for its last spans to be exported."""
 SERVICE_NAME = "pointsman-picker"
@@ -62,7 +62,7 @@ class Tracing:
             resource=_resource(id),
             shutdown_on_exit=False,
         )
-        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
+        self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPExporter()))
         self._tracer = self._provider.get_tracer("pointsman", VERSION)
         protocol = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_PROTOCOL) or os.environ.get(OTEL_EXPORTER_OTLP_PROTOCOL)
         if protocol not in (None, "", PROTOCOL):

@@ -11,7 +11,6 @@ import grpc.aio
 import pytest
 from aiohttp import web
 from msgspec import Struct
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from services.picker.transport.ext_proc import METHOD
 from tests.nats import NatsServer
@@ -28,7 +27,10 @@ from tests.unit.services.picker.extproc.proxy import (
 )
 from tests.waiting import eventually
 
-otlp: Any = trace_service_pb2
+SERVER = 2
+"""`SPAN_KIND_SERVER` of OTLP."""
+UNSET, ERROR = 0, 2
+"""OTLP's `STATUS_CODE_…`."""
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SECRET = "the prompt that nobody may see"
 CHAT = json.dumps({"model": "m", "messages": [{"role": "user", "content": SECRET}]}).encode()
@@ -63,19 +65,22 @@ class Span(Struct):
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        return values(self.raw.attributes)
+        return values(self.raw["attributes"])
 
     @property
     def events(self) -> list[str]:
-        return [event.name.removeprefix("pointsman.") for event in self.raw.events]
+        return [event["name"].removeprefix("pointsman.") for event in self.raw["events"]]
 
     def event(self, name: str) -> Mapping[str, Any]:
-        (found,) = [values(event.attributes) for event in self.raw.events if event.name == f"pointsman.{name}"]
+        (found,) = [values(event["attributes"]) for event in self.raw["events"] if event["name"] == f"pointsman.{name}"]
         return {key.removeprefix("pointsman."): value for key, value in found.items()}
 
 
+READ = {"stringValue": str, "boolValue": bool, "intValue": int, "doubleValue": float}
+
+
 def values(pairs: Any) -> dict[str, Any]:
-    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
+    return {pair["key"]: READ[kind](value) for pair in pairs for kind, value in pair["value"].items()}
 
 
 class Receiver:
@@ -88,13 +93,13 @@ class Receiver:
 
     async def _take(self, request: web.Request) -> web.Response:
         self.texts.append(await request.read())
-        for group in otlp.ExportTraceServiceRequest.FromString(self.texts[-1]).resource_spans:
-            for scope in group.scope_spans:
-                for raw in scope.spans:
-                    span = Span(raw, values(group.resource.attributes))
+        assert request.content_type == "application/json"
+        for group in json.loads(self.texts[-1])["resourceSpans"]:
+            for scope in group["scopeSpans"]:
+                for raw in scope["spans"]:
+                    span = Span(raw, values(group["resource"]["attributes"]))
                     self.spans[span.attributes["gen_ai.request.id"]] = span
-        answer: bytes = otlp.ExportTraceServiceResponse().SerializeToString()
-        return web.Response(body=answer, content_type="application/x-protobuf")
+        return web.json_response({})
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
@@ -207,8 +212,8 @@ async def test_a_span_continues_the_clients_trace_and_is_the_model_servers_paren
     await exchange.respond()
     span = await traced.receiver.get("continued")
     raw = span.raw
-    assert (raw.name, raw.kind, raw.trace_state) == ("gateway.request", raw.SPAN_KIND_SERVER, "vendor=1")
-    assert (raw.trace_id.hex(), raw.span_id.hex(), raw.parent_span_id.hex()) == (trace, span_id, PARENT)
+    assert (raw["name"], raw["kind"], raw["traceState"]) == ("gateway.request", SERVER, "vendor=1")
+    assert (raw["traceId"], raw["spanId"], raw["parentSpanId"]) == (trace, span_id, PARENT)
     assert (trace, flags) == (TRACE, "01")
     assert span.resource["service.name"] == "pointsman-picker"
     assert span.resource["service.instance.id"] == "p"
@@ -233,9 +238,9 @@ async def test_a_span_continues_the_clients_trace_and_is_the_model_servers_paren
     assert (scorer["profile"], scorer["plugin"], scorer["weight"]) == ("default", "active-request-scorer", 2.0)
     assert 0 <= scorer["score"] <= 1
     assert span.event("filter")["kept"] == 1
-    times = [raw.start_time_unix_nano, *(event.time_unix_nano for event in raw.events), raw.end_time_unix_nano]
-    assert times == sorted(times)
-    assert raw.status.code == 0
+    times = [raw["startTimeUnixNano"], *(event["timeUnixNano"] for event in raw["events"]), raw["endTimeUnixNano"]]
+    assert times == sorted(times, key=int)
+    assert raw["status"]["code"] == UNSET
 
 
 async def test_a_request_that_isnt_sampled_has_no_span_and_the_model_server_learns_of_it(traced: Traced) -> None:
@@ -249,7 +254,7 @@ async def test_a_request_that_isnt_sampled_has_no_span_and_the_model_server_lear
         assert trace != TRACE
         assert int(flags, 16) & 1
         await exchange.respond()
-        assert not (await traced.receiver.get(id)).raw.parent_span_id
+        assert not (await traced.receiver.get(id)).raw["parentSpanId"]
     assert "unsampled" not in traced.receiver.spans  # the spans of earlier requests have been sent before
 
 
@@ -276,7 +281,7 @@ async def test_how_a_request_ends(traced: Traced) -> None:
         await (exchange.respond(status) if status else exchange.end())
         span = await traced.receiver.get(id)
         assert expected.items() <= span.attributes.items(), id
-        assert span.raw.status.code == (2 if status >= 500 else 0), id
+        assert span.raw["status"]["code"] == (ERROR if status >= 500 else UNSET), id
 
 
 async def test_a_wait_in_the_queue_is_an_event(traced: Traced) -> None:

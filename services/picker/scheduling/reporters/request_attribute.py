@@ -84,7 +84,9 @@ class RequestAttributeReporter(ResponseBodyProcessor):
 
 def compiled(expression: str) -> Any:
     """A CEL program over `usage`. Raises ValueError for what is none, or fails on a sample."""
-    from cel import compile as compile_cel  # half a second, most of it for a command line: only where it is used
+    # Half a second, most of it for a command line, so only where it is used. `xds-protos` may have overwritten
+    # `cel/__init__.py` with its own: so not `from cel`.
+    from cel.cel import compile as compile_cel
 
     try:
         program = compile_cel(expression)

@@ -1,0 +1,186 @@
+"""Spans over OTLP, in JSON over HTTP (https://opentelemetry.io/docs/specs/otlp/#otlphttp).
+
+The exporters of the SDK need `opentelemetry-proto`. `xds-protos` has older versions of the same files, and overwrites
+them if it is installed last. So JSON, which needs neither.
+"""
+
+import gzip
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+import urllib3
+from opentelemetry.sdk.environment_variables import (
+    OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+)
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext
+from opentelemetry.util.re import parse_env_headers
+from opentelemetry.util.types import AttributeValue
+
+from shared.config.problems import Invalid, Problem
+
+log = structlog.get_logger(__name__)
+
+DEFAULT_ENDPOINT = "http://localhost:4318"
+DEFAULT_TIMEOUT = 10.0
+"""Seconds for one attempt."""
+RETRIES = 4
+"""Attempts after the first."""
+BACKOFF = 0.5
+"""Seconds between attempts: none after the first, then twice as many, four times, …, or what `Retry-After` says."""
+RETRYABLE = (429, 502, 503, 504)
+"""HTTP statuses after which OTLP asks a client to try again."""
+COMPRESSIONS = ("none", "gzip")
+IS_REMOTE_KNOWN, IS_REMOTE = 0x100, 0x200
+"""Bits of a span's flags: whether its parent is of another process is known, and so."""
+
+
+class OTLPExporter(SpanExporter):
+    """Sends batches of spans, from the SDK's thread, to where the standard variables say."""
+
+    def __init__(self) -> None:
+        """Raises `Invalid` for variables that can't be used."""
+        self._url = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or (
+            (os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or DEFAULT_ENDPOINT).removesuffix("/") + "/v1/traces"
+        )
+        self._headers = {"content-type": "application/json", "user-agent": "pointsman"}
+        self._headers.update(parse_env_headers(_variable("HEADERS"), liberal=True))
+        self._gzip = _compression() == "gzip"
+        if self._gzip:
+            self._headers["content-encoding"] = "gzip"
+        retry = urllib3.Retry(
+            RETRIES, status_forcelist=RETRYABLE, allowed_methods=None, backoff_factor=BACKOFF, raise_on_status=False
+        )
+        self._pool = urllib3.PoolManager(
+            retries=retry,
+            timeout=_timeout(),
+            ca_certs=_file("CERTIFICATE"),
+            cert_file=_file("CLIENT_CERTIFICATE"),
+            key_file=_file("CLIENT_KEY"),
+        )
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        data = encode(spans)
+        try:
+            answer = self._pool.request(
+                "POST", self._url, body=gzip.compress(data) if self._gzip else data, headers=self._headers
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            log.warning("tracing.export_failed", url=self._url, spans=len(spans), error=str(error))
+            return SpanExportResult.FAILURE
+        if not 200 <= answer.status < 300:
+            text = answer.data[:200].decode(errors="replace")
+            log.warning("tracing.export_failed", url=self._url, spans=len(spans), status=answer.status, error=text)
+            return SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        self._pool.clear()
+
+    def __repr__(self) -> str:
+        return f"<OTLPExporter {self._url}>"
+
+
+def encode(spans: Sequence[ReadableSpan]) -> bytes:
+    """The JSON of an `ExportTraceServiceRequest`. The spans may have no links."""
+    groups: dict[Resource, dict[InstrumentationScope | None, list[dict[str, Any]]]] = {}
+    for span in spans:
+        groups.setdefault(span.resource, {}).setdefault(span.instrumentation_scope, []).append(_span(span))
+    return msgspec.json.encode(
+        {
+            "resourceSpans": [
+                {
+                    "resource": {"attributes": _attributes(resource.attributes)},
+                    "scopeSpans": [
+                        {"scope": {"name": scope.name, "version": scope.version} if scope else {}, "spans": encoded}
+                        for scope, encoded in scopes.items()
+                    ],
+                }
+                for resource, scopes in groups.items()
+            ]
+        }
+    )
+
+
+def _span(span: ReadableSpan) -> dict[str, Any]:
+    context: SpanContext = span.context
+    return {
+        "traceId": f"{context.trace_id:032x}",
+        "spanId": f"{context.span_id:016x}",
+        "parentSpanId": f"{span.parent.span_id:016x}" if span.parent else "",
+        "traceState": context.trace_state.to_header(),
+        "flags": context.trace_flags | IS_REMOTE_KNOWN | (IS_REMOTE if span.parent and span.parent.is_remote else 0),
+        "name": span.name,
+        "kind": span.kind.value + 1,  # 0 is "unspecified" there
+        "startTimeUnixNano": str(span.start_time),
+        "endTimeUnixNano": str(span.end_time),
+        "attributes": _attributes(span.attributes),
+        "droppedAttributesCount": span.dropped_attributes,
+        "events": [
+            {
+                "name": event.name,
+                "timeUnixNano": str(event.timestamp),
+                "attributes": _attributes(event.attributes),
+                "droppedAttributesCount": event.dropped_attributes,
+            }
+            for event in span.events
+        ],
+        "droppedEventsCount": span.dropped_events,
+        "status": {"code": span.status.status_code.value, "message": span.status.description or ""},
+    }
+
+
+def _attributes(attributes: Mapping[str, AttributeValue] | None) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in (attributes or {}).items()]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    match value:
+        case str():
+            return {"stringValue": value}
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case _:
+            return {"arrayValue": {"values": [_value(each) for each in value]}}
+
+
+def _variable(name: str) -> str:
+    """`OTEL_EXPORTER_OTLP_TRACES_…`, or that of all signals; empty if there is neither."""
+    return os.environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{name}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") or ""
+
+
+def _file(name: str) -> str | None:
+    asked = _variable(name) or None
+    if asked and not os.access(asked, os.R_OK):
+        raise Invalid([Problem(f"OTEL_EXPORTER_OTLP_{name}", f"{asked!r} can't be read")])
+    return asked
+
+
+def _compression() -> str:
+    asked = _variable("COMPRESSION") or "none"
+    if asked not in COMPRESSIONS:
+        raise Invalid([Problem("OTEL_EXPORTER_OTLP_COMPRESSION", f"{asked!r} isn't one of {', '.join(COMPRESSIONS)}")])
+    return asked
+
+
+def _timeout() -> float:
+    """Seconds, as in OpenTelemetry's SDK for Python."""
+    asked = _variable("TIMEOUT")
+    try:
+        seconds = float(asked or DEFAULT_TIMEOUT)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise Invalid([Problem("OTEL_EXPORTER_OTLP_TIMEOUT", f"{asked!r} isn't a number of seconds")])
+    return seconds

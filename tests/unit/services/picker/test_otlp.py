@@ -1,0 +1,132 @@
+"""The exporter of spans against an HTTP server of this machine."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SpanExportResult
+
+from services.picker.tracing import otlp
+from shared.config.problems import Invalid
+
+
+class Receiver(HTTPServer):
+    """Answers with these statuses, one after the other, then with 200."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.statuses: list[int] = []
+        self.received: list[tuple[str, dict[str, str], bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        data = self.rfile.read(int(self.headers["content-length"]))
+        self.server.received.append((self.path, {k.lower(): v for k, v in self.headers.items()}, data))
+        self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing on the terminal."""
+
+
+@pytest.fixture
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.url + "/")
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def span() -> ReadableSpan:
+    made = TracerProvider().get_tracer("test", "1").start_span("one", attributes={"list": ["a", "b"], "yes": True})
+    made.end()
+    assert isinstance(made, ReadableSpan)
+    return made
+
+
+def test_what_is_sent(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20mine,x-scope=a")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "gzip")
+    assert otlp.OTLPExporter().export([span()]) is SpanExportResult.SUCCESS
+    ((path, headers, data),) = receiver.received
+    expected = {"authorization": "Bearer mine", "x-scope": "a", "content-type": "application/json"}
+    assert path == "/v1/traces"
+    assert expected.items() <= headers.items()
+    (group,) = json.loads(gzip.decompress(data))["resourceSpans"]
+    (scope,) = group["scopeSpans"]
+    assert scope["scope"] == {"name": "test", "version": "1"}
+    assert scope["spans"][0]["attributes"] == [
+        {"key": "list", "value": {"arrayValue": {"values": [{"stringValue": "a"}, {"stringValue": "b"}]}}},
+        {"key": "yes", "value": {"boolValue": True}},
+    ]
+
+
+def test_an_endpoint_of_traces_alone_is_taken_as_it_is(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{receiver.url}/mine")
+    otlp.OTLPExporter().export([span()])
+    assert receiver.received[0][0] == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "attempts", "result"),
+    [
+        ([503, 429], 3, SpanExportResult.SUCCESS),
+        ([503] * 9, 5, SpanExportResult.FAILURE),
+        ([400], 1, SpanExportResult.FAILURE),
+    ],
+)
+def test_statuses(
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    statuses: list[int],
+    attempts: int,
+    result: SpanExportResult,
+) -> None:
+    monkeypatch.setattr(otlp, "BACKOFF", 0.001)
+    receiver.statuses = statuses
+    assert otlp.OTLPExporter().export([span()]) is result
+    assert len(receiver.received) == attempts
+
+
+def test_a_receiver_that_isnt_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otlp, "BACKOFF", 0.001)
+    with Receiver() as server:
+        url = server.url
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    assert otlp.OTLPExporter().export([span()]) is SpanExportResult.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("COMPRESSION", "brotli"),
+        ("TIMEOUT", "soon"),
+        ("TIMEOUT", "-1"),
+        ("TIMEOUT", "inf"),
+        ("CERTIFICATE", "missing.pem"),
+    ],
+)
+def test_variables_that_cant_be_used_are_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
+    with pytest.raises(Invalid, match=f"OTEL_EXPORTER_OTLP_{name}: '{value}'"):
+        otlp.OTLPExporter()

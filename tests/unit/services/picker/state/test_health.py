@@ -116,6 +116,10 @@ def test_a_note_says_which_endpoints_rank_last_and_why() -> None:
     assert str(view.health.note()).startswith("3 of 3 endpoints seem to be down, so all stay candidates: a1 (")
 
 
+def test_a_note_says_that_there_are_no_endpoints() -> None:
+    assert pool().health.note() == "the pool has no endpoints"
+
+
 def test_a_note_names_a_few_of_many() -> None:
     names = [f"a{number}" for number in range(10, 20 + SHOWN)]
     view = pool(*names)

@@ -108,6 +108,7 @@ def test_that_a_server_is_unreachable_is_no_fresh_metric_of_it() -> None:
 
 def test_a_note_says_which_endpoints_rank_last_and_why() -> None:
     view = pool("a1", "a2", "a3")
+    assert len(view.layout) == 3
     assert view.health.note() is None
     replaced(view, "a1", NOW)
     reported(view, "a3", False, at=NOW)

@@ -192,6 +192,10 @@ class _Nodes:
         return size
 
 
+_JSON_TOKENS = re.compile(r'\\.|[",:]', re.DOTALL)
+"""What begins or ends a string, or stands between values."""
+
+
 class _Json:
     """Reads a JSON text that YAML can't (YAML has no surrogate pairs). Raises ValueError where it is no JSON."""
 
@@ -201,6 +205,15 @@ class _Json:
         self._values = 0
 
     def read(self, text: str) -> Any:
+        if self._most is not None:  # before the parser, which holds other threads until it is done
+            values, within = 1, False
+            for token in _JSON_TOKENS.finditer(text):
+                if token[0] == '"':
+                    within = not within
+                elif not within and token[0] in ",:":
+                    values += 1
+                    if values > self._most:
+                        raise _too_many(self._problems, self._most)
         return self._sound(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
 
     def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """What waits at the pickers under flow control: the last queue table of each, and what they dispatch. Pure."""
 
 from collections import deque
-from collections.abc import Iterator
+from typing import Self
 
 import numpy as np
-from msgspec import Struct
 
 from shared.bus.columns import unpack_counts, unpack_hashes
 from shared.bus.messages import QueueTable
@@ -14,49 +13,44 @@ WINDOW = 10.0
 """Seconds over which rates are measured."""
 SAMPLING = 0.25
 """Seconds between two readings of what was dispatched."""
-MOST_BANDS = 100
+MAX_BANDS = 100
 """Bands whose rates are measured."""
-
-
-class QueueEntry(Struct, frozen=True, kw_only=True):
-    """A row of a picker's table."""
-
-    priority: int
-    flow: int
-    requests: int
-    tokens: int
-    age: float
-    running: int
-    dispatched: int
-
-
-def entries(table: QueueTable) -> Iterator[QueueEntry]:
-    """The rows of a sound table."""
-    priorities = np.frombuffer(table.priorities, "<i4").tolist()
-    flows = unpack_hashes(table.flows).tolist()
-    names = ("requests", "tokens", "ages", "running", "dispatched")
-    columns = [unpack_counts(getattr(table, name)).tolist() for name in names]
-    for priority, flow, requests, tokens, age, running, dispatched in zip(priorities, flows, *columns, strict=True):
-        yield QueueEntry(
-            priority=priority,
-            flow=flow,
-            requests=requests,
-            tokens=tokens,
-            age=age / 1000,
-            running=running,
-            dispatched=dispatched,
-        )
+MAX_ROWS = 10_000
+"""Rows of all pickers' tables."""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 class _Table:
-    def __init__(self, run: int, table: QueueTable, seen: float) -> None:
+    """A picker's sound table as columns."""
+
+    def __init__(self, run: int, table: QueueTable, seen: float, most: int) -> None:
+        """The first `most` rows of it."""
         self.run, self.seen = run, seen
-        self.entries = list(entries(table))
-        self.counters = {(entry.priority, entry.flow): entry.dispatched for entry in self.entries}
+        self.priorities = np.frombuffer(table.priorities, "<i4").astype(np.int64)[:most]
+        self.flows = unpack_hashes(table.flows)[:most]
+        columns = (table.requests, table.tokens, table.ages, table.running, table.dispatched)
+        self.requests, self.tokens, self.ages, self.running, self.dispatched = (
+            unpack_counts(column).astype(np.int64)[:most] for column in columns
+        )
+        self.keys = self.flows ^ (self.priorities.astype(np.uint64) * _SPREAD)
+        """A band's flow as one number."""
+
+    def since(self, before: Self) -> dict[int, int]:
+        """What was dispatched after another table of the same run, by priority."""
+        last = np.zeros(len(self.keys), np.int64)
+        if len(before.keys):
+            order = np.argsort(before.keys)
+            places = order[np.minimum(np.searchsorted(before.keys, self.keys, sorter=order), len(order) - 1)]
+            last = np.where(before.keys[places] == self.keys, before.dispatched[places], 0)
+        news = np.where(self.dispatched >= last, self.dispatched - last, self.dispatched)
+        priorities, rows = np.unique(self.priorities, return_inverse=True)
+        sums = np.zeros(len(priorities), np.int64)
+        np.add.at(sums, rows, news)
+        return dict(zip(priorities.tolist(), sums.tolist(), strict=True))
 
 
 class Queues:
-    """The tables of all pickers."""
+    """The tables of all pickers, of `MAX_ROWS` rows at most."""
 
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
@@ -65,14 +59,13 @@ class Queues:
         self._readings: deque[tuple[float, dict[int, int]]] = deque()
 
     def apply(self, sender: str, run: int, table: QueueTable, now: float) -> None:
-        """Take in a picker's sound table."""
-        before, new = self._tables.get(sender), _Table(run, table, now)
-        self._tables[sender] = new
+        """Take in a picker's sound table. Rows that find no room aren't counted."""
+        before = self._tables.pop(sender, None)
+        room = MAX_ROWS - sum(len(known.keys) for known in self._tables.values())
+        new = self._tables[sender] = _Table(run, table, now, room)
         if before is not None and before.run == run:  # otherwise nobody knows what is new
-            for (priority, flow), count in new.counters.items():
-                last = before.counters.get((priority, flow), 0)
-                if priority in self._dispatched or len(self._dispatched) < MOST_BANDS:
-                    news = count - last if count >= last else count
+            for priority, news in new.since(before).items():
+                if priority in self._dispatched or len(self._dispatched) < MAX_BANDS:
                     self._dispatched[priority] = self._dispatched.get(priority, 0) + news
         if not self._readings or now - self._readings[-1][0] >= SAMPLING:
             self._readings.append((now, dict(self._dispatched)))
@@ -86,32 +79,35 @@ class Queues:
     def waiting(self, sender: str) -> int | None:
         """Requests that wait at a picker; None without flow control."""
         table = self._tables.get(sender)
-        return None if table is None else sum(entry.requests for entry in table.entries)
+        return None if table is None else int(table.requests.sum())
 
     def bands(self, now: float) -> tuple[BandRow, ...]:
         """All bands, the highest priority first."""
-        flows: dict[int, dict[int, list[float]]] = {}
-        for table in self._tables.values():
-            for entry in table.entries:
-                late = now - table.seen if entry.requests else 0.0
-                sums = flows.setdefault(entry.priority, {}).setdefault(entry.flow, [0, 0, 0.0, 0])
-                sums[0] += entry.requests
-                sums[1] += entry.tokens
-                sums[2] = max(sums[2], entry.age + late)
-                sums[3] += entry.running
-        return tuple(self._band(priority, flows[priority], now) for priority in sorted(flows, reverse=True))
+        tables = [table for table in self._tables.values() if len(table.keys)]
+        if not tables:
+            return ()
+        _, firsts, rows = np.unique(
+            np.concatenate([table.keys for table in tables]), return_index=True, return_inverse=True
+        )
+        requests, tokens, running = (np.zeros(len(firsts), np.int64) for _ in range(3))
+        for sums, name in ((requests, "requests"), (tokens, "tokens"), (running, "running")):
+            np.add.at(sums, rows, np.concatenate([getattr(table, name) for table in tables]))
+        ages = [np.where(table.requests > 0, now - table.seen, 0.0) + table.ages / 1000 for table in tables]
+        oldest = np.zeros(len(firsts))
+        np.maximum.at(oldest, rows, np.concatenate(ages))
+        bands: dict[int, list[FlowRow]] = {}
+        columns = (
+            np.concatenate([table.priorities for table in tables])[firsts],
+            np.concatenate([table.flows for table in tables])[firsts],
+            *(requests, tokens, oldest, running),
+        )
+        for priority, flow, waiting, size, age, started in zip(*(c.tolist() for c in columns), strict=True):
+            name = f"{flow:016x}" if flow else ""
+            row = FlowRow(flow=name, requests=waiting, tokens=size, oldest=age, running=started)
+            bands.setdefault(priority, []).append(row)
+        return tuple(self._band(priority, bands[priority], now) for priority in sorted(bands, reverse=True))
 
-    def _band(self, priority: int, flows: dict[int, list[float]], now: float) -> BandRow:
-        rows = [
-            FlowRow(
-                flow=f"{flow:016x}" if flow else "",
-                requests=int(requests),
-                tokens=int(tokens),
-                oldest=oldest,
-                running=int(running),
-            )
-            for flow, (requests, tokens, oldest, running) in flows.items()
-        ]
+    def _band(self, priority: int, rows: list[FlowRow], now: float) -> BandRow:
         rows.sort(key=lambda row: (-row.requests, -row.running, row.flow))
         return BandRow(
             priority=priority,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -30,6 +31,8 @@ WATCHER, COLLECTOR, PICKER = "watcher", "collector", "picker"
 TIERS = (WATCHER, COLLECTOR, PICKER)
 FORGOTTEN = 300.0
 """Seconds after which nothing is remembered of the delays of a silent picker."""
+MAX_LOAD_ROWS = 200_000
+"""Rows in the loads of all pickers."""
 _DIGITS = re.compile(r"(\d+)")
 
 F = TypeVar("F", bound=Fact)
@@ -71,6 +74,7 @@ class PoolView:
         self._attributes = AttributeTable()
         self._members: dict[tuple[str, str], _Member] = {}
         self._delays = QueueingDelays(most=limits.max_runs)
+        self._load_rows = 0
         self._queues = Queues()
         self._leader = ""
         self._connected = False
@@ -107,7 +111,10 @@ class PoolView:
             return True
         known = member.load
         if known is None or known.run != load.run or known.sent <= load.sent:
-            member.load = load
+            others = self._load_rows - _rows(known)
+            if others + _rows(load) > MAX_LOAD_ROWS:
+                load = replace(load, ids=b"", requests=b"", tokens=b"")
+            self._load_rows, member.load = others + _rows(load), load
             if load.queue is None:
                 self._queues.forget(load.sender)
             else:
@@ -154,8 +161,9 @@ class PoolView:
         self._delays.prune(now - FORGOTTEN)
 
     def _forget(self, tier: str, id: str) -> None:
-        self._members.pop((tier, id), None)
+        member = self._members.pop((tier, id), None)
         if tier == PICKER:
+            self._load_rows -= _rows(member.load if member else None)
             self._queues.forget(id)
 
     # What is shown
@@ -269,6 +277,10 @@ class PoolView:
 
     def __repr__(self) -> str:
         return f"<PoolView {len(self._facts)} facts, {len(self._members)} members, {self._attributes!r}>"
+
+
+def _rows(load: Load | None) -> int:
+    return 0 if load is None else len(load.ids) // 8
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:

@@ -75,10 +75,12 @@ class Health:
             self.unhealthy = found
 
     def note(self) -> str | None:
-        """What `/readyz` mentions: which endpoints are unhealthy and why; None when none is."""
+        """What `/readyz` mentions: that there are no endpoints, or which ones are unhealthy and why; None otherwise."""
+        endpoints = self._layout.endpoints
+        if not endpoints:
+            return "the pool has no endpoints"
         if not self.unhealthy:
             return None
-        endpoints = self._layout.endpoints
         named = [f"{endpoints[row].id} ({why})" for row, why in sorted(self.unhealthy.items())[:SHOWN]]
         if len(self.unhealthy) > SHOWN:
             named.append(f"{len(self.unhealthy) - SHOWN} more")

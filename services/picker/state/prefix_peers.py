@@ -74,10 +74,12 @@ class Origin:
         """When to ask for what is missing; 0 while nothing is."""
 
     def compare(self, batch: PrefixBatch, now: float) -> None:
-        """Compare the digest with what a batch says of the batches up to itself, if it is the last one here."""
-        if batch.digest is None or self.digest is None or batch.sequence != self.applied:
+        """Compare the number and digest here with what a batch says of the batches up to itself."""
+        if batch.digest is None or batch.sequence > self.applied:
             return
-        if batch.digest == self.digest:
+        # It may only have been overtaken. If all that come are behind, somebody gave a number in its name.
+        behind = batch.sequence < self.applied
+        if not behind and (self.digest is None or batch.digest == self.digest):
             self.differs_since = None
         elif self.differs_since is None:
             self.differs_since = now
@@ -117,7 +119,9 @@ class PrefixPeers:
         origin.heard = now
         origin.latest = max(origin.latest, batch.sequence)
         origin.compare(batch, now)
-        if not batch.servers or batch.sequence <= origin.applied or batch.sequence in origin.held:
+        if not batch.servers or batch.sequence in origin.held:
+            return
+        if batch.sequence <= origin.applied and not origin.restoring:
             return
         if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
             size = _size(batch)
@@ -324,7 +328,7 @@ class Restore:
         self._peers.dumps += 1
         origin = self._origin
         for restored, sent in self._numbers:
-            if sent.sequence > restored.applied or (restored is origin and sent.sequence == restored.applied):
+            if restored is origin or sent.sequence > restored.applied:
                 restored.applied, restored.digest = sent.sequence, sent.digest
         if origin is None:
             self._peers.complete()

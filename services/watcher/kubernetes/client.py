@@ -29,7 +29,7 @@ from services.watcher.kubernetes.connections import (
 from services.watcher.kubernetes.errors import BadAnswer, ConnectionFailed, TlsFailed, error_from_response
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
-from services.watcher.kubernetes.watch_events import check_object, resource_version
+from services.watcher.kubernetes.watch_events import check_object, next_page, resource_version
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -114,7 +114,7 @@ class Client:
             raise BadAnswer(f"can't {action}: the answer's items aren't a list")
         for item in items:
             check_object(item)
-        return Page(items, resource_version(content), content["metadata"].get("continue") or "")
+        return Page(items, resource_version(content), next_page(content))
 
     @asynccontextmanager
     async def stream(

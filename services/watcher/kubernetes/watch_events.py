@@ -76,11 +76,13 @@ def parse_event(line: bytes) -> WatchEvent:
 
 
 def check_object(item: Any) -> None:
-    """Raises BadAnswer if the object has no `metadata` with a name and a resource version."""
+    """Raises BadAnswer if the object has no `metadata` with a name and a resource version, or an odd namespace."""
     resource_version(item)
-    name = item["metadata"].get("name")
+    name, namespace = item["metadata"].get("name"), item["metadata"].get("namespace")
     if not isinstance(name, str) or not name:
         raise BadAnswer(f"an object's metadata.name is {name!r}; a name is expected")
+    if not isinstance(namespace, str | None):
+        raise BadAnswer(f"the metadata.namespace of {name!r} is {namespace!r}; a name is expected")
 
 
 def resource_version(item: Any) -> str:
@@ -90,3 +92,11 @@ def resource_version(item: Any) -> str:
     if not isinstance(version, str) or not version:
         raise BadAnswer(f"metadata.resourceVersion is {version!r}; a version is expected")
     return version
+
+
+def next_page(listed: JsonObject) -> str:
+    """The `metadata.continue` of a list, which has a resource version; empty on its last page. Raises BadAnswer."""
+    following = listed["metadata"].get("continue") or ""
+    if not isinstance(following, str):
+        raise BadAnswer(f"metadata.continue is {following!r}; a string is expected")
+    return following

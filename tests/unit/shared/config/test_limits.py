@@ -124,6 +124,20 @@ def test_reading_a_configuration_costs_the_same_for_each_plugin() -> None:
     assert many - more == 2 * (more - few)
 
 
+def test_json_that_yaml_cannot_read_is_counted_before_the_parser_holds_other_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parsed: list[str] = []
+    loads = json.loads
+    monkeypatch.setattr(json, "loads", lambda text, **options: parsed.append(text) or loads(text, **options))
+    few, many = (json.dumps({"\ud83d\ude00,,,": [1] * count}) for count in (28, 31))
+    for text, said in ((few, []), (many, ["document: more than 31 values, keys included; so many are allowed"])):
+        problems = Problems()
+        parse_documents(text, problems, 31)
+        assert list(map(str, problems.errors)) == said
+    assert parsed == [few]
+
+
 def test_json_that_yaml_cannot_read_is_as_deep_at_most() -> None:
     """A surrogate pair is what YAML can't read."""
 

@@ -8,6 +8,7 @@ from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.messages import Frame, Load, QueueTable
 from shared.bus.subjects import fact_key
 from shared.model import Configuration, Endpoint, Fact, Pool
+from shared.pool_view import queues
 from shared.pool_view.rows import EndpointRow
 from shared.pool_view.view import COLLECTOR, PICKER, WATCHER, PoolView
 
@@ -232,6 +233,21 @@ def test_queues_are_bands_of_all_pickers_with_the_longest_flow_first() -> None:
     assert [(row.id, row.waiting) for row in made.members(0.25)] == [("p", 5), ("q", 10)]
     made.expire(2.0)
     assert made.queues(2.0) == ()
+
+
+def test_rows_beyond_a_number_arent_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MAX_ROWS", 3)
+    monkeypatch.setattr("shared.pool_view.view.MAX_LOAD_ROWS", 2)
+    made = view("a", "b")
+    table = queue((0, 7, 1, 0, 0, 0), (0, 8, 2, 0, 0, 0))
+    for picker in ("p", "q"):
+        made.load(load(picker, {"a": (1, 9), "b": (1, 9)}, queue=table), 0.0)
+    (band,) = made.queues(0.0)
+    assert [(row.flow[-1], row.requests) for row in band.flows] == [("7", 2), ("8", 2)]
+    assert [row.in_flight for row in made.rows(0.0)] == [1, 1]
+    made.load(load("p", {}, sent=1.0, leaving=True), 1.0)
+    made.load(load("q", {"a": (5, 9), "b": (5, 9)}, sent=1.0), 1.0)
+    assert [row.in_flight for row in made.rows(1.0)] == [5, 5]
 
 
 def test_the_rate_counts_what_was_dispatched_while_somebody_looked() -> None:

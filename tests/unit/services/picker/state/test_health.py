@@ -108,12 +108,17 @@ def test_that_a_server_is_unreachable_is_no_fresh_metric_of_it() -> None:
 
 def test_a_note_says_which_endpoints_rank_last_and_why() -> None:
     view = pool("a1", "a2", "a3")
+    assert len(view.layout) == 3
     assert view.health.note() is None
     replaced(view, "a1", NOW)
     reported(view, "a3", False, at=NOW)
     assert view.health.note() == f"2 of 3 endpoints rank last: a1 ({REPLACED}), a3 ({UNREACHABLE})"
     replaced(view, "a2", NOW)
     assert str(view.health.note()).startswith("3 of 3 endpoints seem to be down, so all stay candidates: a1 (")
+
+
+def test_a_note_says_that_there_are_no_endpoints() -> None:
+    assert pool().health.note() == "the pool has no endpoints"
 
 
 def test_a_note_names_a_few_of_many() -> None:

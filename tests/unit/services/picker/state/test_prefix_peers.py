@@ -9,12 +9,14 @@ from services.picker.state.prefix_peers import (
     AGAIN,
     ATTEMPTS,
     BATCH,
+    DIFFERENT,
     FORGOTTEN,
     LISTENING,
     MOST_BATCHES,
     MOST_HELD,
     MOST_ORIGINS,
     OVERTAKEN,
+    Origin,
     PrefixPeers,
     Restore,
 )
@@ -106,6 +108,49 @@ def test_numbers_that_its_sender_never_used_are_forgotten_with_the_next_answer()
     assert world.asked(10.0) == []
     world.hear(2, 2)
     assert world.held() == {1, 2}
+
+
+def test_a_dump_with_a_false_number_of_an_origin_is_noticed_and_restored_from_the_origin() -> None:
+    world = World(complete=False)
+    world.hear(0)
+    forged = PrefixOrigin(id="p2", run=1, sequence=2**63 - 1, digest=0)
+    restore = Restore(world.peers, world.index, "me", world.now, None)
+    restore.take(PrefixPiece(run=9, sequence=0, origins=[PrefixOrigin(id="p9", run=9, sequence=0), forged]))
+    restore.finish(0)
+    told: list[Origin] = []
+    for number in range(1, 4):
+        world.peers.hear(replace(batch(number, number), digest=number), world.now)
+        world.now += DIFFERENT / 2
+        told += world.peers.different(world.now)
+    (origin,) = told
+    restore = Restore(world.peers, world.index, "me", world.now, origin)
+    world.hear(4, 4)
+    restore.take(
+        PrefixPiece(
+            run=1,
+            sequence=3,
+            origins=[PrefixOrigin(id="p2", run=1, sequence=3, digest=3)],
+            servers=pack_hashes([SERVER]),
+            counts=pack_counts([3]),
+            blocks=pack_hashes([1, 2, 3]),
+            marks=pack_hashes([1, 1, 1]),
+        )
+    )
+    restore.finish(3)
+    assert (world.held(), origin.applied, origin.differs_since) == ({1, 2, 3, 4}, 4, None)
+    world.hear(5, 5)
+    assert world.held() == {1, 2, 3, 4, 5}
+
+
+def test_an_overtaken_heartbeat_is_no_difference() -> None:
+    world = World()
+    world.hear(1, 1)
+    world.hear(2, 2)
+    (origin,) = world.peers.origins()
+    world.peers.hear(replace(batch(1), digest=7), world.now)
+    assert origin.differs_since == world.now
+    world.peers.hear(replace(batch(2), digest=origin.digest), world.now)
+    assert origin.differs_since is None
 
 
 def test_what_is_held_is_bounded() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.watcher.kubernetes.errors import BadAnswer
-from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, check_object, parse_event
+from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, check_object, next_page, parse_event
 
 
 @settings(max_examples=50)
@@ -60,8 +60,15 @@ NO_VERSIONS: list[object] = [None, [], {}, {"metadata": None}, {"metadata": {"re
     [
         *((item, "resourceVersion") for item in NO_VERSIONS),
         *(({"metadata": {"resourceVersion": "7", "name": name}}, "name is") for name in (None, "", 7)),
+        ({"metadata": {"resourceVersion": "7", "name": "a", "namespace": ["b"]}}, "namespace of 'a' is"),
     ],
 )
 def test_an_object_without_a_version_or_a_name_is_refused(item: object, path: str) -> None:
     with pytest.raises(BadAnswer, match=rf"metadata\.{path}"):
         check_object(item)
+
+
+def test_a_list_goes_on_with_a_string() -> None:
+    assert [next_page({"metadata": more}) for more in ({}, {"continue": None}, {"continue": "abc"})] == ["", "", "abc"]
+    with pytest.raises(BadAnswer, match=r"metadata\.continue is {'a': 1}"):
+        next_page({"metadata": {"continue": {"a": 1}}})

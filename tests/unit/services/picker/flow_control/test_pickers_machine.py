@@ -84,7 +84,7 @@ class PickersMachine(RuleBasedStateMachine):
         within = sum(one.priority == (0 if priority == 99 else priority) for one in mine)
         fits = within < LIMIT and sum(one.bytes for one in mine) + size <= TOTAL_BYTES
         if straight:
-            outcome = picker.controller.admit(item, self.now, picker.pool)
+            outcome = picker.arrives(item)
         else:
             outcome = picker.controller.enqueue(item, self.now)
         assert fits is (outcome in (None, Outcome.DISPATCHED))

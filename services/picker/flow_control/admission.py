@@ -119,10 +119,9 @@ class FlowAdmission:
         gate = self._gate
         if gate is None:
             return None
-        controller, priorities = gate.controller, self._view.priorities
-        if priorities is not self._priorities:
-            self._priorities = priorities
-            controller.want(priorities)
+        controller = gate.controller
+        if priority:
+            self._want(controller)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
         flow = headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
         ticket = Ticket(
@@ -157,6 +156,13 @@ class FlowAdmission:
             self._told(ticket, outcome, now)
         return ticket
 
+    def _want(self, controller: FlowController) -> None:
+        """Have bands for the priorities that requests may have; band 0 is always there."""
+        priorities = self._view.priorities
+        if priorities is not self._priorities:
+            self._priorities = priorities
+            controller.want(priorities)
+
     def _ended(self, ticket: Waiting, outcome: Outcome) -> None:
         """A wait is over."""
         assert isinstance(ticket, Ticket)
@@ -183,6 +189,7 @@ class FlowAdmission:
         """See to what happens without an event: peers expire, and metrics get stale. To be called a few times a
         second."""
         if self.controller is not None:
+            self._want(self.controller)
             self.controller.maintain(self._clock())
             self.notify(DUE)
 

@@ -98,7 +98,9 @@ class Band:
 
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
-        within = self.flows.get(flow) or self._within(flow)
+        within = self.flows.get(flow)
+        if within is None:
+            within = self._within(flow)
         if not within.running:
             self.idle.pop(within, None)
         item.within, item.state, item.priority = within, RUNNING, self.priority

@@ -69,7 +69,8 @@ class _OpenBands(Struct, frozen=True):
     """The open bands by priority, and what they were made of."""
 
     saturation: float
-    priorities: list[int]
+    version: int
+    """Of the peers."""
     bands: dict[int, _OpenBand]
 
 
@@ -137,6 +138,7 @@ class FlowController:
                 self._changes_before += band.changes
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
+        self._open = None
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
@@ -147,8 +149,10 @@ class FlowController:
             return False
         if pool.empty is not self._deadlines.empty:
             self._deadlines.observe(pool.empty, now)
-        bands, priority = self._open_bands(pool.saturation()), item.priority
-        open = bands.get(priority if priority in self._wanted else 0)
+        saturation, priority, known = pool.saturation(), item.priority, self._open
+        if known is None or known.saturation != saturation or known.version != self.peers.version:
+            known = self._open_bands(saturation)
+        open = known.bands.get(priority if priority in self._wanted else 0)
         if open is None or item.bytes > open.most_bytes or not pool.room(open.ceiling) >= 1:
             return False
         band = open.band
@@ -330,12 +334,9 @@ class FlowController:
             self._failed(self.settings.usage_limits, error)
             return [1.0] * len(priorities)
 
-    def _open_bands(self, saturation: float) -> dict[int, _OpenBand]:
+    def _open_bands(self, saturation: float) -> _OpenBands:
         """The bands from the highest on that the pool has room for."""
         priorities = self._priorities()
-        known = self._open
-        if known is not None and known.saturation == saturation and known.priorities is priorities:
-            return known.bands
         found: dict[int, _OpenBand] = {}
         for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
             if not saturation < ceiling:  # nor is it if it is no number
@@ -345,8 +346,9 @@ class FlowController:
                 limits = band.settings
                 most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
                 found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
-        self._open = _OpenBands(saturation, priorities, found) if self._pure else None
-        return found
+        made = _OpenBands(saturation, self.peers.version, found)
+        self._open = made if self._pure else None
+        return made
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""

@@ -86,11 +86,8 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending -= 1
             gauge.pending_tokens -= self.tokens
 
-    def runs(self, now: float) -> bool:
+    def runs(self, evictor: Evictor, now: float) -> bool:
         """An endpoint works on it. Whether it may be evicted."""
-        evictor = self.gate.evictor
-        if evictor is None:
-            return False
         self.evictable = evictor.track(self.priority, now, self.owner.evict)
         return bool(self.evictable)
 

@@ -46,7 +46,8 @@ class Gauged:
 
     def ticket(self, tokens: int) -> Ticket:
         """Of a request with so many tokens."""
-        return Ticket("a", 0, 1.0, tokens=tokens, owner=Owner(), gate=Gate(Picker().controller, None, self.gauge, print))
+        gate = Gate(Picker().controller, None, self.gauge, print)
+        return Ticket("a", 0, 1.0, tokens=tokens, owner=Owner(), gate=gate)
 
     def fill(self, tokens: Iterable[int], pending: bool = False) -> int:
         """Let requests of these tokens go until one doesn't fit; how many went."""

@@ -227,7 +227,9 @@ class RequestStream:
         ticket = self._wait.ticket
         if ticket is not None:
             ticket.charged()
-            self._evictable = self._charge is not None and ticket.runs(now)
+            evictor = ticket.gate.evictor
+            if evictor is not None and self._charge is not None:
+                self._evictable = ticket.runs(evictor, now)
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _route(self, route: Route, hooks: ResponseHooks | None) -> None:

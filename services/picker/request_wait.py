@@ -85,7 +85,8 @@ class RequestWait:
         its `usage`, its prompt isn't known to have been computed."""
         if self._stream is None:
             return
-        self._release()
+        if self.prepared is not None:
+            self._release()
         ticket, self.ticket, self._stream = self.ticket, None, None
         if ticket is None:
             return

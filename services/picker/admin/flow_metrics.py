@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from services.picker.admin.families import Families, Kind, Names, Samples, family
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.flow_control.controller import FlowController
-from services.picker.flow_control.waiting import OTHER_FLOWS, Outcome, Waiting
+from services.picker.flow_control.waiting import DISPATCHED, OTHER_FLOWS, Outcome, Waiting
 from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 
@@ -84,20 +84,26 @@ class FlowMetrics(Collector):
         """Flows that had a series of their own, and when, the longest ago first."""
 
     def ended(self, item: Waiting, outcome: Outcome, now: float) -> None:
-        """A wait is over; of a request that needn't wait, at once."""
-        key = item.priority, outcome
-        waits = self.waits.get(key)
-        if waits is None:
-            waits = self.waits[key] = Histogram(BUCKETS)
+        """A wait is over."""
         seconds = now - item.enqueued_at
-        waits.note(seconds if seconds > 0.0 else 0.0)
+        self._waits_of(item.priority, outcome).note(seconds if seconds > 0.0 else 0.0)
         self._unfolded += 1
         if self._unfolded >= _FOLD_EVERY:
             self.fold()
 
+    def _waits_of(self, priority: int, outcome: Outcome) -> Histogram:
+        waits = self.waits.get((priority, outcome))
+        if waits is None:
+            waits = self.waits[priority, outcome] = Histogram(BUCKETS)
+        return waits
+
     def fold(self) -> None:
-        """Count the noted waits."""
+        """Count the noted waits, and the requests that needn't wait."""
         self._unfolded = 0
+        if self.flow is not None:
+            for priority, requests in self.flow.passed.items():
+                self._waits_of(priority, DISPATCHED).observe(0.0, requests)
+            self.flow.passed.clear()
         for waits in self.waits.values():
             waits.fold()
 

@@ -16,7 +16,14 @@ from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE, SCRA
 from services.picker.flow_control.pool_gauge import PoolGauge
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.ticket import Gate, Owner, Ticket
-from services.picker.flow_control.waiting import Outcome, Waiting, flow_id, slo_deadline
+from services.picker.flow_control.waiting import (
+    DEFAULT_FLOW,
+    DISPATCHED,
+    Outcome,
+    Waiting,
+    flow_id,
+    slo_deadline,
+)
 from services.picker.metadata import FAIRNESS_HEADERS, SLO_TTFT_HEADERS
 from services.picker.request import Headers, Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
@@ -37,7 +44,7 @@ ARRIVAL, RELEASE, FRAME, ENDPOINTS, PEER, DUE = (
 """What may let a request go, as explanations say it."""
 
 OnOutcome = Callable[[Waiting, Outcome, float], None]
-"""Hears how each wait ends, and when."""
+"""Hears how a wait ends, and when."""
 
 
 class FlowAdmission:
@@ -60,6 +67,8 @@ class FlowAdmission:
         self.longest_wait = 0.0
         """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
         self.gauge: PoolGauge
+        self.passed: dict[int, int] = {}
+        """Requests that needn't wait, by priority. `on_outcome` doesn't hear of them."""
         self._gate: Gate | None = None
         self._view, self._id, self._clock, self._random = view, id, clock, random
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
@@ -87,7 +96,7 @@ class FlowAdmission:
         self._processors = () if settings is None else settings.processors
         self.gauge = PoolGauge(self._view, detector, stale, self._random, self._failed)
         self._gate = None if controller is None else Gate(controller, evictor, self.gauge, self._released)
-        self._view.in_flight.on_release = None if controller is None else self._released
+        self._view.in_flight.on_release = None
         if former is not None and former.requests:
             self._former.append(former)
         if self._former:
@@ -107,35 +116,52 @@ class FlowAdmission:
     ) -> Ticket | None:
         """The request's ticket, which says whether it waits; None without flow control. `since` is when it began to
         wait, if that was before; at `until` its wait is over."""
-        controller = self.controller
-        if controller is None or self._gate is None:
+        gate = self._gate
+        if gate is None:
             return None
-        priorities = self._view.priorities
-        if priorities is not self._priorities:
-            self._priorities = priorities
-            controller.want(priorities)
+        controller = gate.controller
+        if priority:
+            self._want(controller)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
-        slo, timeout = headers.first_of(*SLO_TTFT_HEADERS), headers.get("grpc-timeout")
+        flow = headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
         ticket = Ticket(
-            self._gate,
-            owner,
-            flow_id(headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")),
+            flow_id(flow) if flow else DEFAULT_FLOW,
             priority,
             received,
-            bytes=request.body_size,
-            tokens=tokens,
-            slo_deadline=slo_deadline(received, slo) if slo else inf,
-            deadline=min(received + grpc_timeout(timeout), until) if timeout else until,
-            since=since,
+            request.body_size,
+            tokens,
+            inf,
+            until,
+            since,
+            owner,
+            gate=gate,
         )
-        gauge = self.gauge
-        gauge.expect(tokens)
-        outcome = controller.admit(ticket, now, gauge.at(now))
+        if controller.passes(ticket, now, gate.gauge.expect(tokens, now)):
+            ticket.ends(DISPATCHED, now)
+            if since is None:
+                priority = ticket.priority
+                self.passed[priority] = self.passed.get(priority, 0) + 1
+            else:
+                self._on_outcome(ticket, DISPATCHED, now)
+            return ticket
+        if slo := headers.first_of(*SLO_TTFT_HEADERS):
+            ticket.slo_deadline = slo_deadline(received, slo)
+        if timeout := headers.get("grpc-timeout"):
+            ticket.deadline = min(received + grpc_timeout(timeout), until)
+        outcome = controller.enqueue(ticket, now)
         if outcome is None:
+            self._view.in_flight.on_release = self._released
             self.notify(ARRIVAL)
         else:
             self._told(ticket, outcome, now)
         return ticket
+
+    def _want(self, controller: FlowController) -> None:
+        """Have bands for the priorities that requests may have; band 0 is always there."""
+        priorities = self._view.priorities
+        if priorities is not self._priorities:
+            self._priorities = priorities
+            controller.want(priorities)
 
     def _ended(self, ticket: Waiting, outcome: Outcome) -> None:
         """A wait is over."""
@@ -163,12 +189,16 @@ class FlowAdmission:
         """See to what happens without an event: peers expire, and metrics get stale. To be called a few times a
         second."""
         if self.controller is not None:
-            self.controller.peers.expire(self._clock())
+            self._want(self.controller)
+            self.controller.maintain(self._clock())
             self.notify(DUE)
 
     def _released(self) -> None:
+        """Something has ended: called while requests wait."""
         if self.controller is not None and self.controller.requests:
             self.notify(RELEASE)
+        else:
+            self._view.in_flight.on_release = None
 
     def run(self) -> None:
         """Let requests go while there is room, and end the waits that are over."""

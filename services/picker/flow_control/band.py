@@ -50,6 +50,7 @@ class Band:
         self.by_hash: dict[int, Flow] = {}
         """Of flows whose ids have the same hash, the first."""
         self.columns = FlowColumns()
+        self._changed = self.columns.changed
         self.idle: OrderedDict[Flow, None] = OrderedDict()
         """Flows without requests that are still remembered, in the order in which they became idle."""
         self.requests = self.bytes = self.tokens = self.running = 0
@@ -97,14 +98,16 @@ class Band:
 
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
-        within = self._within(flow)
+        within = self.flows.get(flow)
+        if within is None:
+            within = self._within(flow)
         if not within.running:
             self.idle.pop(within, None)
         item.within, item.state, item.priority = within, RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
         item.dispatched_at = now
         self._count_dispatch(within, now)
-        self.columns.changed(within)
+        self._changed(within)
         self.changes += 1
 
     def pick(self, now: float) -> Flow | None:
@@ -151,7 +154,10 @@ class Band:
         flow.served += tokens
         self.running -= 1
         self.changes += 1
-        self._rest(flow, now)
+        self._changed(flow)
+        if not (flow.running or flow.requests):
+            flow.idle_since = now
+            self.idle[flow] = None
 
     def dispatched_elsewhere(self, hash: int, requests: int) -> None:
         """Peers have dispatched so many of the flow with this hash."""

@@ -79,6 +79,10 @@ class ConcurrencyDetector(SaturationDetector, Filter):
             return requests
         return self._filled(requests, tokens) / max(self._filled(1.0, average), _ROUNDING)
 
+    @property
+    def each_one_place(self) -> bool:
+        return self.parameters.concurrency_mode == "requests" and type(self).places is ConcurrencyDetector.places
+
     def _filled(self, requests: float, tokens: float) -> float:
         """The part of an endpoint that these fill."""
         limits, mode = self.parameters, self.parameters.concurrency_mode

@@ -8,7 +8,7 @@ says that there are more.
 
 from collections.abc import Callable, Iterable, Sequence
 from math import inf, isnan
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -56,12 +56,22 @@ class BlockedBand(Struct, frozen=True):
     ceiling: float
 
 
+class _OpenBand(NamedTuple):
+    """A band that the pool has room for."""
+
+    band: Band
+    ceiling: float
+    most_bytes: int
+    """Of a request that its empty queue, and all queues if they are empty, would take; -1 if they take none."""
+
+
 class _OpenBands(Struct, frozen=True):
-    """Ceilings of bands, and what they were made of."""
+    """The open bands by priority, and what they were made of."""
 
     saturation: float
-    priorities: list[int]
-    ceilings: dict[int, float]
+    version: int
+    """Of the peers."""
+    bands: dict[int, _OpenBand]
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
@@ -128,35 +138,37 @@ class FlowController:
                 self._changes_before += band.changes
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
+        self._open = None
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
-    def admit(self, item: Waiting, now: float, pool: Pool) -> Outcome | None:
-        """The outcome of a request that nothing keeps from its dispatch, or that is refused; else None, and it waits.
-        An outcome that is returned is not told again."""
-        if self.requests or self.peers.waiting or self._dispatching:
-            return self.enqueue(item, now)
-        self._deadlines.observe(pool.empty, now)
-        band = self._bands[item.priority if item.priority in self._wanted else 0]
-        refused = self._refusal(item, band)
-        if refused is not None:
-            return refused
-        ceiling = self._open_bands(pool.saturation()).get(band.priority)
-        if ceiling is None or not pool.room(ceiling) >= 1:
-            return self.enqueue(item, now)
-        band.pass_through(item, self._flow_of(item, band), now)
-        self._drained.note(now)
-        return DISPATCHED
+    def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
+        """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
+        be queued."""
+        if self.requests or self.peers.waiting or self._dispatching or self._stopped or item.state is not NEW:
+            return False
+        if pool.empty is not self._deadlines.empty:
+            self._deadlines.observe(pool.empty, now)
+        saturation, priority, known = pool.saturation(), item.priority, self._open
+        if known is None or known.saturation != saturation or known.version != self.peers.version:
+            known = self._open_bands(saturation)
+        open = known.bands.get(priority if priority in self._wanted else 0)
+        if open is None or item.bytes > open.most_bytes or not pool.room(open.ceiling) >= 1:
+            return False
+        band = open.band
+        band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
+        self._drained.passed += 1
+        return True
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
         """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
         band = self._bands[item.priority if item.priority in self._wanted else 0]
+        item.enqueued_at = now if item.since is None else item.since
         refused = self._refusal(item, band)
         if refused is not None:
             return refused
         if not self.requests:
             self._strict.pause()
-        item.enqueued_at = now if item.since is None else item.since
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
         self.requests += 1
@@ -172,7 +184,9 @@ class FlowController:
         if item.state is not RUNNING:
             return
         band, flow = self._bands[item.priority], item.within
-        cost = max(prompt_tokens, 0) + COMPLETION_WEIGHT * max(completion_tokens, 0)
+        cost = prompt_tokens if prompt_tokens > 0 else 0
+        if completion_tokens > 0:
+            cost += COMPLETION_WEIGHT * completion_tokens
         band.finish(item, cost, now)
         if cost and band.counts_served:
             self._served(band, flow.hash, cost, now)
@@ -297,7 +311,8 @@ class FlowController:
                 continue
             item = band.dispatch(flow, now)
             self._gone(item)
-            self._drained.note(now)
+            self._drained.passed += 1
+            self._drained.fold(now)
             return item
         return None
 
@@ -319,19 +334,21 @@ class FlowController:
             self._failed(self.settings.usage_limits, error)
             return [1.0] * len(priorities)
 
-    def _open_bands(self, saturation: float) -> dict[int, float]:
-        """The bands from the highest on that the pool has room for, and their ceilings."""
+    def _open_bands(self, saturation: float) -> _OpenBands:
+        """The bands from the highest on that the pool has room for."""
         priorities = self._priorities()
-        known = self._open
-        if known is not None and known.saturation == saturation and known.priorities is priorities:
-            return known.ceilings
-        found: dict[int, float] = {}
+        found: dict[int, _OpenBand] = {}
         for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
             if not saturation < ceiling:  # nor is it if it is no number
                 break
-            found[priority] = ceiling
-        self._open = _OpenBands(saturation, priorities, found) if self._pure else None
-        return found
+            band = self._bands.get(priority)
+            if band is not None:
+                limits = band.settings
+                most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
+                found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
+        made = _OpenBands(saturation, self.peers.version, found)
+        self._open = made if self._pure else None
+        return made
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""
@@ -404,6 +421,11 @@ class FlowController:
             fairness.served(flow, tokens, now)
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
             self._failed(fairness, error)
+
+    def maintain(self, now: float) -> None:
+        """See to what needs no event. To be called a few times a second."""
+        self.peers.expire(now)
+        self._drained.fold(now)
 
     def retry_after(self, now: float) -> int:
         """Seconds until the queue, as long as it is, will have drained: for `Retry-After`."""

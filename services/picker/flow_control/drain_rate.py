@@ -13,21 +13,20 @@ class DrainRate:
 
     def __init__(self) -> None:
         self._rate, self._at = 0.0, 0.0
+        self.passed = 0
+        """Requests that have left and aren't in the rate yet. `fold` is to be called a few times a second."""
 
-    def note(self, now: float) -> None:
-        """A request has left."""
+    def fold(self, now: float) -> None:
+        """Take those that have passed into the rate."""
         passed = now - self._at
-        self._rate = (self._rate * exp(-passed / _OVER) if passed > 0.0 else self._rate) + 1 / _OVER
-        self._at = now
+        self._rate = (self._rate * exp(-passed / _OVER) if passed > 0.0 else self._rate) + self.passed / _OVER
+        self._at, self.passed = now, 0
 
     def seconds(self, requests: int, now: float) -> int:
         """Until so many requests will have left, in whole seconds from 1 to `MOST_SECONDS`."""
-        rate = self._of(now)
-        wait = requests / rate if rate > 0 else inf if requests else 0.0
+        self.fold(now)
+        wait = requests / self._rate if self._rate > 0 else inf if requests else 0.0
         return max(1, ceil(min(wait, MOST_SECONDS)))
-
-    def _of(self, now: float) -> float:
-        return self._rate * exp(-max(now - self._at, 0.0) / _OVER)
 
     def __repr__(self) -> str:
         return f"<DrainRate {self._rate:.1f} a second>"

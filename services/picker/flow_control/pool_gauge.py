@@ -58,6 +58,7 @@ class PoolGauge:
         self.stages: dict[str, float] = {}
         """The saturation of each stage, as last read."""
         self._view, self._detector, self._stale, self._random, self._failed = view, detector, stale, random, failed
+        self._each_one_place = detector.each_one_place
         self._layout: Layout | None = None
         self._partition = Stages.of(Layout())
         self._cycle: Cycle | None = None
@@ -74,8 +75,6 @@ class PoolGauge:
     def at(self, now: float) -> "PoolGauge":
         """The gauge with a reading that is good for `now`."""
         layout = self._view.layout
-        if layout is self._layout and not self.empty and now - self._read_at < AGE:
-            return self
         if not len(layout.candidates):
             self.empty, self.settled_at = True, inf
         elif self.empty:
@@ -94,10 +93,13 @@ class PoolGauge:
         """The next reading is a new one."""
         self._read_at = -inf
 
-    def expect(self, tokens: int) -> None:
-        """A request of so many tokens has come: they count in the mean."""
+    def expect(self, tokens: int, now: float) -> "PoolGauge":
+        """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
         known = self._tokens
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
+        if now - self._read_at < AGE and self._view.layout is self._layout and not self.empty:
+            return self
+        return self.at(now)
 
     def saturation(self) -> float:
         """0 is idle, 1 and more is full. An empty pool is full."""
@@ -110,6 +112,8 @@ class PoolGauge:
         if found is None:
             found = self._rooms[ceiling] = self._room(ceiling)
         requests = in_flight.count - found.requests + self.pending
+        if self._each_one_place:
+            return found.room - requests
         tokens = in_flight.token_count - found.tokens + self.pending_tokens
         try:
             # what is taken of a place leaves it: the last request may exceed the room

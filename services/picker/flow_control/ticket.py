@@ -1,7 +1,6 @@
 """One request's place with flow control, from its arrival to its end, and the answers to those that don't run."""
 
 from collections.abc import Callable
-from math import inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -54,76 +53,59 @@ class Gate(Struct, frozen=True):
     evictor: Evictor | None
     gauge: PoolGauge
     finished: Callable[[], None]
-    """Called when a request is over, which makes room."""
+    """Called when a request is over, which makes room for those that wait."""
 
 
-class Ticket(Waiting):
-    """One request's place with a controller, from its arrival to its end."""
+class Ticket(Waiting, eq=False, kw_only=True):
+    """One request's place with a controller, from its arrival to its end. Its owner is an `Owner`."""
 
-    __slots__ = ("_evictable", "_gate", "_pending", "ended_at", "outcome")
-    owner: Owner
-
-    def __init__(
-        self,
-        gate: Gate,
-        owner: Owner,
-        flow: str,
-        priority: int,
-        received_at: float,
-        *,
-        bytes: int = 0,
-        tokens: int = 1,
-        slo_deadline: float = inf,
-        deadline: float = inf,
-        since: float | None = None,
-    ) -> None:
-        Waiting.__init__(self, flow, priority, received_at, bytes, tokens, slo_deadline, deadline, since, owner)
-        self.outcome: Outcome | None = None
-        """None while it waits."""
-        self.ended_at = 0.0
-        """When its wait ended."""
-        self._gate = gate
-        self._pending = False
-        """Whether the gauge counts it until its endpoint is charged."""
-        self._evictable = ""
+    gate: Gate
+    outcome: Outcome | None = None
+    """None while it waits."""
+    ended_at: float = 0.0
+    """When its wait ended."""
+    pending: bool = False
+    """Whether the gauge counts it until its endpoint is charged."""
+    evictable: str = ""
+    """What the evictor knows it by, if it may be evicted."""
 
     def ends(self, outcome: Outcome, now: float) -> None:
         """Its wait is over. If it is dispatched, no endpoint is charged yet: the gauge counts it."""
         self.outcome, self.ended_at = outcome, now
         if outcome is DISPATCHED:
-            self._pending = True
-            gauge = self._gate.gauge
+            self.pending = True
+            gauge = self.gate.gauge
             gauge.pending += 1
             gauge.pending_tokens += self.tokens
 
     def charged(self) -> None:
         """Its endpoint is charged, or it was refused."""
-        if self._pending:
-            self._pending = False
-            gauge = self._gate.gauge
+        if self.pending:
+            self.pending = False
+            gauge = self.gate.gauge
             gauge.pending -= 1
             gauge.pending_tokens -= self.tokens
 
-    def runs(self, now: float) -> bool:
+    def runs(self, evictor: Evictor, now: float) -> bool:
         """An endpoint works on it. Whether it may be evicted."""
-        evictor = self._gate.evictor
-        if evictor is None:
-            return False
-        self._evictable = evictor.track(self.priority, now, self.owner.evict)
-        return bool(self._evictable)
+        self.evictable = evictor.track(self.priority, now, self.owner.evict)
+        return bool(self.evictable)
 
     def cancel(self, now: float) -> None:
         """Nobody waits for it any longer. Does nothing once it was let go."""
-        self._gate.controller.cancel(self, now)
+        self.gate.controller.cancel(self, now)
 
     def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """It is over, whatever became of it."""
-        gate = self._gate
-        self.charged()
-        gate.controller.finished(self, now, prompt_tokens, completion_tokens)
-        if self._evictable and gate.evictor is not None:
-            gate.evictor.ended(self._evictable, now)
-        gate.finished()
+        gate = self.gate
+        if self.pending:
+            self.charged()
+        controller = gate.controller
+        controller.finished(self, now, prompt_tokens, completion_tokens)
+        if self.evictable and gate.evictor is not None:
+            gate.evictor.ended(self.evictable, now)
+        if controller.requests:
+            gate.finished()
 
     def refusal(self, now: float) -> Refusal | None:
         """The answer to a request whose wait has ended without a dispatch; None while it waits, and when it runs."""
@@ -131,7 +113,7 @@ class Ticket(Waiting):
             return None
         refusal = _REFUSALS[self.outcome]
         if self.outcome in _FULL:
-            return replace(refusal, retry_after=self._gate.controller.retry_after(now))
+            return replace(refusal, retry_after=self.gate.controller.retry_after(now))
         return refusal
 
     def wait(self) -> Wait:

@@ -4,6 +4,8 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
+from msgspec import Struct
+
 from shared.bus.columns import flow_digest
 
 DEFAULT_FLOW = "default-flow"
@@ -42,69 +44,38 @@ DISPATCHED = Outcome.DISPATCHED
 NEW, QUEUED, RUNNING, DONE = State
 
 
-class Waiting:
-    """A request in a queue. Times are monotonic seconds; the controller sets what isn't an argument."""
+class Waiting(Struct, eq=False):
+    """A request in a queue. Times are monotonic seconds; the controller sets what comes after `owner`."""
 
-    __slots__ = (
-        "ahead",
-        "bytes",
-        "deadline",
-        "dispatched_at",
-        "enqueued_at",
-        "flow",
-        "owner",
-        "priority",
-        "queued",
-        "received_at",
-        "released_by",
-        "since",
-        "slo_deadline",
-        "state",
-        "tokens",
-        "ttl",
-        "within",
-    )
-
-    def __init__(
-        self,
-        flow: str,
-        priority: int,
-        received_at: float,
-        bytes: int = 0,
-        tokens: int = 1,
-        slo_deadline: float = inf,
-        deadline: float = inf,
-        since: float | None = None,
-        owner: Any = None,
-    ) -> None:
-        self.flow = flow
-        """Its fairness id, as `flow_id` makes it."""
-        self.priority = priority
-        """The band it asks for. The controller sets the one it waits in."""
-        self.bytes = bytes
-        self.tokens = tokens
-        self.received_at = received_at
-        self.slo_deadline = slo_deadline
-        """When the first token is due; infinite where the client doesn't say."""
-        self.deadline = deadline
-        """When the client gives up (`grpc-timeout`), or the proxy."""
-        self.since = since
-        """When it began to wait, if it was queued before; else None."""
-        self.owner = owner
-        """What the caller wants to find here again."""
-        self.state = NEW
-        self.queued = False
-        """Whether the entries of it in queues still stand for it."""
-        self.within: Any = None
-        """The flow that counts it."""
-        self.enqueued_at = received_at
-        self.ttl = 0.0
-        """Seconds it may wait while the pool has endpoints; 0 is for ever."""
-        self.ahead = 0
-        """Requests that waited in its band when it came."""
-        self.dispatched_at = 0.0
-        self.released_by = ""
-        """The event on which it left the queue, in the caller's words."""
+    flow: str
+    """Its fairness id, as `flow_id` makes it."""
+    priority: int
+    """The band it asks for. The controller sets the one it waits in."""
+    received_at: float
+    bytes: int = 0
+    tokens: int = 1
+    slo_deadline: float = inf
+    """When the first token is due; infinite where the client doesn't say."""
+    deadline: float = inf
+    """When the client gives up (`grpc-timeout`), or the proxy."""
+    since: float | None = None
+    """When it began to wait, if it was queued before; else None."""
+    owner: Any = None
+    """What the caller wants to find here again."""
+    state: State = State.NEW
+    queued: bool = False
+    """Whether the entries of it in queues still stand for it."""
+    within: Any = None
+    """The flow that counts it."""
+    enqueued_at: float = 0.0
+    """When its wait began; of one that is refused or needn't wait, when it came."""
+    ttl: float = 0.0
+    """Seconds it may wait while the pool has endpoints; 0 is for ever."""
+    ahead: int = 0
+    """Requests that waited in its band when it came."""
+    dispatched_at: float = 0.0
+    released_by: str = ""
+    """The event on which it left the queue, in the caller's words."""
 
     def __repr__(self) -> str:
         return f"<Waiting {self.flow!r} priority={self.priority} {self.state}>"

@@ -248,3 +248,8 @@ class SaturationDetector(Plugin):
         """How much of the room, counted in requests of the average tokens, so many requests with so many tokens
         together take. Unless a detector says better, a request takes one place."""
         return requests
+
+    @property
+    def each_one_place(self) -> bool:
+        """Whether `places` is the requests, whatever their tokens: then it isn't asked."""
+        return type(self).places is SaturationDetector.places

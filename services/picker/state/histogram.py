@@ -40,10 +40,10 @@ class Histogram:
         self.fold()
         return sum(self._counts)
 
-    def observe(self, amount: float) -> None:
-        """Count one; an amount that equals a bound is within it."""
-        self._counts[bisect_left(self._bounds, amount)] += 1
-        self._sum += amount
+    def observe(self, amount: float, times: int = 1) -> None:
+        """Count one, or so many; an amount that equals a bound is within it."""
+        self._counts[bisect_left(self._bounds, amount)] += times
+        self._sum += amount * times
 
     def fold(self) -> None:
         """Count what was noted."""

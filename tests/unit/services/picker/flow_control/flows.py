@@ -100,6 +100,12 @@ class Picker:
     def offer(self, priority: int = 0, **more: Any) -> Outcome | None:
         return self.controller.enqueue(Waiting(more.pop("flow", "a"), priority, self.now, **more), self.now)
 
+    def arrives(self, item: Waiting) -> Outcome | None:
+        """The outcome of a request that needn't wait, or is refused; None if it waits."""
+        if self.controller.passes(item, self.now, self.pool):
+            return Outcome.DISPATCHED
+        return self.controller.enqueue(item, self.now)
+
     def dispatch(self) -> list[Any]:
         """Let go who may; their names."""
         before = len(self.told)

@@ -45,7 +45,7 @@ def test_limits(how: FlowControlSettings, taken: list[tuple[int, int]], refused:
     priority, size = refused
     expected = Outcome.REJECTED_NO_ENDPOINTS if empty else Outcome.REJECTED_CAPACITY
     assert picker.offer(priority, bytes=size) is expected
-    assert picker.controller.admit(Waiting("a", priority, 0.0, bytes=size), 0.0, picker.pool) is expected
+    assert picker.arrives(Waiting("a", priority, 0.0, bytes=size)) is expected
     if items:  # what leaves makes room at once
         picker.controller.cancel(items[-1], 0.0)
         assert picker.offer(priority, bytes=size) is None
@@ -179,7 +179,7 @@ def test_shutdown_ends_every_wait_and_takes_nobody() -> None:
     picker.controller.shut_down(1.0)
     assert picker.told == [("b", Outcome.SHUT_DOWN), ("a", Outcome.SHUT_DOWN)]
     assert picker.offer() is Outcome.SHUT_DOWN
-    assert picker.controller.admit(Waiting("a", 0, 1.0), 1.0, picker.pool) is Outcome.SHUT_DOWN
+    assert picker.arrives(Waiting("a", 0, 1.0)) is Outcome.SHUT_DOWN
 
 
 def test_higher_bands_go_first_and_one_at_a_time() -> None:
@@ -216,7 +216,7 @@ def test_an_idle_queue_is_passed() -> None:
     offered = [Waiting("a", priority, 0.0) for priority in (0, 0, 5, 5)]
     outcomes = []
     for item in offered:
-        outcomes.append(picker.controller.admit(item, 0.0, picker.pool))
+        outcomes.append(picker.arrives(item))
         if outcomes[-1] is Outcome.DISPATCHED:
             picker.pool.in_flight += 1
             picker.running.append(item)

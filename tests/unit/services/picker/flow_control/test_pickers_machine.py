@@ -83,10 +83,8 @@ class PickersMachine(RuleBasedStateMachine):
         mine = self.queued(picker)
         within = sum(one.priority == (0 if priority == 99 else priority) for one in mine)
         fits = within < LIMIT and sum(one.bytes for one in mine) + size <= TOTAL_BYTES
-        if straight:
-            outcome = picker.controller.admit(item, self.now, picker.pool)
-        else:
-            outcome = picker.controller.enqueue(item, self.now)
+        picker.now = self.now
+        outcome = picker.arrives(item) if straight else picker.controller.enqueue(item, self.now)
         assert fits is (outcome in (None, Outcome.DISPATCHED))
         if outcome is Outcome.DISPATCHED:
             assert not mine

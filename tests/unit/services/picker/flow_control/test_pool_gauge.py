@@ -46,14 +46,15 @@ class Gauged:
 
     def ticket(self, tokens: int) -> Ticket:
         """Of a request with so many tokens."""
-        return Ticket(Gate(Picker().controller, None, self.gauge, print), Owner(), "a", 0, 1.0, tokens=tokens)
+        gate = Gate(Picker().controller, None, self.gauge, print)
+        return Ticket("a", 0, 1.0, tokens=tokens, owner=Owner(), gate=gate)
 
     def fill(self, tokens: Iterable[int], pending: bool = False) -> int:
         """Let requests of these tokens go until one doesn't fit; how many went."""
         went = 0
         for each in tokens:
-            self.gauge.expect(each)
-            if not (self.gauge.at(1.0).saturation() < 1.0 and self.gauge.room(1.0) >= 1):
+            gauge = self.gauge.expect(each, 1.0)
+            if not (gauge.saturation() < 1.0 and gauge.room(1.0) >= 1):
                 break
             went += 1
             if pending:
@@ -96,7 +97,7 @@ def test_what_ends_gives_its_tokens_back() -> None:
 
 def test_a_ticket_pends_until_it_is_charged() -> None:
     gauged = Gauged(parameters(ConcurrencyDetector, **LIMITS, concurrencyMode="tokens"))
-    gauged.gauge.expect(1000)
+    gauged.gauge.expect(1000, 1.0)
     ticket = gauged.ticket(3000)
     ticket.ends(Outcome.DISPATCHED, 1.0)
     assert gauged.gauge.at(1.0).room(1.0) == 7
@@ -107,7 +108,7 @@ def test_a_ticket_pends_until_it_is_charged() -> None:
 
 def test_what_peers_dispatch_takes_room() -> None:
     gauged = Gauged(parameters(ConcurrencyDetector, **LIMITS, concurrencyMode="tokens"))
-    gauged.gauge.expect(1000)
+    gauged.gauge.expect(1000, 1.0)
     assert gauged.gauge.at(1.0).room(1.0) == 10
     gauged.view.apply_load(load("peer", {gauged.view.layout.endpoints[0].id: (2, 4000)}), 1.0)
     assert gauged.gauge.room(1.0) == 6

@@ -120,7 +120,7 @@ def test_a_band_that_waits_for_its_turn_is_looked_at_again_soon() -> None:
 def test_a_failing_policy_lets_every_band_fill_the_pool(monkeypatch: pytest.MonkeyPatch, broken: object) -> None:
     monkeypatch.setattr(StaticUsageLimitPolicy, "ceilings", broken)
     picker = Picker(pool=Room(2))
-    assert picker.controller.admit(Waiting("a", 0, 0.0), 0.0, picker.pool) is Outcome.DISPATCHED
+    assert picker.arrives(Waiting("a", 0, 0.0)) is Outcome.DISPATCHED
     assert len(picker.failures) == 1
     for name in "abc":
         picker.add(name)

@@ -100,7 +100,7 @@ class Lease:
         ttl: float = 2.0,
         hold: float = 1.5,
         renew: float = 0.5,
-        attempt: float = 0.25,
+        attempt: float = 0.15,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 < attempt <= renew < hold < ttl:
@@ -117,7 +117,7 @@ class Lease:
         self._key = subjects.lease(name)
         self._clock = clock
         self._times = LeaseClock(hold=hold, renew=renew, attempt=attempt)
-        self._timeout = attempt * 2
+        self._timeout = renew
         self._revision = 0
         self._doubtful = True
         """It isn't known whether the bucket is there, or what became of the last request."""

@@ -1,6 +1,6 @@
 """Sends attributes: changes within milliseconds, and everything periodically.
 
-A frame of *changes* has the changed attributes of the endpoints that have any, collected for a few milliseconds. Frames
+A frame of *changes* has the changed attributes of the endpoints that have any, of scrapes that started together. Frames
 of *everything* have all attributes of all endpoints: they confirm unchanged values, replace lost frames, and make up a
 snapshot of the bucket. Changes have a key of their own, so that they never replace everything.
 """

@@ -83,6 +83,7 @@ class CollectorService(Service):
         self.scraper = Scraper(
             self._client,
             self._on_scraped,
+            lambda: self.sender.gathered(),  # made below
             interval=settings.interval,
             backoff=settings.backoff_limit,
             failure_threshold=settings.failure_threshold,

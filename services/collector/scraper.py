@@ -35,6 +35,16 @@ EARLY_LIMITS = (0.001, 0.005)
 together cost the event loop a third less, and timers have no finer resolution."""
 
 
+class Round:
+    """Scrapes that start together."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, scrapes: int) -> None:
+        self.left = scrapes
+        """How many of them haven't ended. One that is cancelled never does."""
+
+
 class EndpointScrape:
     """One endpoint, its targets and its attributes."""
 
@@ -59,15 +69,16 @@ class Scraper:
     """Scrapes a set of endpoints with a pipeline; both can be replaced at any time.
 
     It calls `on_scraped(scrape, changed)` after each page, with `changed` when any value differs, and after each failed
-    scrape of an unreachable server. `interval` applies to sources without one, and `backoff` is the longest pause after
-    failures, both in seconds. A server is unreachable after `failure_threshold` consecutive scrapes that were refused
-    or timed out.
+    scrape of an unreachable server; and `on_round()` when scrapes that started together have ended. `interval` applies
+    to sources without one, and `backoff` is the longest pause after failures, both in seconds. A server is unreachable
+    after `failure_threshold` consecutive scrapes that were refused or timed out.
     """
 
     def __init__(
         self,
         client: Client,
         on_scraped: Callable[[EndpointScrape, bool], None],
+        on_round: Callable[[], None] = lambda: None,
         *,
         interval: float,
         backoff: float,
@@ -78,6 +89,7 @@ class Scraper:
     ) -> None:
         self._client = client
         self._on_scraped = on_scraped
+        self._on_round = on_round
         self._interval = interval
         self._failure_threshold = failure_threshold
         self._plugin_failures = failures
@@ -199,11 +211,14 @@ class Scraper:
 
     def _tick(self) -> None:
         self._timer = None
-        for target in self._schedule.due(self._clock() + self._early):
-            target.task = asyncio.create_task(self._scrape(target, self._scrapes[target]), name=f"scrape {target.name}")
+        due = self._schedule.due(self._clock() + self._early)
+        together = Round(len(due))
+        for target in due:
+            scrape = self._scrape(target, self._scrapes[target], together)
+            target.task = asyncio.create_task(scrape, name=f"scrape {target.name}")
         self._arm()
 
-    async def _scrape(self, target: Target, scrape: EndpointScrape) -> None:
+    async def _scrape(self, target: Target, scrape: EndpointScrape, together: Round) -> None:
         started = self._clock()
         target.scrapes += 1
         ok = False
@@ -240,6 +255,9 @@ class Scraper:
             target.pages += 1
             self.pages += 1
             self._on_scraped(scrape, changed)
+        together.left -= 1
+        if not together.left:
+            self._on_round()
         self._schedule.finished(target, ok, self._clock())
         self._arm()
 

@@ -71,9 +71,10 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
             " behind all others until a scrape returns a page",
         ),
     ] = 3
-    gather: Annotated[Duration, Meta(description="how long a change waits for further changes, to share a frame")] = (
-        0.002
-    )
+    gather: Annotated[
+        Duration,
+        Meta(description="how long a change waits, at most, for pages asked for with its own, to share a frame"),
+    ] = 0.001
     refresh: Annotated[
         PositiveDuration, Meta(description="interval at which unchanged values are confirmed while scrapes succeed")
     ] = 0.1

@@ -1,6 +1,6 @@
 """Sends attributes: changes within milliseconds, and everything periodically.
 
-A frame of *changes* has the changed attributes of the endpoints that have any, collected for a few milliseconds. Frames
+A frame of *changes* has the changed attributes of the endpoints that have any, of scrapes that started together. Frames
 of *everything* have all attributes of all endpoints: they confirm unchanged values, replace lost frames, and make up a
 snapshot of the bucket. Changes have a key of their own, so that they never replace everything.
 """
@@ -81,7 +81,8 @@ class Described(Protocol):
 
 
 class FrameSender:
-    """Sends what is due. `endpoints` gives what is known of each by id. A change waits `gather` seconds for others."""
+    """Sends what is due. `endpoints` gives what is known of each by id. A change waits for others until `gathered` is
+    called, at most `gather` seconds."""
 
     def __init__(
         self,
@@ -99,6 +100,8 @@ class FrameSender:
         self._clock = clock
         self._outbox = Outbox(refresh, heartbeat)
         self._earlier = asyncio.Event()
+        self._gathered = asyncio.Event()
+        """Nothing waits for others any more. Unset while there is no change."""
         self.frames = 0
         """Frames that NATS was given."""
         self.dropped = 0
@@ -115,6 +118,11 @@ class FrameSender:
         if self._outbox.note(id, changed):
             self._earlier.set()
 
+    def gathered(self) -> None:
+        """No others are about to come that could travel with the changes that wait."""
+        if self._outbox.changes:
+            self._gathered.set()
+
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
@@ -124,7 +132,7 @@ class FrameSender:
     async def _until_due(self) -> None:
         while (left := self._outbox.everything_at() - self._clock()) > 0:
             if self._outbox.changes:
-                await asyncio.sleep(min(self._gather, left))
+                await set_within(self._gathered, min(self._gather, left))
                 return
             self._earlier.clear()
             if not await set_within(self._earlier, left):
@@ -132,6 +140,7 @@ class FrameSender:
 
     async def send(self) -> None:
         """Send what is due now."""
+        self._gathered.clear()
         now = self._clock()
         endpoints = self._endpoints()
         if now >= self._outbox.everything_at():

@@ -1,8 +1,10 @@
 """Leader election by a key that its holder renews and that expires otherwise; with and without Kubernetes.
 
-The key is created or nothing happens, and renewed by its own revision, so there is one holder at a time. It expires by
-the bucket's time to live: its own would be lost at the first renewal. The holder stops by its own clock before that, so
-it knows that it has lost the lease before another process can get it.
+The key is created or nothing happens, and renewed by its own revision, so there is one holder at a time. The holder
+stops by its own clock, counted from the sending of its last renewal. A standby counts from when it first saw that
+renewal, which is later, and writes over it a little after the holder has stopped. Whichever write comes second is
+refused. The bucket's time to live is for a lease that nobody waits for: the server takes up to a quarter of a second
+longer, and a key's own would be lost at the first renewal.
 """
 
 import asyncio
@@ -20,10 +22,13 @@ from shared.bus.subjects import Subjects
 from shared.bus.subscription import Subscription
 from shared.tasks import cancel, set_within
 
+MARGIN = 1.05
+"""A standby waits for so many times as long as a holder holds: nobody's clock is five percent faster."""
+
 
 class LeaseClock:
-    """When a lease is held, to be renewed, or to be tried for, in monotonic seconds. A renewal counts from the time it
-    was sent: the server's clock starts later."""
+    """When a lease is held, to be renewed, or to be tried for, in monotonic seconds. A holder counts from the time its
+    renewal was sent, a standby from the time it first saw the renewal of another holder."""
 
     def __init__(self, *, hold: float, renew: float, attempt: float) -> None:
         self._hold = hold
@@ -32,6 +37,8 @@ class LeaseClock:
         self._sent: float | None = None
         """When the last request that succeeded was sent."""
         self._tried: float | None = None
+        self._seen: tuple[int, float] | None = None
+        """The revision of another holder, and when it was first seen."""
 
     def succeeded(self, sent: float) -> None:
         """The lease was got or renewed by a request that was sent then."""
@@ -44,6 +51,16 @@ class LeaseClock:
         """The lease was lost or given back."""
         self._sent = None
 
+    def saw(self, revision: int, now: float) -> bool:
+        """The lease is another holder's, at that revision. Returns whether that holder has stopped."""
+        if self._seen is None or self._seen[0] != revision:
+            self._seen = revision, now
+        return now >= self._seen[1] + self._hold * MARGIN
+
+    def forget(self) -> None:
+        """Revisions begin anew, or one may have been used twice."""
+        self._seen = None
+
     def held(self, now: float) -> bool:
         return self._sent is not None and now < self._sent + self._hold
 
@@ -52,9 +69,13 @@ class LeaseClock:
         return None if self._sent is None else self._sent + self._hold
 
     def next_request(self, now: float) -> float:
-        """When to renew, after a failure when to try again; for one who doesn't hold it, when to try for it."""
+        """When to renew, after a failure when to try again; for one who doesn't hold it, when to look whether it is
+        free."""
         again = now if self._tried is None else self._tried + self._attempt
-        return again if self._sent is None else max(self._sent + self._renew, again)
+        if self._sent is not None:
+            return max(self._sent + self._renew, again)
+        stops = again if self._seen is None else self._seen[1] + self._hold * MARGIN
+        return stops if self._tried is not None and self._tried < stops < again else again
 
     def __repr__(self) -> str:
         return f"<LeaseClock deadline={self.deadline()}>"
@@ -64,8 +85,8 @@ class Lease:
     """The lease `name`, for `owner`: a name that no other process has, nor this one after a restart.
 
     Ask `held` before acting as the leader; wait for `lost` to stop. In seconds: `ttl` until the server expires the
-    lease, `hold` until the holder stops by its own clock, `renew` between renewals, `attempt` between attempts to get
-    it. Raises BusOptionError if they leave no margin.
+    lease, `hold` until the holder stops by its own clock, `renew` between renewals, `attempt` between looks whether it
+    is free. Raises BusOptionError if they leave no margin.
     """
 
     def __init__(
@@ -79,7 +100,7 @@ class Lease:
         ttl: float = 2.0,
         hold: float = 1.5,
         renew: float = 0.5,
-        attempt: float = 0.25,
+        attempt: float = 0.15,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 < attempt <= renew < hold < ttl:
@@ -96,7 +117,7 @@ class Lease:
         self._key = subjects.lease(name)
         self._clock = clock
         self._times = LeaseClock(hold=hold, renew=renew, attempt=attempt)
-        self._timeout = attempt * 2
+        self._timeout = renew
         self._revision = 0
         self._doubtful = True
         """It isn't known whether the bucket is there, or what became of the last request."""
@@ -116,19 +137,17 @@ class Lease:
 
     async def acquire(self, when: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is held; it is then renewed until lost or released. `when` is asked before each
-        attempt."""
+        attempt to get it."""
         await self._stop()
         self._times.dropped()
+        self._times.forget()
         self._released = await self._bus.subscribe(self._subjects.lease_released(self.name), lambda _: self._wake.set())
-        unhook = self._bus.on_connect(self._wake.set)
+        unhook = self._bus.on_connect(self._connected)
         try:
             while True:
                 await self._pause()
-                if not when():
-                    self._times.tried(self._clock())
-                    continue
                 try:
-                    if await self._obtain(0):
+                    if await self._obtain(when):
                         break
                 except BusError as error:
                     self._note(error)
@@ -170,21 +189,31 @@ class Lease:
             wait = min(wait, deadline - self._clock())
         await set_within(self._wake, wait)
 
-    async def _obtain(self, revision: int) -> bool:
-        """Write the key if it is at that revision (0: if it doesn't exist). Returns whether the lease is held. After a
-        request with an unknown result, ensure the bucket: the key may be at another revision of this owner, or NATS was
-        wiped."""
+    def _connected(self) -> None:
+        """NATS may have been wiped meanwhile."""
+        self._times.forget()
+        self._wake.set()
+
+    async def _renew(self) -> bool:
+        """Write the key if it is at the revision that this owner wrote last; otherwise as `_obtain`."""
+        self._times.tried(self._clock())
+        if not self._doubtful:
+            self._doubtful = True
+            if await self._write(self._revision):
+                self._doubtful = False
+                return True
+        return await self._obtain(lambda: True)
+
+    async def _obtain(self, when: Callable[[], bool]) -> bool:
+        """Write the key if it is missing, this owner's, or that of a holder who has stopped. Returns whether the lease
+        is held. After a request with an unknown result, ensure the bucket: NATS may have been wiped."""
         self._times.tried(self._clock())
         doubtful, self._doubtful = self._doubtful, True
         if doubtful:
             await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)
-        obtained = await self._write(revision)
-        if not obtained and (doubtful or revision):
-            found = await jetstream.last(self._bus, self._bucket.name, self._key, timeout=self._timeout)
-            if found is None:
-                obtained = await self._write(0)
-            elif self._is_own(found.data):
-                obtained = await self._write(found.sequence)
+        found = await jetstream.last(self._bus, self._bucket.name, self._key, timeout=self._timeout)
+        free = found is None or self._is_own(found.data) or self._times.saw(found.sequence, self._clock())
+        obtained = free and when() and await self._write(found.sequence if found else 0)
         self._doubtful = False
         return obtained
 
@@ -222,7 +251,7 @@ class Lease:
                     continue
                 try:
                     async with asyncio.timeout(deadline - now):
-                        if not await self._obtain(self._revision):
+                        if not await self._renew():
                             break
                 except TimeoutError:
                     break

@@ -1,15 +1,17 @@
 """What pickers pay for sharing their prefix placements, and how long a dump takes.
 
-    .venv/bin/python -m tests.benchmarks.bench_prefixes
+    .venv/bin/python -m tests.benchmarks.bench_prefixes [memory BLOCKS]
 
-It starts a nats-server of its own and takes about half a minute. It prints
+It starts nats-servers of its own and takes about a minute. It prints
 
 - sharing: one of four pickers with 1 000 picks/s each. What its process uses more with sharing than without: share of a
   core, CPU a pick, also as a multiple of a fixed loop of plain Python, and bytes of batches a pick. The prompts have 16
   blocks, of which 4 or all are new. The other three pickers are another process;
 - a prompt of 220 kB of which nine tenths are known: bytes that are sent for it;
 - the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860;
-- memory of an index that is full, with 1 000 endpoints: bytes a block of `--max-prefix-blocks`, and of the default;
+- resident memory of a picker with 1 000 endpoints, before and after its index is full: `BLOCKS` of
+  `--max-prefix-blocks`, by default as many as its default. Endpoints have caches of 31 250 blocks
+  (`lruCapacityPerServer`), so 31 250 000 is the most that such a picker ever has;
 - a dump of a million blocks to a picker that starts: seconds until it is ready, and the longest turn of the event loop,
   in which both pickers and the client of NATS run, in CPU time and by the clock.
 """
@@ -19,6 +21,7 @@ import logging
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,7 +34,6 @@ import structlog
 
 from services.picker.limits import LIMITS_OF_VIEW, Sharing
 from services.picker.prefix_sharing import PrefixSharing
-from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix import block_hashes
 from services.picker.state.prefix_announcements import Announcements
 from services.picker.state.view import View
@@ -39,8 +41,11 @@ from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.subjects import Subjects, pool_token
 from shared.model import Endpoint
+from tests import in_process
 from tests.benchmarks.bench_decide import reference
 from tests.nats import NatsServer, nats_server
+from tests.protocol.collector.harness import Owner
+from tests.waiting import eventually
 
 SUBJECTS = Subjects()
 POOL = pool_token("default", "bench")
@@ -182,18 +187,37 @@ def alone() -> None:
         print(f"the index, {count} blocks: {words}")
 
 
-def memory(endpoints: int = 1000, most: int = 2**21) -> None:
+def memory(most: int) -> None:
+    """A picker, in a process of its own; with the maximum of blocks."""
+    quiet()
+    with tempfile.TemporaryDirectory() as directory:
+        asyncio.run(filled(Path(directory), most))
+
+
+async def filled(directory: Path, most: int, endpoints: int = 1000) -> None:
     """Filled one and a half times, so that half of the blocks have been replaced. No two endpoints share a block."""
-    draw, index = random.Random(4), LruPrefixIndex(most)
-    index.relayout(world(endpoints).layout)
-    before, each = resident(), most // endpoints
-    for at in range(endpoints):
-        for _ in range(3 * each // 32):
-            index.add(f"e{at}", [draw.getrandbits(64) for _ in range(16)], CAPACITY)
-    assert index.held > 0.99 * most
-    size = (resident() - before) / index.held
-    whole = size * LIMITS_OF_VIEW.prefix_blocks / 2**20
-    print(f"a full index of {endpoints} endpoints: {size:.0f} bytes a block, {whole:.0f} MiB with the default's blocks")
+    draw = random.Random(4)
+    async with nats_server(directory) as server, AsyncExitStack() as stack:
+        owner = Owner(server.url)
+        await owner.start()
+        stack.push_async_callback(owner.close)
+        names = [f"e{at}" for at in range(endpoints)]
+        await owner.publish([Endpoint(id=name, name=name, address=f"10.0.0.{name[1:]}", port=80) for name in names])
+        service = in_process.picker(server.url, max_prefix_blocks=most)
+        await stack.enter_async_context(in_process.serving(service))
+        await eventually(lambda: service.readiness.ready, service.readiness.reasons)
+        index = service.view.prefixes
+        before, each = resident(), min(most // endpoints, CAPACITY)
+        for at in range(endpoints):
+            for _ in range(3 * each // 32):
+                index.add(f"e{at}", [draw.getrandbits(64) for _ in range(16)], CAPACITY)
+            await asyncio.sleep(0)  # to announce them
+        assert index.held > 0.99 * each * endpoints
+        after = resident()
+        print(
+            f"a picker with {endpoints} endpoints: {before / 2**20:.0f} MiB; with a full index of {index.held} blocks "
+            f"(--max-prefix-blocks {most}): {after / 2**20:.0f} MiB, {(after - before) / index.held:.0f} bytes a block"
+        )
 
 
 def resident() -> int:
@@ -277,11 +301,15 @@ async def run() -> None:
                 )
             long_prompt()
             alone()
-            measured = multiprocessing.get_context("spawn").Process(target=memory)
+            measured = multiprocessing.get_context("spawn").Process(target=memory, args=(LIMITS_OF_VIEW.prefix_blocks,))
             measured.start()
             measured.join()
             await dumped(server)
 
 
 if __name__ == "__main__":
-    asyncio.run(run())
+    match sys.argv[1:]:
+        case ["memory", most]:
+            memory(int(most))
+        case _:
+            asyncio.run(run())

@@ -61,7 +61,7 @@ RESTARTED = Promise(
     "all pickers, collectors and watchers and NATS restarted in turn", "no request fails", "the hit rate is back", 5.0
 )
 WATCHER_STOPPED = Promise("the leading watcher stopped", "nothing", "a standby leads", 0.3)
-WATCHER_KILLED = Promise("the leading watcher killed or frozen", "changes wait", "a standby leads", 3.0)
+WATCHER_KILLED = Promise("the leading watcher killed or frozen", "changes wait", "a standby leads", 2.0)
 COLLECTOR_KILLED = Promise("a collector killed; clocks an hour apart", "metrics age, and say so", FRESH, 2.0)
 COLLECTOR_STOPPED = Promise("a collector stands still", "metrics age, and say so", FRESH, 2.0)
 COLLECTOR_CUT_OFF = Promise("a collector cut off from NATS", "metrics age, and say so", FRESH, 2.0)

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from shared.bus import jetstream as js
 from shared.bus.connection import Bus
@@ -42,9 +42,10 @@ async def test_one_of_two_has_it_and_the_other_one_gets_it_when_it_is_given_back
         assert second.held
 
 
-async def test_a_holder_that_dies_is_followed_when_the_lease_has_expired_and_never_before(connect: Connect) -> None:
-    holder = await connect()
-    async with candidate(holder, "w1") as first, candidate(await connect(), "w2") as second:
+async def test_a_holder_that_dies_is_followed_when_it_would_have_stopped_and_never_before(connect: Connect) -> None:
+    """The server would keep the lease for ten minutes."""
+    holder, times = await connect(), {"ttl": 600.0, "hold": 1.5}
+    async with candidate(holder, "w1", **times) as first, candidate(await connect(), "w2", **times) as second:
         await first.acquire()
         waiting = asyncio.create_task(second.acquire())
         await asyncio.sleep(0.3)
@@ -74,6 +75,39 @@ async def test_a_holder_that_stood_still_takes_its_own_lease_back_before_it_expi
         await asyncio.wait_for(lease.lost.wait(), TIMEOUT)
         await asyncio.wait_for(lease.acquire(), TIMEOUT)
         assert lease.acquisitions >= 2
+
+
+async def test_one_standby_of_several_follows_a_holder_that_dies(connect: Connect) -> None:
+    holder = await connect()
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(candidate(holder, "w1"))
+        await first.acquire()
+        others = [await stack.enter_async_context(candidate(await connect(), f"w{number}")) for number in range(2, 6)]
+        waiting = [asyncio.create_task(other.acquire()) for other in others]
+        await asyncio.sleep(0.3)
+        await holder.close()
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=TIMEOUT)
+        await asyncio.sleep(0.6)  # two attempts of the others
+        assert sum(other.held for other in others) == 1
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+
+
+async def test_a_lease_is_followed_only_by_who_is_to_have_it(connect: Connect) -> None:
+    """Who isn't to have it notices the holder's end, too, so that it has the lease at once when it may."""
+    holder, may = await connect(), asyncio.Event()
+    async with candidate(holder, "w1") as first, candidate(await connect(), "w2", ttl=600.0) as second:
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire(may.is_set))
+        await asyncio.sleep(0.3)
+        await holder.close()
+        await eventually(first.lost.is_set)
+        await asyncio.sleep(0.5)
+        assert not second.held
+        may.set()
+        await asyncio.wait_for(waiting, TIMEOUT)
+        assert second.held
 
 
 async def test_a_restart_of_the_server_that_takes_less_than_the_lease_does_not_change_the_leader(

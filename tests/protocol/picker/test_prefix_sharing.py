@@ -21,7 +21,7 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import POOL, Owner, endpoint
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers, response_headers
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 CHAT = [(":method", "POST"), (":path", "/v1/completions")]
 NAMES = [f"default/{name}" for name in "abcd"]
@@ -83,6 +83,31 @@ async def test_a_prompt_that_one_of_four_placed_is_found_by_the_others(nats: Nat
         assert chosen(other) == where
     everybody = (first, *others)
     await eventually(lambda: [counted(service, "peers") for service in everybody] == [3.0] * 4, "all heartbeats")
+
+
+async def test_of_a_long_prompt_only_the_new_part_travels(nats: NatsServer, pool: AsyncExitStack) -> None:
+    """A peer has placed the first nine tenths of 220 kB."""
+    first, second = await started(pool, nats.url, "p1"), await started(pool, nats.url, "p2")
+    known = "known " * 33_000
+    stream = ask(first, known)
+    where, before = chosen(first), held(first)
+    answered(stream, 200)
+    stream.end()
+    await eventually(lambda: held(second) == before, "the placement")
+    bus = await pool.enter_async_context(Bus(nats.url, name="listener"))
+    sent: list[bytes] = []
+    await bus.subscribe(Subjects().prefix_batch(POOL, "p2"), lambda message: sent.append(message.data))
+    await bus.wait_connected(TIMEOUT)
+    await eventually(lambda: sent, "its heartbeat")
+    ask(second, known + "new " * 5_500)
+    assert chosen(second) == where
+    await eventually(lambda: held(first) == held(second) != before, "the new part")
+    batches = [(decode(PrefixBatch, one), len(one)) for one in sent]
+    news = [(len(batch.blocks) // 8, size) for batch, size in batches if batch.servers]
+    new = held(second)[where] - before[where]
+    assert 0 < new < 0.11 * held(second)[where]
+    assert sum(blocks for blocks, _ in news) == new
+    assert sum(size for _, size in news) < 8 * new + 1000
 
 
 @pytest.mark.parametrize(("status", "served", "moved"), [(500, "", {}), (200, "127.0.0.1:8003", {"default/d": BLOCKS})])

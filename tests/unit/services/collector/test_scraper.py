@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from ssl import SSLContext
 from typing import Any
 
+import pytest
 from msgspec import structs
 from yarl import URL
 
@@ -133,6 +134,34 @@ async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -
         await eventually(lambda: watcher.count("b") >= 20)
         assert servers.flying["a"] == 1
         assert servers.asked.count("http://a:8000/metrics") == 1
+
+
+@pytest.mark.parametrize("last", [page(2), refuse], ids=["a page", "a failure"])
+async def test_scrapes_that_start_together_end_with_the_last_one(last: Answer) -> None:
+    now, answered, ended = [0.0], asyncio.Event(), list[int]()
+
+    async def later() -> bytes:
+        await answered.wait()
+        return await last()
+
+    servers, watcher = Servers(a=page(1), b=later), Watcher()
+    scraper = Scraper(
+        servers,
+        watcher,
+        lambda: ended.append(watcher.count("a")),
+        interval=3600.0,
+        backoff=0.01,
+        failures=PluginFailures(time.monotonic),
+        clock=lambda: now[0],
+    )
+    scraper.use(pipeline(interval=3600.0))
+    scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+    now[0] = 1.0  # both are due
+    await eventually(lambda: watcher.count("a") and servers.flying.get("b"))
+    assert ended == []
+    answered.set()
+    await eventually(lambda: ended == [1])
+    await scraper.close()
 
 
 async def test_a_failure_costs_only_its_own_freshness() -> None:

@@ -245,6 +245,26 @@ async def test_while_it_runs_changes_go_out_at_once_and_scrapes_without_one_at_t
     assert recorder.frames[1] == (part, ("e0000",))
 
 
+async def test_changes_travel_together_once_no_others_are_about_to_come() -> None:
+    recorder, watched = Recorder(), endpoints(3)
+    sending = FrameSender(recorder, lambda: watched, gather=3600.0, refresh=3600.0, heartbeat=3600.0)
+    running = asyncio.create_task(sending.run())
+    await eventually(lambda: len(recorder.frames) == 1)
+    sending.gathered()  # nothing waits: it isn't about the changes that follow
+    for id in ("e0000", "e0001"):
+        change(sending, watched, id)
+        await asyncio.sleep(0.01)
+    assert len(recorder.frames) == 1
+    sending.gathered()
+    await eventually(lambda: len(recorder.frames) == 2)
+    change(sending, watched, "e0002")
+    await asyncio.sleep(0.01)
+    sending.gathered()
+    await eventually(lambda: len(recorder.frames) == 3)
+    running.cancel()
+    assert recorder.frames[1:] == [(CHANGES_PART, ("e0000", "e0001")), (CHANGES_PART, ("e0002",))]
+
+
 async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
     keys = [AttributeKey(f"Many{number}", "test", float) for number in range(2500)]
     attributes = AttributeMap()

@@ -39,6 +39,34 @@ def test_a_holder_renews_and_after_a_failure_tries_again_sooner() -> None:
     assert clock.next_request(11.0) == 10.75
 
 
+def test_a_standby_waits_until_the_holder_has_stopped_however_late_it_renews() -> None:
+    clock = lease_clock()
+    for revision, first_seen in ((7, 10.0), (8, 11.5)):  # the holder stood still for just as long as it may
+        assert not clock.saw(revision, first_seen)
+        assert not clock.saw(revision, first_seen + 1.5)
+        assert not clock.saw(revision, first_seen + 1.57)
+    assert clock.saw(8, 11.5 + 1.58)
+    assert not clock.saw(9, 20.0), "another holder"
+
+
+def test_a_standby_looks_regularly_and_at_the_moment_when_the_holder_has_stopped() -> None:
+    clock = lease_clock()
+    clock.saw(7, 10.1)
+    clock.tried(10.1)
+    assert clock.next_request(10.1) == 10.35
+    clock.tried(11.6)
+    assert clock.next_request(11.6) == pytest.approx(11.675)
+    clock.tried(11.68)
+    assert clock.next_request(11.68) == pytest.approx(11.93), "somebody else is to lead: no hurry"
+
+
+def test_a_revision_that_may_have_been_used_twice_counts_from_when_it_is_seen_again() -> None:
+    clock = lease_clock()
+    clock.saw(7, 10.0)
+    clock.forget()
+    assert not clock.saw(7, 20.0)
+
+
 @pytest.mark.parametrize("times", [{"hold": 2.0}, {"renew": 1.5}, {"attempt": 0.6}, {"attempt": 0.0}])
 def test_times_without_a_margin_are_refused(times: dict[str, float]) -> None:
     """The holder has to stop before the server lets the lease expire, and to renew before it stops."""

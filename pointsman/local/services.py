@@ -22,6 +22,9 @@ from shared.service.settings import PREFIX
 Flags: TypeAlias = Mapping[str, str | int | float]
 """Values by flag without dashes: `{"log-level": "debug"}`."""
 
+CONSOLE_TOKEN = f"{PREFIX}CONSOLE_TOKEN"
+"""The variable with a console's token, which isn't among its flags: other users of the machine can see those."""
+
 ROOT = Path(__file__).resolve().parents[2]
 """The directory of the packages, from which children import the same code."""
 
@@ -103,10 +106,14 @@ class Picker(ServiceProcess):
 class Console(ServiceProcess):
     """A console, with the port of its page beside that of its admin HTTP."""
 
-    def __init__(self, name: str, directory: Path, http: Address, page: Address, flags: Flags) -> None:
+    def __init__(
+        self, name: str, directory: Path, http: Address, page: Address, flags: Flags, *, token: str = ""
+    ) -> None:
         self.page = f"http://{page}"
         own: dict[str, str | int | float] = {"console-host": page.host, "console-port": page.port}
         super().__init__("console", name, directory, http, own | dict(flags))
+        if token:
+            self.environment[CONSOLE_TOKEN] = token
 
 
 class Simulator(ServiceProcess):

@@ -11,16 +11,16 @@ const median = values => {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 };
 
-/** A row for each endpoint that has served these decisions: the slowest by its median duration first. */
+/** A row for each endpoint that has served these decisions: the slowest first, by the median time of a request there. */
 export const byEndpoint = decisions => {
   const found = new Map();
-  for (const { served_endpoint, endpoint, duration_seconds: duration } of decisions) {
+  for (const { served_endpoint, endpoint, duration_seconds: duration, waited_seconds: waited } of decisions) {
     const id = served_endpoint ?? endpoint;
     if (!id) continue;
     if (!found.has(id)) found.set(id, { id, all: 0, durations: [] });
     const one = found.get(id);
     one.all += 1;
-    if (duration !== null && duration !== undefined) one.durations.push(duration);
+    if (duration !== null && duration !== undefined) one.durations.push(Math.max(0, duration - (waited ?? 0)));
   }
   return [...found.values()]
     .map(({ id, all, durations }) => ({ id, all, median: durations.length ? median(durations) : null, longest: durations.length ? Math.max(...durations) : null }))
@@ -29,6 +29,6 @@ export const byEndpoint = decisions => {
 
 /** The table of these rows. */
 export const compared = rows => h("div", {},
-  table("By endpoint", ["Endpoint", "Decisions", "Median duration", "Longest"], rows.slice(0, MOST).map(({ id, all, median, longest }) => [
+  table("By endpoint", ["Endpoint", "Decisions", "Median time there", "Longest"], rows.slice(0, MOST).map(({ id, all, median, longest }) => [
     h("a", { href: `#/decisions?endpoint=${encodeURIComponent(id)}` }, id), count(all), seconds(median), seconds(longest)])),
   rows.length > MOST ? h("p", {}, `… and ${plural(rows.length - MOST, "faster one")}`) : null);

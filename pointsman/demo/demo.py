@@ -20,6 +20,7 @@ from pointsman.demo.view import Picture, render, status_line
 from pointsman.demo.workload import Workload
 from pointsman.local.ports import ENVOY_PORT, PortTaken
 from pointsman.local.process import Process
+from pointsman.local.services import console_token
 from pointsman.local.session import BAD, GOOD, INTERRUPTED, Session, SessionError, first_of
 from pointsman.local.stack import LocalStack
 from pointsman.top.format import clock as as_clock
@@ -57,8 +58,10 @@ class Demo(Session):
 
     def make(self) -> LocalStack:
         """The stack on the requested port; by default on the usual one, or else on any."""
-        plan = partial(stack_plan, compare=self._settings.compare, pd=self._settings.pd)
-        if port := self._settings.port:
+        settings = self._settings
+        token = console_token() if settings.allow_actions else ""
+        plan = partial(stack_plan, compare=settings.compare, pd=settings.pd, token=token, tracing=settings.tracing)
+        if port := settings.port:
             try:
                 return LocalStack(plan(port), self.directory)
             except PermissionError as error:

@@ -42,9 +42,12 @@ def engine_label(server: SimulatorPlan) -> str:
     return f"{server.engine}, slow" if server.flags["speed"] != _SERVER["speed"] else server.engine
 
 
-def stack_plan(port: int, *, pd: bool = False, compare: bool = False) -> StackPlan:
+def stack_plan(
+    port: int, *, pd: bool = False, compare: bool = False, token: str = "", tracing: bool = False
+) -> StackPlan:
     """The plan with Envoy on that port; 0 is a free one. `pd` is a pool of prefill and decode servers. `compare` adds
-    as many servers without roles that only the demo calls."""
+    as many servers without roles that only the demo calls. With a `token`, the console may drain endpoints for those
+    who have it. `tracing` has the pickers trace requests."""
     configuration = (PD_CONFIGURATION if pd else CONFIGURATION).read_text(encoding="utf-8")
     if pd:
         configuration = configuration.replace(_PICKER, f"{_PICKER}\n  parameters:\n    maxNumOfEndpoints: 3", 1)
@@ -56,4 +59,6 @@ def stack_plan(port: int, *, pd: bool = False, compare: bool = False) -> StackPl
         consoles=1,
         configuration=configuration,
         port=port,
+        console_token=token,
+        flags={"picker": {"tracing": "true"}} if tracing else {},
     )

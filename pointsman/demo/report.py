@@ -52,6 +52,7 @@ def try_it(stack: LocalStack) -> list[str]:
         "    -H 'content-type: application/json' \\",
         f"    -d '{json.dumps(question, separators=(',', ':'))}'",
         *(f"See the pool and every decision in a browser: {console.page}" for console in stack.consoles),
+        *([f"It asks for a token: {token}"] if (token := stack.plan.console_token) else ()),
         "See why requests went where they went, and a picker's metrics:",
         f"  curl '{picker}/debug/decisions?limit=3'",
         f"  curl {picker}/metrics | grep pointsman_picker_",

@@ -26,6 +26,16 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="send the same requests to as many other servers round robin, and compare; without events"),
     ] = False
+    allow_actions: Annotated[
+        bool,
+        Meta(
+            description="let the console drain and undrain endpoints; it then requires a token, POINTSMAN_CONSOLE_TOKEN"
+            " or a new one that is printed"
+        ),
+    ] = False
+    tracing: Annotated[
+        bool, Meta(description="have the pickers trace requests; the standard OTEL_… variables say where the spans go")
+    ] = False
     plain: Annotated[bool, Meta(description="print lines instead of a live view; the default without a terminal")] = (
         False
     )

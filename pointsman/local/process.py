@@ -70,7 +70,7 @@ class Process:
         self.ready_timeout = ready_timeout
         self.stop_timeout = stop_timeout
         self._ready = ready
-        self.environment = None if env is None else dict(env)
+        self.environment = dict(os.environ if env is None else env)
         self._cwd = cwd
         self._child: asyncio.subprocess.Process | None = None
         self.paused = False

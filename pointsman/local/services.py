@@ -4,6 +4,7 @@ Their environment has none of the `POINTSMAN_…` variables of this process: the
 """
 
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,8 +23,19 @@ from shared.service.settings import PREFIX
 Flags: TypeAlias = Mapping[str, str | int | float]
 """Values by flag without dashes: `{"log-level": "debug"}`."""
 
+CONSOLE_TOKEN = f"{PREFIX}CONSOLE_TOKEN"
+"""The variable with a console's token, which isn't among its flags: other users of the machine can see those."""
+
+TOKEN_BYTES = 18
+"""Random bytes of a new one."""
+
 ROOT = Path(__file__).resolve().parents[2]
 """The directory of the packages, from which children import the same code."""
+
+
+def console_token() -> str:
+    """A token for consoles: that of the environment, or a new one."""
+    return os.environ.get(CONSOLE_TOKEN) or secrets.token_urlsafe(TOKEN_BYTES)
 
 
 class Address(Struct, frozen=True):
@@ -103,10 +115,14 @@ class Picker(ServiceProcess):
 class Console(ServiceProcess):
     """A console, with the port of its page beside that of its admin HTTP."""
 
-    def __init__(self, name: str, directory: Path, http: Address, page: Address, flags: Flags) -> None:
+    def __init__(
+        self, name: str, directory: Path, http: Address, page: Address, flags: Flags, *, token: str = ""
+    ) -> None:
         self.page = f"http://{page}"
         own: dict[str, str | int | float] = {"console-host": page.host, "console-port": page.port}
         super().__init__("console", name, directory, http, own | dict(flags))
+        if token:
+            self.environment[CONSOLE_TOKEN] = token
 
 
 class Simulator(ServiceProcess):

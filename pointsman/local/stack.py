@@ -93,6 +93,8 @@ class StackPlan(Struct, frozen=True, kw_only=True):
     """Its port; 0: a free one."""
     usual_ports: bool = False
     """Whether processes get the ports of their defaults, where those are free."""
+    console_token: str = ""
+    """What consoles ask for. With one, they and the watchers have `--allow-actions`."""
     secure_serving: bool = False
     """TLS between Envoy and pickers."""
     flags: Mapping[str, Flags] = {}
@@ -173,7 +175,17 @@ class LocalStack:
         name = f"console-{number}"
         http = Address(self._take(f"admin of {name}", next(self._admin_ports)))
         page = Address(self._take(f"page of {name}", CONSOLE_PORT + number - 1))
-        return Console(name, self.directory, http, page, self._tier_flags("console", name, http))
+        return Console(
+            name,
+            self.directory,
+            http,
+            page,
+            {**self._actions(), **self._tier_flags("console", name, http)},
+            token=self.plan.console_token,
+        )
+
+    def _actions(self) -> Flags:
+        return {"allow-actions": "true"} if self.plan.console_token else {}
 
     def further_envoy(self, name: str, configuration: Path) -> Envoy:
         """Another Envoy for the pickers. The caller starts it, and stops it before the stack."""
@@ -207,7 +219,7 @@ class LocalStack:
         }
 
     def _watcher_flags(self) -> Flags:
-        flags: dict[str, str | int | float] = {"eds-file": str(self.eds_file)}
+        flags: dict[str, str | int | float] = {"eds-file": str(self.eds_file), **self._actions()}
         if self.plan.kubeconfig:
             flags |= {"kubernetes": "true", "kubeconfig": self.plan.kubeconfig}
         else:

@@ -22,12 +22,13 @@ def main(argv: Sequence[str]) -> int:
 def _main(settings: UpSettings) -> int:
     from pointsman.local.binaries import BinaryMissing
     from pointsman.local.envoy import ConfigurationError
+    from pointsman.local.services import console_token
     from pointsman.local.session import refuse, run_session
     from pointsman.top.screen import Screen
     from pointsman.up.plan import stack_plan
     from pointsman.up.up import Up, dry_run
 
-    plan = stack_plan(settings)
+    plan = stack_plan(settings, console_token())
     if settings.dry_run:
         plan = structs.replace(plan, nats_name="pointsman")
         try:

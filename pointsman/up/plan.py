@@ -13,8 +13,9 @@ from shared.service import read_text
 FORM = "expected http://10.0.0.11:8000"
 
 
-def stack_plan(settings: UpSettings) -> StackPlan:
-    """The plan of these settings. Raises Invalid with every problem."""
+def stack_plan(settings: UpSettings, token: str = "") -> StackPlan:
+    """The plan of these settings; with `--allow-actions`, consoles require the token. Raises Invalid with every
+    problem."""
     problems: list[Problem] = []
     if bool(settings.servers) == bool(settings.endpoints_file):
         problems.append(Problem("URL…", "name your model servers here or in --endpoints-file, and not in both"))
@@ -44,6 +45,7 @@ def stack_plan(settings: UpSettings) -> StackPlan:
         consoles=1,
         host=settings.host,
         port=settings.port,
+        console_token=token if settings.allow_actions else "",
         usual_ports=True,
         flags={"picker": {"tracing": "true"}} if settings.tracing else {},
     )

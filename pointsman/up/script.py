@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pointsman.local.process import Process
+from pointsman.local.services import CONSOLE_TOKEN
 from pointsman.local.stack import LocalStack
 
 END = "END_OF_FILE"
@@ -22,7 +23,10 @@ def script(stack: LocalStack) -> str:
     ]
     for path, text in stack.files().items():
         parts += ["", f"cat > {shlex.quote(str(path))} <<'{END}'", text.rstrip("\n"), END]
-    parts += ["", 'if [ "${1:-}" = --files ]; then exit; fi', *_START, ""]
+    parts += ["", 'if [ "${1:-}" = --files ]; then exit; fi']
+    if stack.plan.console_token:
+        parts += [f': "${{{CONSOLE_TOKEN}:?the token that the console requires}}"', f"export {CONSOLE_TOKEN}"]
+    parts += [*_START, ""]
     for process in stack.processes:
         if process is stack.envoy:
             parts += ["# Envoy doesn't start without it", f"until [ -e {stack.eds_file} ]; do sleep 0.1; done"]

@@ -35,6 +35,13 @@ class UpSettings(Struct, frozen=True, kw_only=True):
             " `pip install 'pointsman[local,traces]'`; the standard OTEL_… variables say where the spans go"
         ),
     ] = False
+    allow_actions: Annotated[
+        bool,
+        Meta(
+            description="let the console drain and undrain endpoints; it then requires a token, POINTSMAN_CONSOLE_TOKEN"
+            " or a new one that is printed"
+        ),
+    ] = False
     plain: Annotated[
         bool, Meta(description="print the processes' logs instead of a live view; the default without a terminal")
     ] = False

@@ -45,6 +45,7 @@ class Up(Session):
             f"Send requests to {stack.url}, from here or another terminal:",
             f"  curl {stack.url}/v1/models",
             *(f"See the pool in a browser: {console.page}" for console in stack.consoles),
+            *([f"It asks for a token: {token}"] if (token := stack.plan.console_token) else ()),
             "See the pool from another terminal, and why requests went where they went:",
             f"  pointsman top{flag}",
             f"  curl '{stack.pickers[0].url}/debug/decisions?limit=3'",

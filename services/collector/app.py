@@ -42,6 +42,7 @@ from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 from shared.service.status import MemberStatus
@@ -106,6 +107,7 @@ class CollectorService(Service):
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
         self.registry.register(ReloadMetrics("pointsman_collector_config_reloads", self.config))
         self.registry.register(BusMetrics(self.bus, self.replica, self.members.duplicate_id))
+        self.registry.register(CertificateMetrics(self.bus.expirations))
         self.readiness.require("endpoints", self.replica.readiness)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self.readiness.mention("id", self.members.duplicate_id_problem)

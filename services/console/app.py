@@ -31,6 +31,7 @@ from shared.pool_view.reader import PoolReader
 from shared.service import Service, run
 from shared.service.admin import AdminServer, add_refusals
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.certificates import CertificateMetrics
 from shared.service.index import add_docs
 from shared.service.settings import MAX_TEXT
 from shared.version import VERSION
@@ -90,6 +91,7 @@ class ConsoleService(Service):
         self.readiness.require("view", self.reader.readiness)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.registry.register(BusMetrics(self.bus))
+        self.registry.register(CertificateMetrics(self.bus.expirations))
 
     async def start(self) -> None:
         settings = self._settings

@@ -1,7 +1,9 @@
 """The running configuration and what the tiers make of it; what they would make of another document."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from services.console.checking import CheckFailed, CheckResult, check_document
@@ -23,13 +25,19 @@ class Documents:
     """Has documents read: the running one, and of others one at a time."""
 
     def __init__(
-        self, bounds: Bounds, most: int, read: Callable[[str, Bounds], Awaitable[CheckResult]] = check_document
+        self,
+        bounds: Bounds,
+        most: int,
+        read: Callable[[str, Bounds], Awaitable[CheckResult]] = check_document,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`most`: characters of a document."""
+        self._clock = clock
         self._bounds, self._most, self._read = bounds, most, read
         self._reading, self._checking = asyncio.Lock(), asyncio.Lock()
         self._checks = 0
         self._running: Configuration | None = None
+        self._before: dict[str, str] | None = None
         self.running = CheckResult()
         """What the tiers make of the running document."""
 
@@ -37,11 +45,16 @@ class Documents:
         """Take the published document for the running one; none is the built-in one. It is read once."""
         configuration = configuration or BUILT_IN
         async with self._reading:
-            if self._running is None or configuration.text != self._running.text:
+            former = self._running
+            if former is None or configuration.text != former.text:
                 try:
-                    self.running = await self._read(configuration.text, self._bounds)
+                    reading = await self._read(configuration.text, self._bounds)
                 except CheckFailed as error:
                     return _unread(configuration.text, error)
+                if former is not None and former is not BUILT_IN:  # which is there until a document has been heard
+                    until = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds")
+                    self._before = {"revision": self.running.revision, "until": until, "text": former.text}
+                self.running = reading
             self._running = configuration
             return self.running
 
@@ -70,6 +83,7 @@ class Documents:
             **_page(reading),
             "text": configuration.text,
             "origin": configuration.origin,
+            "before": self._before,
             "members": [
                 {
                     "tier": status.tier,

@@ -69,6 +69,7 @@ class Feed:
     async def run(self) -> None:
         """Refresh until cancelled. The first of several errors in a row is logged."""
         failing = False
+        due = time.monotonic()
         while True:
             await self._wanted.wait()
             try:
@@ -79,7 +80,8 @@ class Feed:
                     structlog.get_logger().exception("feed.failed", topic=repr(self._topic))
                 self.failed += 1
                 failing = True
-            await asyncio.sleep(self._interval)
+            due = max(due + self._interval, time.monotonic())  # the refresh itself takes a part of the interval
+            await asyncio.sleep(due - time.monotonic())
 
     async def listen(self) -> AsyncIterator[bytes]:
         """The events of one stream."""

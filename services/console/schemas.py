@@ -161,10 +161,20 @@ class CheckPage(BaseModel):
     warnings: list[str]
 
 
+class FormerConfiguration(BaseModel):
+    """The document before the last change that this console has seen."""
+
+    revision: str
+    until: str
+    """When another one was read."""
+    text: str
+
+
 class ConfigurationPage(CheckPage):
     about: About
     text: str
     origin: str
+    before: FormerConfiguration | None
     members: list[MemberConfiguration]
     rejected: list[Rejected]
 

@@ -49,6 +49,7 @@ from shared.plugin import Registry, Tier
 from shared.service import Service, read_text, run
 from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
 from shared.service.reload import Reloader, ReloadMetrics
 from shared.service.status import MemberStatus
@@ -207,6 +208,8 @@ class PickerService(Service):
         )
         self.health = Health(lambda: self.readiness.ready)
         self._certificates = certificates_of(settings) if settings.secure_serving else None
+        own = (self._certificates.expirations,) if self._certificates is not None else ()
+        self.registry.register(CertificateMetrics(self.bus.expirations, *own))
         options = settings.http2_options(message_limit(settings.max_request_body))
         self.grpc = GrpcServer(
             {METHOD: self.ext_proc.begin, **self.health.methods},

@@ -36,6 +36,7 @@ from shared.model import Endpoint, Fact
 from shared.service import Service, run
 from shared.service.answers import SHOWN, make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
+from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
@@ -392,6 +393,7 @@ class WatcherService(Service):
             self.metrics.counter(name, text, value)
         self.registry.register(self._event_counts)
         self.registry.register(BusMetrics(self.bus))
+        self.registry.register(CertificateMetrics(self.bus.expirations))
 
 
 def main(argv: Sequence[str]) -> int:

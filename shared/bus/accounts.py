@@ -17,12 +17,13 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from shared.bus.subjects import DEFAULT_PREFIX, READER, Subjects, pool_token
+from shared.bus.subjects import DEFAULT_PREFIX, READER, TIERS, Subjects, pool_token
 
 ANY_POOL = "*"
 OPERATOR = "operator"
+USERS = (*TIERS, OPERATOR)
+"""A login for each tier, for readers, and for consoles that may have watchers act."""
 
 
 class Permissions(Struct, frozen=True):
@@ -32,25 +33,22 @@ class Permissions(Struct, frozen=True):
     subscribe: tuple[str, ...]
 
 
-def permissions(
-    subjects: Subjects, pools: Sequence[str] = (ANY_POOL,), *, actions: bool = False
-) -> Mapping[str, Permissions]:
-    """The permissions of each tier in an installation. `pools` are tokens; watchers aren't restricted to them. With
-    `actions` there is an operator: a reader that may also have watchers act."""
-    tiers = _permissions(subjects, pools)
-    if not actions:
-        return tiers
-    reader, watcher = tiers[READER], tiers["watcher"]
-    asked = tuple(subjects.actions(pool) for pool in pools)
-    return {
-        **tiers,
-        "watcher": replace(watcher, subscribe=(*watcher.subscribe, subjects.actions(ANY_POOL))),
-        OPERATOR: replace(reader, publish=(*reader.publish, *asked)),
-    }
-
-
-def _permissions(subjects: Subjects, pools: Sequence[str]) -> Mapping[str, Permissions]:
+def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mapping[str, Permissions]:
+    """The permissions of each login in an installation. `pools` are tokens; watchers aren't restricted to them. The
+    operator is a reader that may also have those watchers act that allow it."""
     facts, frames, leases = subjects.endpoints_bucket, subjects.attributes_bucket, subjects.leases_bucket
+    reader = Permissions(
+        (
+            *(subjects.queries(pool) for pool in pools),
+            *(one for bucket in (facts, frames, leases) for one in _api(bucket, "INFO", "MSG.GET")),
+            *map(_snapshot, (facts, frames, leases)),
+        ),
+        (
+            f"{subjects.prefix}.>",
+            *(subjects.frames(pool) for pool in pools),
+            _inboxes(subjects, READER),
+        ),
+    )
     return {
         "watcher": Permissions(
             (
@@ -69,6 +67,7 @@ def _permissions(subjects: Subjects, pools: Sequence[str]) -> Mapping[str, Permi
                 subjects.republished(">"),
                 subjects.lease_events,
                 *_heard(subjects, "watcher", (ANY_POOL,)),
+                subjects.actions(ANY_POOL),
             ),
         ),
         "collector": Permissions(
@@ -99,18 +98,8 @@ def _permissions(subjects: Subjects, pools: Sequence[str]) -> Mapping[str, Permi
                 *_heard(subjects, "picker", pools),
             ),
         ),
-        READER: Permissions(
-            (
-                *(subjects.queries(pool) for pool in pools),
-                *(one for bucket in (facts, frames, leases) for one in _api(bucket, "INFO", "MSG.GET")),
-                *map(_snapshot, (facts, frames, leases)),
-            ),
-            (
-                f"{subjects.prefix}.>",
-                *(subjects.frames(pool) for pool in pools),
-                _inboxes(subjects, READER),
-            ),
-        ),
+        READER: reader,
+        OPERATOR: Permissions((*reader.publish, *(subjects.actions(pool) for pool in pools)), reader.subscribe),
     }
 
 
@@ -146,9 +135,9 @@ def _snapshot(bucket: str) -> str:
 
 
 def configuration(tiers: Mapping[str, Permissions]) -> str:
-    """nats-server's configuration of an account with a login for each tier, named as it. Passwords come from the
-    environment: `WATCHER_PASSWORD` and so on. NATS reads them as values of its configuration: letters and digits that
-    begin with a letter."""
+    """nats-server's configuration of an account with these logins. Passwords come from the environment:
+    `WATCHER_PASSWORD` and so on. NATS reads them as values of its configuration: letters and digits that begin with a
+    letter."""
     lines = ["accounts {", "  POINTSMAN {", "    jetstream: enabled", "    users: ["]
     for tier, may in tiers.items():
         lines += ["      {", f"        user: {tier}", f"        password: ${tier.upper()}_PASSWORD"]
@@ -167,10 +156,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--pool", action="append", metavar="NAMESPACE/NAME", help="a pool of the installation; default: any"
     )
-    parser.add_argument("--actions", action="store_true", help="with a login `operator`, which may drain endpoints")
     options = parser.parse_args(argv)
     pools = [pool_token(*pool.split("/", 1)) for pool in options.pool or ()]
-    print(configuration(permissions(Subjects(options.prefix), pools or (ANY_POOL,), actions=options.actions)), end="")
+    print(configuration(permissions(Subjects(options.prefix), pools or (ANY_POOL,))), end="")
 
 
 if __name__ == "__main__":

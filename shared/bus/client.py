@@ -4,6 +4,7 @@ Names with an underscore are nats-py's; tests against a real server fail when th
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 
 import nats.errors
@@ -33,6 +34,12 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
         self._on_end = on_end
         self._on_unreadable = on_unreadable
         self._read = 0
+
+    def server_expires(self) -> float | None:
+        """When the server's certificate expires, in seconds since the epoch; None without TLS."""
+        writer = getattr(self._transport, "_io_writer", None)
+        certificate = (writer.get_extra_info("peercert") if writer is not None else None) or {}
+        return ssl.cert_time_to_seconds(certificate["notAfter"]) if "notAfter" in certificate else None
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:

@@ -25,7 +25,7 @@ from shared.bus.client import CLOSE_TIMEOUT, NatsClient, close_client
 from shared.bus.codec import UNKNOWN_SENDER, MalformedLog, SenderLog
 from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
-from shared.bus.options import check_login, checked_servers, login_of, tls_context, without_secrets
+from shared.bus.options import check_login, checked_servers, first_expiry, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, is_no_responders
 from shared.bus.subscription import Handler, Subscription
@@ -71,6 +71,7 @@ class Bus:
         self._credentials = None if credentials is None else CredentialsFile(credentials)
         self._user, self._password, self._token = user, password, token
         self._tls = tls_context(self.servers, ca)
+        self._expirations = {} if self._tls is None or ca is None else {"nats_ca": first_expiry(self._tls)}
         self._inbox_prefix = inbox
         self.limits = limits
         self._connect_timeout = connect_timeout
@@ -210,7 +211,7 @@ class Bus:
                 closer.add_done_callback(self._closers.discard)
             await asyncio.sleep(random.uniform(*self._reconnect_wait))
 
-    async def _connect(self, client: Client, server: str) -> None:
+    async def _connect(self, client: NatsClient, server: str) -> None:
         last_error: list[Exception] = []
 
         async def on_error(error: Exception) -> None:
@@ -282,8 +283,15 @@ class Bus:
         # Until the server has them, what others publish would be missed by those who hear that there is a connection.
         await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
 
-    def _hold(self, client: Client, server: str) -> None:
+    def expirations(self) -> Mapping[str, float]:
+        """When the certificates that the connection uses expire, in seconds since the epoch: the CA's, and the
+        server's that it was last connected to."""
+        return self._expirations
+
+    def _hold(self, client: NatsClient, server: str) -> None:
         self._client = client
+        if (expiry := client.server_expires()) is not None:
+            self._expirations = {**self._expirations, "nats_server": expiry}
         self.error = "connection lost"
         self.since = self._clock()
         self.connections += 1

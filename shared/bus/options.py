@@ -1,5 +1,6 @@
 """Options of the connection, checked before anything is tried: where the servers are, and whom to trust."""
 
+import math
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,3 +82,9 @@ def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | Non
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, ssl.SSLError) as error:
         raise BusOptionError(f"{str(ca)!r} can't be used: {error}", "ca") from error
+
+
+def first_expiry(context: ssl.SSLContext) -> float:
+    """When the first of its CAs expires, in seconds since the epoch; infinity without one."""
+    ends = (str(one["notAfter"]) for one in context.get_ca_certs())
+    return min(map(ssl.cert_time_to_seconds, ends), default=math.inf)

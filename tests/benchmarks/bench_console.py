@@ -10,6 +10,7 @@ import asyncio
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tests.browser.conftest import USUAL, missing, started_browser
 from tests.browser.invented_pool import invented, invented_pool
 
 ENDPOINTS = 1000
+PREPARED = 50
+"""Sets of numbers that are published in turn."""
 COUNT = """() => {
   window.changes = 0;
   const cells = document.querySelectorAll("table.pool tbody td.kv_cache span:last-child");
@@ -42,7 +45,7 @@ async def measure(seconds: float) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         directory, ports = Path(scratch), Ports()
         admin, port = Address(ports.take("admin")), ports.take("page")
-        async with invented_pool(directory, endpoints) as pool, started_browser() as browser:
+        async with invented_pool(directory, endpoints, prepared=PREPARED) as pool, started_browser() as browser:
             flags: dict[str, str | int | float] = {"nats-url": pool.nats.url, "console-port": port}
             flags |= {"admin-host": admin.host, "admin-port": admin.port}
             console = ServiceProcess("console", "console", directory, admin, flags)
@@ -60,13 +63,16 @@ async def measure(seconds: float) -> None:
                     "drawing": [process["id"] for process in processes if process["type"] == "GPU"],
                 }
                 await page.evaluate(COUNT)
-                before = {name: cpu_seconds(pids) for name, pids in groups.items()}
+                before, started = {name: cpu_seconds(pids) for name, pids in groups.items()}, time.monotonic()
+                ticks, changes = pool.ticks, await page.evaluate("window.changes")
                 await asyncio.sleep(seconds)
+                changes = await page.evaluate("window.changes") - changes
+                ticks, took = pool.ticks - ticks, time.monotonic() - started
                 for name, pids in groups.items():
-                    print(f"{name:8} {(cpu_seconds(pids) - before[name]) / seconds:6.1%} of a core")
-                changes = await page.evaluate("window.changes")
+                    print(f"{name:8} {(cpu_seconds(pids) - before[name]) / took:6.1%} of a core")
                 rows = await page.locator("table.pool tbody th").count()
-                print(f"{ENDPOINTS} endpoints, {rows} rows shown, one changes {changes / seconds:.1f} times a second")
+                print(f"{ENDPOINTS} endpoints, {rows} rows shown; a second, {ticks / took:.1f} updates of each are")
+                print(f"published, and a number in the page changes {changes / took:.1f} times")
                 await page.close()
             finally:
                 await console.stop()

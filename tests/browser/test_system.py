@@ -76,6 +76,17 @@ async def test_decisions_appear_and_can_be_filtered(
     await eventually(shown.includes(LISTED, request_ids[0]))
     states = "table.decisions tbody td:nth-child(5)"
     await eventually(shown.includes(states, "completed"))
+    rows = shown.page.get_by_role("region", name="By endpoint").locator("tbody tr")
+
+    async def summed() -> bool:
+        cells = [text.split("\t") for text in await rows.all_inner_texts()]
+        assert {cell[0] for cell in cells} <= {f"default/{server.name}" for server in stack.simulators}
+        assert sum(int(cell[1]) for cell in cells) >= len(request_ids)
+        assert all(cell[2] != "–" for cell in cells)
+        return True
+
+    await eventually(summed)
+    assert await shown.defects() == []
 
 
 async def test_a_picker_is_asked_again_without_a_request(
@@ -141,6 +152,28 @@ async def test_an_edited_document_is_tried_on_the_last_decisions(
     assert await shown.defects() == []
     await shown.page.get_by_role("link", name=REQUEST_ID).first.click()
     await eventually(shown.shows(".bars .chosen .tag", ["chosen"]))
+
+
+async def test_the_last_change_of_the_configuration_is_shown_and_tried(
+    stack: LocalStack, service: ConsoleService, visit: Visiting
+) -> None:
+    await ask(stack)
+    before = stack.plan.configuration or ""
+    shown = await visit(service, "#/configuration")
+    await eventually(shown.includes("pre", before))
+    after = before.replace("weight: 3", "weight: 1")
+    [(old, new)] = [pair for pair in zip(before.splitlines(), after.splitlines(), strict=True) if pair[0] != pair[1]]
+    stack.write_configuration(after)
+    try:
+        await eventually(shown.shows("pre .added", [f"+ {new}\n"]))
+        assert await shown.texts("pre .removed") == [f"- {old}\n"]
+        await shown.page.get_by_role("button", name="Try the former document").click()
+        await eventually(lambda: shown.page.get_by_text("would have gone elsewhere.").count())
+        assert await shown.page.get_by_label("Document", exact=True).input_value() == before
+        assert await shown.defects() == []
+    finally:
+        stack.write_configuration(before)
+        await eventually(shown.includes("pre", before))
 
 
 @pytest.mark.soak

@@ -5,12 +5,12 @@ from typing import Any
 
 import yaml
 
+from shared.bus.accounts import USERS
 from tests.deploy.images import NATS, OURS, ROOT
 
 NAMESPACE = "inference"
 RELEASE = "pointsman"
 MODEL_SERVER = {"app": "model-server"}
-TIERS = ("watcher", "collector", "picker", "reader")
 """Those with a login for NATS."""
 _CERTIFICATE = "/etc/certificate"
 _KEEP = "--keep-unreachable"
@@ -146,7 +146,7 @@ jetstream {{ store_dir: "/data", max_memory_store: 64MB, max_file_store: 64MB }}
         "args": ["--config", "/etc/nats/nats.conf"],
         "env": [
             {"name": f"{tier.upper()}_PASSWORD", "valueFrom": {"secretKeyRef": {"name": logins, "key": tier}}}
-            for tier in TIERS
+            for tier in USERS
         ],
         "readinessProbe": {"tcpSocket": {"port": 4222}, "periodSeconds": 1},
         "securityContext": _SECURITY,

@@ -7,11 +7,11 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from shared.bus.accounts import configuration, permissions
+from shared.bus.accounts import USERS, configuration, permissions
 from shared.bus.subjects import Subjects
 from tests.certificates import Authority
 from tests.deploy.kubernetes import PATIENCE, PICKERS, STATEFUL, Installation
-from tests.deploy.kubernetes_objects import BUS, RELEASE, SMALL, TIERS, Object, bus, gateway, namespace, secret
+from tests.deploy.kubernetes_objects import BUS, RELEASE, SMALL, Object, bus, gateway, namespace, secret
 from tests.deploy.scenario import Scenarios
 from tests.faults.system.load import Load
 from tests.kubernetes.api import ApiError
@@ -131,7 +131,7 @@ async def elsewhere(first: Installation, load: Load) -> str:
             "caSecret": "bus",
         },
     }
-    logins = secret("logins", {tier: f"password{tier}" for tier in TIERS})
+    logins = secret("logins", {tier: f"password{tier}" for tier in USERS})
     accounts = configuration(permissions(Subjects("elsewhere")))
     before = [*tls, secret("picker", served), logins, *bus(accounts, "logins", "bus")]
     async with beside(first, "elsewhere", values, gateway("gateway"), *before) as other:

@@ -1,6 +1,7 @@
 """What is deployed is what was tested: image tags, the compose file, the documents that it mounts."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ from pointsman.docs import TIERS
 from pointsman.grafana_board import BOARDS
 from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from services.picker.state.proxy_failure_mode import HEADER
-from shared.bus.subjects import TIERS as TIERS_OF_NATS
+from shared.bus.accounts import USERS
 from shared.config import load
 from shared.plugin import Registry
 from shared.service import describe
@@ -48,7 +49,7 @@ def test_every_image_is_pinned_and_ours_has_the_version() -> None:
 
 def test_every_tier_of_compose_has_the_login_that_nats_gives_it() -> None:
     passwords = SERVICES["nats"]["environment"]
-    assert passwords.keys() == {f"{tier.upper()}_PASSWORD" for tier in TIERS_OF_NATS}
+    assert passwords.keys() == {f"{tier.upper()}_PASSWORD" for tier in USERS}
     assert len(set(passwords.values())) == len(passwords)
     for name, service in SERVICES.items():
         if service["image"].startswith("pointsman:") and (tier := service["command"][0]) != "simulator":
@@ -56,6 +57,21 @@ def test_every_tier_of_compose_has_the_login_that_nats_gives_it() -> None:
             environment = service["environment"]
             login = environment["POINTSMAN_NATS_USER"], environment["POINTSMAN_NATS_PASSWORD"]
             assert login == (user, passwords[f"{user.upper()}_PASSWORD"]), name
+
+
+def test_a_console_of_compose_that_may_act_has_a_token_the_login_and_a_watcher_that_writes() -> None:
+    changed: dict[str, Any] = yaml.safe_load((ROOT / "deploy/compose/actions.yml").read_text())["services"]
+    assert changed.keys() == {"watcher", "console"}
+    for name, service in changed.items():
+        variables = {"POINTSMAN_ALLOW_ACTIONS", *SERVICES[name]["environment"]}
+        assert service["environment"].keys() <= variables, name
+        assert service["environment"]["POINTSMAN_ALLOW_ACTIONS"] == "true", name
+    console = changed["console"]["environment"]
+    assert console["POINTSMAN_NATS_USER"] == "operator"
+    assert console["POINTSMAN_NATS_PASSWORD"] == SERVICES["nats"]["environment"]["OPERATOR_PASSWORD"]
+    assert console["POINTSMAN_CONSOLE_TOKEN"].startswith("${CONSOLE_TOKEN:?")
+    (mount,) = changed["watcher"]["volumes"]
+    assert f"{mount}:ro" in SERVICES["watcher"]["volumes"]
 
 
 def test_the_console_of_compose_is_on_the_loopback_address() -> None:
@@ -70,7 +86,7 @@ def test_nats_takes_its_configuration_of_compose() -> None:
     assert binary
     done = subprocess.run(
         [binary, "-t", "-c", str(ROOT / "deploy/nats" / Path(path).name)],
-        env={f"{tier.upper()}_PASSWORD": f"{tier}1" for tier in TIERS_OF_NATS},
+        env={f"{tier.upper()}_PASSWORD": f"{tier}1" for tier in USERS},
         capture_output=True,
         text=True,
         check=False,
@@ -166,10 +182,18 @@ def test_envoy_takes_from_clients_what_only_a_picker_may_set_and_tells_pickers_h
 @pytest.mark.skipif(
     shutil.which("docker-compose") is None, reason="docker-compose isn't installed: apt-get install docker-compose"
 )
-@pytest.mark.parametrize("profile", [[], ["--profile", "monitoring"]])
-def test_docker_compose_accepts_the_file(profile: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [[], ["--profile", "monitoring"], ["--file", "docker-compose.yml", "--file", "deploy/compose/actions.yml"]],
+)
+def test_docker_compose_accepts_the_file(options: list[str]) -> None:
     done = subprocess.run(
-        ["docker-compose", *profile, "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
+        ["docker-compose", *options, "config", "--quiet"],
+        cwd=ROOT,
+        env={**os.environ, "CONSOLE_TOKEN": "secret"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

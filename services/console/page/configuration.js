@@ -1,7 +1,9 @@
 // The running configuration, what each member has made of it, and a check of an edited document.
 
 import { get, post } from "./api.js";
+import { difference, shown } from "./difference.js";
 import { definitions, h, note, replace, table } from "./dom.js";
+import { time } from "./format.js";
 import { replayed } from "./replay.js";
 
 const REFRESH = 2000;
@@ -70,13 +72,25 @@ export class ConfigurationPage {
         `${member.tier} ${member.id}`,
         h("span", {}, member.revision || "unknown", member.revision && member.revision !== content.revision ? h("span", { class: "tag warning" }, "another one") : null),
         member.origin, member.warnings.length ? h("ul", { class: "problems" }, member.warnings.map(warning => h("li", {}, warning))) : "none"])),
+      ...this.#change(content),
       h("h2", {}, "Document"),
       h("pre", { tabindex: 0, role: "region", "aria-label": "Running document" }, content.text || "(the built-in one)"));
+  }
+
+  // What the last change did, as far as this console has seen one.
+  #change({ before, text }) {
+    if (!before) return [];
+    return [h("h2", {}, "The last change"),
+      h("p", {}, `Revision ${before.revision} ran until ${time(before.until)}. `,
+        h("button", { type: "button", click: () => { this.draft.value = before.text; this.#replay() } }, "Try the former document"),
+        " It's a dry run: which of the last decisions it would have sent elsewhere."),
+      shown(difference(before.text, text))];
   }
 
   async #replay() {
     const replaying = this.#replaying = new AbortController();
     this.dryRun.disabled = true;
+    this.answer.scrollIntoView({ block: "nearest" });
     this.answer.replaceChildren(note("The pickers replay their last decisions …"));
     try {
       const text = this.draft.value;

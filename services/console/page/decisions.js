@@ -1,7 +1,8 @@
 // The last decisions of all pickers, and one of them in full.
 
 import { follow, get, post } from "./api.js";
-import { h, note, setText } from "./dom.js";
+import { byEndpoint, compared } from "./compared.js";
+import { h, note, replace, setText } from "./dom.js";
 import { NONE, plural, seconds, time } from "./format.js";
 import { picture } from "./picture.js";
 
@@ -27,7 +28,7 @@ const HEADINGS = [["Time"], ["Request"], ["Model"], ["Endpoint, or reason"], ["S
   ["Waited", "number wide"], ["Duration", "number"], ["Picker", "wide"]];
 
 export class DecisionsPage {
-  #decisions = new Map(); #paused = false; #missing = []; #dirty = false; #request = null;
+  #decisions = new Map(); #paused = false; #missing = []; #dirty = false; #request = null; #compared = "";
 
   constructor(onState, onAbout) {
     this.onState = onState;
@@ -38,6 +39,7 @@ export class DecisionsPage {
     this.pause = h("button", { type: "button", "aria-pressed": "false", click: () => this.#toggle() }, "Pause");
     this.found = h("output", {});
     this.rows = h("tbody", {});
+    this.summary = h("div", {});
     this.one = h("section", { "aria-label": "One decision", hidden: true });
     this.element = h("div", {},
       h("h1", {}, "Decisions"),
@@ -47,6 +49,7 @@ export class DecisionsPage {
       h("div", { class: "controls" },
         Object.entries(this.filters).map(([name, input]) => [h("label", { for: `by-${name}` }, name[0].toUpperCase() + name.slice(1)), input]).flat(),
         this.pause, this.found),
+      this.summary,
       h("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Last decisions" },
         h("table", { class: "decisions" }, h("caption", { class: "hidden" }, "Last decisions"),
           h("thead", {}, h("tr", {}, HEADINGS.map(([title, kind]) => h("th", { scope: "col", class: kind ?? "" }, title)))), this.rows)));
@@ -95,7 +98,7 @@ export class DecisionsPage {
       const { decisions, missing } = await get(`api/decisions/${encodeURIComponent(id)}`, request.signal);
       const unheard = missing.map(text => note(text, "warning"));
       if (!decisions.length) {
-        this.one.replaceChildren(note(`No picker has kept a decision on ${id}. They keep the last thousand or so each.`, "warning"), ...unheard);
+        this.one.replaceChildren(note(`No picker has kept a decision on ${id}. Each keeps the last thousand or so, until it ends.`, "warning"), ...unheard);
         return;
       }
       this.one.replaceChildren(...unheard, ...decisions.map(decision => picture(decision)), this.#again(decisions[0]));
@@ -149,6 +152,9 @@ export class DecisionsPage {
       && (status(decision).startsWith(code.value.trim()) || has(outcome(decision), code))
       && has(decision.objective, objective));
     setText(this.found, [plural(found.length, "decision"), ...this.#missing].join(" · "));
+    const rows = byEndpoint(found), text = JSON.stringify(rows);
+    if (text !== this.#compared && !this.summary.contains(document.activeElement)) replace(this.summary, rows.length ? compared(rows) : null);
+    this.#compared = text;
     this.rows.replaceChildren(...found.slice(0, MOST).map(row));
   }
 }

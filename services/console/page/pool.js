@@ -8,8 +8,8 @@ import { count, percent, plural, seconds } from "./format.js";
 import { Members } from "./members.js";
 import { Pool, STEP } from "./model.js";
 
-const FRAME = 100;
-/** Milliseconds between two renderings: people can't read faster. */
+const QUIET = 500;
+/** Milliseconds without news after which ages are rendered anew. */
 const ARRANGE = 1000;
 /** Milliseconds between two sortings by numbers that change. */
 const BATCH = 50;
@@ -28,7 +28,7 @@ const FIGURES = [
 const sum = (endpoints, name) => endpoints.reduce((total, endpoint) => total + (endpoint[name] ?? 0), 0);
 
 export class PoolPage {
-  #model = new Pool(); #fetched = new Set(); #arrangedAt = 0; #dirty = false; #version = -1; #fetching = false;
+  #model = new Pool(); #fetched = new Set(); #arrangedAt = 0; #dirty = false; #version = -1; #fetching = false; #frame; #tickedAt = 0;
 
   /** `onAbout` hears which pool it is. */
   constructor(onState, onAbout) {
@@ -60,23 +60,32 @@ export class PoolPage {
     const apply = content => {
       this.#dirty = true;
       if (content.about) this.onAbout(content.about);
+      this.#frame ??= requestAnimationFrame(() => this.#tick());
     };
     this.stop = follow("api/pool/stream", {
       whole: content => { this.#model.whole(content); apply(content) },
       changes: content => { this.#model.changes(content); apply(content) },
     }, this.onState);
-    this.timers = [setInterval(() => this.#tick(), FRAME), setInterval(() => { this.#model.sample(); this.#dirty = true }, STEP * 1000)];
+    this.timers = [setInterval(() => this.#age(), QUIET), setInterval(() => { this.#model.sample(); this.#dirty = true }, STEP * 1000)];
   }
 
   end() {
     this.stop();
     this.timers.forEach(clearInterval);
+    cancelAnimationFrame(this.#frame);
     this.detail.element.close();
   }
 
+  // Ages grow without news, too.
+  #age() {
+    if (!document.hidden && performance.now() - this.#tickedAt > QUIET / 2) this.#tick();
+  }
+
+  // Shows the model as it is now: once for each event of the stream, and at most once for each frame of the screen.
   #tick() {
-    if (document.hidden) return;
-    const now = performance.now();
+    cancelAnimationFrame(this.#frame);
+    this.#frame = undefined;
+    const now = this.#tickedAt = performance.now();
     if (this.#model.version !== this.#version) {
       this.#version = this.#model.version;
       this.#roles();

@@ -9,7 +9,7 @@ import datetime
 import socket
 import ssl
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -117,6 +117,11 @@ class Certificates:
     def __init__(self, certificate: Certificate, client_ca: str = "") -> None:
         self.certificate, self.client_ca = certificate, client_ca
         self._context: ssl.SSLContext | None = None
+        self._expirations = _expirations(certificate, client_ca)
+
+    def expirations(self) -> Mapping[str, float]:
+        """When they expire, in seconds since the epoch."""
+        return self._expirations
 
     def context(self) -> ssl.SSLContext:
         """For new connections: TLS 1.2 or later, with the protocol `h2`."""
@@ -134,7 +139,9 @@ class Certificates:
                 certificate = await asyncio.to_thread(read, directory, most)
                 client_ca = await asyncio.to_thread(read_client_ca, client_ca_file, most) if client_ca_file else ""
                 changed = (certificate, client_ca) != (self.certificate, self.client_ca)
-                context = await asyncio.to_thread(_context, certificate, client_ca) if changed else self._context
+                if changed:
+                    context = await asyncio.to_thread(_context, certificate, client_ca)
+                    expirations = await asyncio.to_thread(_expirations, certificate, client_ca)
             except (Invalid, ssl.SSLError) as error:
                 if str(error) != refused:
                     refused = str(error)
@@ -143,6 +150,7 @@ class Certificates:
             refused = ""
             if changed:
                 self.certificate, self.client_ca, self._context = certificate, client_ca, context
+                self._expirations = expirations
                 log.info("certificate.changed", certificate=repr(certificate), path=directory)
 
     def __repr__(self) -> str:
@@ -157,6 +165,15 @@ def certificates_of(settings: PickerSettings) -> Certificates:
     else:
         own = self_signed(sorted({"localhost", "127.0.0.1", socket.gethostname()}), datetime.datetime.now(datetime.UTC))
     return Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
+
+
+def _expirations(certificate: Certificate, client_ca: str) -> Mapping[str, float]:
+    found = {"ext_proc": certificate.chain, "ext_proc_client_ca": client_ca}
+    return {
+        name: min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(text.encode()))
+        for name, text in found.items()
+        if text
+    }
 
 
 def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:

@@ -41,6 +41,7 @@ LEAST = frozenset(
         "pointsman_bus_connected",
         "pointsman_view_synced",
         "pointsman_picker_endpoint_healthy",
+        "pointsman_certificate_expiration_timestamp_seconds",
     )
 )
 """Gauges whose small values are the bad ones, and the start. Of all others the greatest value counts: what all workers

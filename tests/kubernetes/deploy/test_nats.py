@@ -19,16 +19,16 @@ from pointsman.local import probes
 from pointsman.local.binaries import find
 from pointsman.local.ports import LOOPBACK, Ports
 from pointsman.local.process import Process
-from shared.bus.accounts import configuration, permissions
+from shared.bus.accounts import USERS, configuration, permissions
 from shared.bus.connection import Bus
 from shared.bus.errors import RequestTimeout
-from shared.bus.subjects import TIERS, Subjects
+from shared.bus.subjects import Subjects
 from tests.kubernetes.deploy.render import Objects, Renderer, container
 from tests.protocol.watcher.harness import endpoints_text, reader, replace, watcher
 from tests.waiting import eventually
 
 POD = "pointsman-nats"
-LOGINS: dict[str, dict[str, Any]] = {tier: {"user": tier, "password": f"{tier}1"} for tier in TIERS}
+LOGINS: dict[str, dict[str, Any]] = {tier: {"user": tier, "password": f"{tier}1"} for tier in USERS}
 
 
 class Servers:
@@ -162,7 +162,7 @@ async def test_a_bus_of_one_server_with_a_login_for_each_tier(
     servers = Servers(objects, tmp_path, stack.enter_context(Ports()))
     assert configuration(permissions(Subjects(prefix))) in servers.text
     await servers.start(stack)
-    for tier in TIERS:
+    for tier in USERS:
         await servers.bus(tier, stack)
     stranger = Bus(servers.urls(), name="test")
     await stranger.start()
@@ -173,9 +173,9 @@ async def test_a_bus_of_one_server_with_a_login_for_each_tier(
 def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, chart: Objects) -> None:
     """The chart draws them: letters and digits that begin with a letter, as NATS's configuration needs them."""
     secret = chart["Secret", "pointsman-nats-logins"]["data"]
-    assert secret.keys() == set(TIERS)
+    assert secret.keys() == set(USERS)
     drawn = {b64decode(password).decode() for password in secret.values()}
-    assert len(drawn) == len(TIERS)
+    assert len(drawn) == len(USERS)
     assert all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9]{31}", password) for password in drawn)
     for objects, name in (
         (chart, "pointsman-nats-logins"),
@@ -187,7 +187,7 @@ def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, ch
             for one in container(objects["StatefulSet", POD])["env"]
             if "PASSWORD" in one["name"]
         }
-        assert asked == {f"{tier.upper()}_PASSWORD": {"name": name, "key": tier} for tier in TIERS}
+        assert asked == {f"{tier.upper()}_PASSWORD": {"name": name, "key": tier} for tier in USERS}
         for tier in ("watcher", "collector", "picker"):
             variables = {one["name"]: one for one in container(objects["Deployment", f"pointsman-{tier}"])["env"]}
             assert variables["POINTSMAN_NATS_USER"]["value"] == tier

@@ -45,6 +45,8 @@ EXPECTED: dict[str, tuple[set[Permission], set[Permission]]] = {
     "custom-metrics": (ALWAYS | PODS | POOL, set()),
     "alerts": (ALWAYS | PODS | POOL, set()),
     "console": (ALWAYS | PODS | POOL, set()),
+    "console-actions": (ALWAYS | PODS | POOL | of(["patch"], "", ["pods"]), set()),
+    "tracing": (ALWAYS | PODS | POOL, set()),
     "endpoint-slices": (ALWAYS | SLICES | POOL, set()),
     "nodes": (ALWAYS | PODS | POOL, NODES),
     "standalone": (ALWAYS | PODS, set()),

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from shared.bus.actions import drain
+from shared.bus.subjects import Subjects, pool_token
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.definitions import EXPERIMENTAL, LLMD, STABLE
@@ -101,6 +103,9 @@ async def uses_all(site: Site, role: Object, cluster_roles: Sequence[Object] = (
         await seen.sees("a-rank-0")
         await eventually(lambda: watcher.readiness.ready and not watcher.readiness.notes(), "no complaint")
         await site.apply(config_map(CONFIG_MAP, BAD))  # of which an Event tells
+        if settings.get("allow_actions"):
+            place = Subjects(), pool_token(site.namespace, POOL), f"{site.namespace}/a-rank-0"
+            assert (await drain(seen.bus, *place, drain=True, by="a test")).error == ""
         expected = {site.namespace: granted(role), "": {one for role in cluster_roles for one in granted(role)}}
 
         def all_used() -> bool:
@@ -109,14 +114,14 @@ async def uses_all(site: Site, role: Object, cluster_roles: Sequence[Object] = (
         await eventually(all_used, "every right is used", step=0.1)
 
 
-@pytest.mark.parametrize("component", ["", "nodes", "endpoint-slices", "standalone"])
+@pytest.mark.parametrize("component", ["", "nodes", "endpoint-slices", "standalone", "console-actions"])
 async def test_the_roles_are_enough_and_everything_that_they_grant_is_used(
     renderer: Renderer, site: Site, component: str
 ) -> None:
     objects = renderer.base(*([component] if component else []))
     args: list[str] = container(objects["Deployment", ACCOUNT])["args"]
     flags = {name: value for name, _, value in (one.partition("=") for one in args)}
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = {"allow_actions": "--allow-actions" in flags}
     if component == "standalone":
         await site.pods.create("a", "10.1.0.1", labels=LABELS)
         await site.create(config_map(CONFIG_MAP, PICKING))

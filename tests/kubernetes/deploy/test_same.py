@@ -23,6 +23,8 @@ VALUES: dict[str, dict[str, Any]] = {
     },
     "alerts": {"prometheusRule": {"enabled": True}},
     "console": {"console": {"enabled": True}},
+    "console-actions": {"console": {"enabled": True, "allowActions": True, "tokenSecret": "pointsman-console"}},
+    "tracing": {"picker": {"tracing": {"enabled": True}}},
     "nodes": {"watcher": {"nodes": True}},
     "endpoint-slices": {"watcher": {"endpointSlices": "model-servers"}},
     "standalone": {"pool": {"standalone": True}},

@@ -10,6 +10,7 @@ import yaml
 from pointsman.chart_page import VALUES
 from services.console.settings import ConsoleSettings
 from services.picker.settings import PickerSettings
+from services.watcher.settings import WatcherSettings
 from shared.service import parse
 from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads
 
@@ -59,6 +60,7 @@ WRONG: tuple[tuple[str, Any], ...] = (
     ("nats.memoryStore", "256Mi"),
     ("console.hostnames", "console.example"),
     ("console.token", "secret"),
+    ("picker.tracing.endpoint", "http://otel-collector"),
     ("networkPolicy.gateways", [{"namespace": "gateways"}]),
     ("networkPolicy.apiServerPorts", []),
     ("serviceMonitor.interval", "15"),
@@ -173,6 +175,35 @@ def test_a_console_knows_its_token_and_its_names(renderer: Renderer) -> None:
     assert variables["POINTSMAN_NATS_USER"]["value"] == "reader"
     settings = parse(ConsoleSettings, command["args"][1:], {}, "console")
     assert (settings.console_host, settings.console_hostnames) == ("0.0.0.0", ("a.example", "b.example"))
+
+
+def test_a_console_that_may_act_has_the_token_the_login_and_a_watcher_that_acts(renderer: Renderer) -> None:
+    allowed: dict[str, Any] = {"console": {"enabled": True, "allowActions": True, "tokenSecret": "console"}}
+    objects = renderer.chart(allowed)
+    command = container(objects["Deployment", "pointsman-console"])
+    login = {one["name"]: one for one in command["env"]}
+    assert login["POINTSMAN_NATS_USER"]["value"] == "operator"
+    assert login["POINTSMAN_NATS_PASSWORD"]["valueFrom"]["secretKeyRef"]["key"] == "operator"
+    assert parse(ConsoleSettings, command["args"][1:], {}, "console").allow_actions
+    assert parse(WatcherSettings, arguments(objects, "watcher")[1:], {}, "watcher").allow_actions
+    assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]} in objects["Role", "pointsman-watcher"][
+        "rules"
+    ]
+    off = renderer.chart({"console": {**allowed["console"], "enabled": False}})
+    assert "--allow-actions" not in arguments(off, "watcher")
+    with pytest.raises(RenderError, match=r"console\.allowActions: needs console\.tokenSecret"):
+        renderer.chart({"console": {**allowed["console"], "tokenSecret": ""}})
+
+
+def test_pickers_that_trace_reach_the_receiver(renderer: Renderer) -> None:
+    endpoint = "https://traces.example:4317/otlp"
+    objects = renderer.chart({"picker": {"tracing": {"enabled": True, "endpoint": endpoint}}})
+    command = container(objects["Deployment", "pointsman-picker"])
+    assert told(objects).tracing
+    assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": endpoint} in command["env"]
+    opened = {"ports": [{"protocol": "TCP", "port": 4317}]}
+    assert opened in objects["NetworkPolicy", "pointsman-picker"]["spec"]["egress"]
+    assert opened not in objects["NetworkPolicy", "pointsman-collector"]["spec"]["egress"]
 
 
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:

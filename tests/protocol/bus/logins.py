@@ -4,22 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from shared.bus.accounts import OPERATOR
-from shared.bus.subjects import TIERS
+from shared.bus.accounts import USERS
 from tests.nats import NatsServer, nats_server
 
 ACCOUNTS = (Path(__file__).parents[3] / "deploy/nats/accounts.conf").read_text()
-PASSWORDS = {tier: f"{tier}1" for tier in TIERS}
-
-OPERATOR_PASSWORD = "operator1"
-"""Of the login that there is only where endpoints can be drained from consoles."""
+PASSWORDS = {login: f"{login}1" for login in USERS}
 
 
 @asynccontextmanager
 async def secured(directory: Path, accounts: str = ACCOUNTS) -> AsyncIterator[NatsServer]:
-    every = {**PASSWORDS, OPERATOR: OPERATOR_PASSWORD}
-    named = {f"{user.upper()}_PASSWORD": password for user, password in every.items()}
-    variables = "".join(f"{name}: {password}\n" for name, password in named.items() if f"${name}" in accounts)
+    variables = "".join(f"{user.upper()}_PASSWORD: {password}\n" for user, password in PASSWORDS.items())
     async with nats_server(directory, config=variables + accounts) as server:
         yield server
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.msg import Msg
 
@@ -323,6 +324,10 @@ async def test_a_credentials_file_lets_in_and_a_renewed_one_is_read_at_the_next_
         await bus.close()
 
 
+def expiry(certificate: Path) -> float:
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc.timestamp()
+
+
 async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_refused(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "others")
     certificate, key = ours.issue()
@@ -332,6 +337,8 @@ async def test_tls_with_a_ca_of_ones_own_and_a_server_that_it_does_not_know_is_r
         await good.start()
         await good.wait_connected(TIMEOUT)
         assert good.connected, good.readiness()
+        ends = {"nats_ca": ours.ca, "nats_server": certificate}
+        assert good.expirations() == {name: expiry(file) for name, file in ends.items()}
         server.pause()
         await eventually(lambda: not good.connected)
         server.resume()

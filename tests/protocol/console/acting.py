@@ -8,11 +8,10 @@ from typing import Any
 from services.console.app import ConsoleService
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
-from shared.bus.accounts import OPERATOR, configuration, permissions
-from shared.bus.subjects import Subjects
+from shared.bus.accounts import OPERATOR
 from tests.browser.conftest import console
 from tests.in_process import serving
-from tests.protocol.bus.logins import OPERATOR_PASSWORD, PASSWORDS, secured, violations
+from tests.protocol.bus.logins import PASSWORDS, secured, violations
 from tests.waiting import eventually
 
 FILE = "endpoints:\n- {name: a, address: 10.0.0.1, port: 80}\n- {name: b, address: 10.0.0.2, port: 80}\n"
@@ -25,9 +24,8 @@ async def acting(folder: Path, *, watcher: bool = True, **settings: Any) -> Asyn
     `watcher`, or not, which reads `endpoints.yaml` of the folder."""
     file = folder / "endpoints.yaml"
     file.write_text(FILE)
-    accounts = configuration(permissions(Subjects(), actions=True))
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(secured(folder / "nats", accounts))
+        server = await stack.enter_async_context(secured(folder / "nats"))
         watching = WatcherSettings(
             endpoints_file=str(file),
             allow_actions=watcher,
@@ -39,7 +37,7 @@ async def acting(folder: Path, *, watcher: bool = True, **settings: Any) -> Asyn
         )
         owner = WatcherService(watching)
         await stack.enter_async_context(serving(owner))
-        operator = {"nats_user": OPERATOR, "nats_password": OPERATOR_PASSWORD}
+        operator = {"nats_user": OPERATOR, "nats_password": PASSWORDS[OPERATOR]}
         allowed = {"console_token": TOKEN, "allow_actions": True, **operator, **settings}
         service = await stack.enter_async_context(console(server.url, **allowed))
         await eventually(lambda: service.readiness.ready and owner.leadership.leads, lambda: service.readiness)

@@ -101,6 +101,28 @@ async def test_an_endpoints_file_is_followed_and_files_stay_where_they_were_aske
     assert (tmp_path / "files" / "envoy.log").exists()
 
 
+async def test_the_console_drains_endpoints_for_those_who_have_the_token(
+    start: Start, servers: list[str], tmp_path: Path
+) -> None:
+    command = pointsman("up", *servers, "--port", str(free_port()), "--pickers", "1", "--allow-actions")
+    run = await start(*command, "--directory", "files")
+    [page] = re.findall(r"in a browser: (\S+)", await run.until(r"in a browser: "))
+    [token] = re.findall(r"token: (\S+)", await run.until(r"It asks for a token: "))
+    id = f"default/{servers[0].removeprefix('http://')}"
+    async with httpx.AsyncClient(base_url=page, timeout=60.0, trust_env=False) as client:
+        assert (await client.post("/api/pool/drain", json={"endpoint": id})).status_code == 401
+        client.headers["authorization"] = f"Bearer {token}"
+
+        async def drained() -> bool:
+            return (await client.post("/api/pool/drain", json={"endpoint": id})).status_code == 200
+
+        await eventually(drained)
+    assert "drain: true" in (tmp_path / "files" / "endpoints.yaml").read_text()
+    assert token not in " ".join(run.alive.values())
+    run.process.send_signal(signal.SIGTERM)
+    assert await run.end() == 0, run.output
+
+
 async def test_a_taken_port_is_named_and_nothing_runs(start: Start, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -35,6 +35,7 @@ pointsman_config_info{instance="p3",pool="b",revision="2"} 1x60
 pointsman_watcher_bad_files{instance="w1"} 0x60
 pointsman_bus_connected{instance="p1"} 1x60
 pointsman_bus_refused_messages_total{instance="p1"} 5x60
+pointsman_certificate_expiration_timestamp_seconds{instance="p1",certificate="ext_proc"} 1300000x60
 pointsman_event_loop_pause_seconds_sum{instance="p1"} 0+1x60
 pointsman_plugin_failures_total{instance="p1",plugin="queue-scorer"} 3x60
 pointsman_task_crashes_total{instance="p1",task="load"} 0x60
@@ -59,6 +60,7 @@ FIRES = {
     "PointsmanConfigurationRefused": ("bad_files", "1x60"),
     "PointsmanDisconnected": ("bus_connected", "0x60"),
     "PointsmanLoginRefused": ("refused_messages", "0+1x60"),
+    "PointsmanCertificateExpires": ("expiration", "1200000x60"),
     "PointsmanEventLoopPaused": ("pause_seconds_sum", "0+6x60"),
     "PointsmanPluginFails": ("plugin_failures", "0+1x60"),
     "PointsmanTaskCrashed": ("task_crashes", "0x50 1x10"),

@@ -48,6 +48,13 @@ nats://{{ include "pointsman.fullname" . }}-nats:4222
 {{- end -}}
 {{- end }}
 
+{{/* Whether consoles may have endpoints drained; empty: no. */}}
+{{- define "pointsman.actions" -}}
+{{- if and .Values.console.enabled .Values.console.allowActions -}}
+true
+{{- end -}}
+{{- end }}
+
 {{/* Common fields of all pods: (list root component). */}}
 {{- define "pointsman.podSpec" -}}
 {{- $root := index . 0 -}}
@@ -104,7 +111,8 @@ capabilities:
 {{- $values := index . 2 -}}
 {{- $flags := index . 3 -}}
 {{- $nats := $root.Values.nats -}}
-{{- $login := ternary "reader" $component (eq $component "console") -}}
+{{- $reader := ternary "operator" "reader" (not (empty (include "pointsman.actions" $root))) -}}
+{{- $login := ternary $reader $component (eq $component "console") -}}
 {{- $certificate := and (eq $component "picker") $values.certificateSecret -}}
 {{- $ca := and (not $nats.enabled) $nats.caSecret -}}
 metadata:
@@ -155,6 +163,10 @@ spec:
         secretKeyRef:
           name: {{ . }}
           key: token
+    {{- end }}
+    {{- if ($values.tracing | default dict).enabled }}
+    - name: OTEL_EXPORTER_OTLP_ENDPOINT
+      value: {{ $values.tracing.endpoint }}
     {{- end }}
     {{- with $values.extraEnv }}
     {{- toYaml . | nindent 4 }}
@@ -376,6 +388,12 @@ cluster {
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+{{- end }}
+{{- if include "pointsman.actions" . }}
+# Draining from a console.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
 {{- end }}
 {{- if not .Values.pool.standalone }}
 # The pool and the resources that refer to it, in all groups that may be installed.

@@ -126,11 +126,16 @@ def test_the_journal_tells_at_once_and_counts_from_its_begin() -> None:
 
 
 def test_the_commands_to_try_fit_a_terminal(tmp_path: Path) -> None:
-    stack = LocalStack(stack_plan(0), tmp_path)
+    stack = LocalStack(stack_plan(0, token="secret", tracing=True), tmp_path)
     try:
         commands = try_it(stack)
         assert f"  curl {stack.url}/v1/chat/completions \\" in commands
         assert f"  curl '{stack.pickers[-1].url}/debug/decisions?limit=3'" in commands
+        assert "It asks for a token: secret" in commands
         assert max(len(line) for line in commands) <= 80
+        flags = {process.name: " ".join(process.command) for process in stack.processes}
+        assert {name for name in flags if "--allow-actions true" in flags[name]} == {"watcher-1", "console-1"}
+        assert {name for name in flags if "--tracing true" in flags[name]} == {"picker-1", "picker-2"}
+        assert "secret" not in " ".join(flags.values())
     finally:
         stack.close()

@@ -84,6 +84,19 @@ def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
     ]
     assert "--grpc-port 9004 --grpc-health-port 9005" in script
     assert script.count("--tracing true") == 2
+    assert "allow-actions" not in script
+
+
+def test_the_script_of_a_dry_run_takes_the_consoles_token_from_its_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("POINTSMAN_CONSOLE_TOKEN", "very-secret")
+    assert main(["http://10.0.0.11:8000", "--dry-run", "--allow-actions"]) == 0
+    script = capsys.readouterr().out
+    assert "very-secret" not in script
+    assert '"${POINTSMAN_CONSOLE_TOKEN:?' in script
+    allowed = [line.split()[2] for line in script.splitlines() if "--allow-actions true" in line]
+    assert allowed == ["watcher", "console"]
 
 
 def test_units_of_systemd_run_the_commands_of_a_dry_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,14 @@ from services.console.configuration import MOST_CHECKS, Documents, TooManyChecks
 from shared.config.schema import Bounds
 from shared.model import Configuration
 
+
+class Nobody:
+    """No members."""
+
+    def statuses(self) -> list[object]:
+        return []
+
+
 GOOD = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -48,6 +56,25 @@ async def test_few_documents_wait_for_their_check() -> None:
         f"{number}" for number in range(MOST_CHECKS)
     ]
     assert (await documents.check("more"))["revision"] == "more"
+
+
+async def test_the_document_before_the_last_change_is_kept() -> None:
+    async def one(text: str, _: Bounds) -> CheckResult:
+        if text == "unread":
+            raise CheckFailed("no memory")
+        return CheckResult(f"revision of {text}")
+
+    documents = Documents(Bounds(), 10, one, clock=lambda: 60.0)
+
+    async def before(text: str | None) -> object:
+        configuration = None if text is None else Configuration(text=text)
+        await documents.run(configuration)
+        return (await documents.page(configuration, Nobody()))["before"]  # type: ignore[arg-type]
+
+    assert [await before(text) for text in (None, "a", "a")] == [None] * 3
+    kept = {"revision": "revision of a", "until": "1970-01-01T00:01:00.000+00:00", "text": "a"}
+    assert [await before(text) for text in ("b", "b", "unread")] == [kept] * 3
+    assert await before("c") == {**kept, "revision": "revision of b", "text": "b"}
 
 
 async def test_checks_are_one_at_a_time_and_the_running_document_is_read_once() -> None:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.accounts import main
-from shared.bus.subjects import TIERS
+from shared.bus.accounts import USERS, main
 
 DEPLOY = Path(__file__).parents[4] / "deploy"
 
@@ -31,4 +30,4 @@ def test_an_installation_has_its_own_prefix_and_pools(capsys: pytest.CaptureFixt
     assert "pointsman." not in text
     for subject in ("second.a_llama.load.*", "second.b_qwen.load.*", "$KV.second_attributes.b_qwen.>"):
         assert f'"{subject}"' in text
-    assert [line.split()[1] for line in text.splitlines() if "user: " in line] == list(TIERS)
+    assert [line.split()[1] for line in text.splitlines() if "user: " in line] == list(USERS)

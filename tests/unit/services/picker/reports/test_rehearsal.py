@@ -1,7 +1,9 @@
 """A rehearsal foretells what the next request gets, and nobody learns of it."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,12 @@ from hypothesis import strategies as st
 
 from services.picker.decision import Decision
 from services.picker.extproc.events import RequestHead, RequestReady
+from services.picker.reports.explain import explain
 from services.picker.reports.reasons import changes, reasons
+from services.picker.reports.reports import Parts
 from services.picker.request import Headers, Route
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
+from shared.bus.query_messages import AskExplain
 from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.world import NOW, endpoint, load, pool, report
 
@@ -138,6 +143,33 @@ def test_a_rehearsal_foretells_the_next_request_and_changes_nothing(world: Mappi
     )
     if decided.picked:
         assert decided.picked[0] in possible
+
+
+@given(worlds())
+def test_an_answer_to_explain_is_what_the_next_request_gets(world: Mapping[str, Any]) -> None:
+    picker = made(world)
+    handler, request = picker.handler, ready(world["prompt"])
+    unused: Any = None
+    flow: Any = SimpleNamespace(controller=None)
+    parts = Parts(
+        replica=unused,
+        frames=unused,
+        view=picker.view,
+        handler=handler,
+        ring=picker.ring,
+        flow=flow,
+        load=unused,
+        prefixes=unused,
+    )
+    head = request.head
+    headers = [("x-request-id", head.request_id)]
+    question = AskExplain(method=head.method, path=head.path, headers=headers, body=request.body)
+    answer = json.loads(b"".join(explain(parts, question)))
+    got = handler.schedule(handler.prepare(request, NOW), NOW).summary()
+    for field in ("request_id", "model", "target_model", "priority", "endpoint", "destinations", "refused"):
+        assert answer.get(field) == got.get(field), field
+    if got.get("endpoint"):
+        assert got["endpoint"] in answer["possible"]
 
 
 @given(worlds(), st.integers(0, 2**32))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from services.picker.transport.certificate import Certificate, read, self_signed
+from services.picker.transport.certificate import Certificate, Certificates, read, self_signed
 from shared.config.problems import Invalid
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -30,6 +30,17 @@ def test_a_made_certificate_is_valid_for_ten_years_also_where_clocks_are_behind(
     parsed = x509.load_pem_x509_certificate(self_signed(["a"], NOW).chain.encode())
     assert parsed.not_valid_before_utc == NOW - timedelta(hours=1)
     assert parsed.not_valid_after_utc == NOW + timedelta(days=3650)
+
+
+def test_of_a_chain_the_first_to_expire_counts() -> None:
+    made, earlier = self_signed(["a"], NOW), self_signed(["a"], NOW - timedelta(days=1))
+    chain = Certificate(chain=made.chain + earlier.chain, key=made.key)
+    end = NOW + timedelta(days=3650)
+    assert Certificates(made).expirations() == {"ext_proc": end.timestamp()}
+    assert Certificates(chain, client_ca=made.chain).expirations() == {
+        "ext_proc": (end - timedelta(days=1)).timestamp(),
+        "ext_proc_client_ca": end.timestamp(),
+    }
 
 
 def test_a_written_certificate_is_read_again(tmp_path: Path) -> None:

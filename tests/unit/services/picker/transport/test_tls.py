@@ -96,7 +96,7 @@ async def check(opened: Any) -> bytes:
 async def test_new_connections_get_a_changed_certificate_and_open_ones_go_on(
     tmp_path: Path, transport: Transport
 ) -> None:
-    first, second = made(), made()
+    first, second = made(), self_signed(["localhost"], datetime.now(UTC) - timedelta(days=1))
     write(tmp_path, first)
     certificates = Certificates(read(str(tmp_path)))
     async with serving(certificates, transport) as port, channel(port, first) as before:
@@ -113,6 +113,7 @@ async def test_new_connections_get_a_changed_certificate_and_open_ones_go_on(
                 return False
 
         await eventually(taken, "new connections get the new certificate", step=0.05)
+        assert certificates.expirations() == Certificates(second).expirations()
         assert await check(before)
         following.cancel()
 

@@ -213,6 +213,8 @@ class Cycle:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others. Not to be
         changed: requests come more often than metrics, so the scores of rows that nobody can change, such as all
         endpoints, are kept until a value changes."""
+        if rows.flags.writeable:
+            return self._score(self.read(key, rows), formula)
         kept: Floats | None = self._kept(key, rows, formula)
         if kept is not None:
             return kept

@@ -1,8 +1,8 @@
 """Sticky until saturated beside the weighted sum of the Go original, on simulated servers in virtual time.
 
-    .venv/bin/python -m tests.benchmarks.bench_sticky [--svg docs/profiles/sticky-until-saturated.svg]
+    .venv/bin/python -m tests.benchmarks.bench_sticky [--svg docs/profiles/sticky-until-saturated.svg] [--seed N]
 
-It takes two minutes and prints, for each workload and profile, the share of prompt tokens that were cached, the times
+It takes four minutes and prints, for each workload and profile, the share of prompt tokens that were cached, the times
 to the first token, and the share of requests that the busiest server got. `--svg` draws instead what happens while the
 load of one shared prompt rises and falls: it sticks, breaks out at the gap, and stays with both servers.
 """
@@ -23,8 +23,12 @@ from tests.virtual_pool import VirtualPool, poisson
 
 PROFILES = {"sticky": DEFAULT_DOCUMENT, "weighted sum": WEIGHTED_SUM.read_text(encoding="utf-8")}
 GAP = "{maxRequestGap: 32}"
-MEASURED = {**PROFILES, "sticky, tokens alone": DEFAULT_DOCUMENT.replace(GAP, "{}")}
-"""The last one is as sticky as the Go original: requests in flight don't matter."""
+MEASURED = {
+    **PROFILES,
+    "sticky, tokens alone": DEFAULT_DOCUMENT.replace(GAP, "{}"),
+    "sticky, a gap of 16": DEFAULT_DOCUMENT.replace(GAP, "{maxRequestGap: 16}"),
+}
+"""With tokens alone it is as sticky as the Go original: requests in flight don't matter."""
 WORDS = ("train", "track", "signal", "lever", "points", "cargo", "bridge", "depot")
 WARM_UP = 0.25
 """Share of a run that doesn't count."""
@@ -63,6 +67,7 @@ WORKLOADS = {
         rate=20, groups=1, shared=20_000, output=200, settings=LARGE
     ),
     "5 of 20 000 tokens, 30/s, large servers": Workload(rate=30, groups=5, shared=20_000, output=200, settings=LARGE),
+    "40 of 20 000 tokens, 30/s, large servers": Workload(rate=30, groups=40, shared=20_000, output=200, settings=LARGE),
     "96 shared texts, small caches, 30/s": Workload(
         rate=30, groups=96, shared=1000, skew=0.8, output=64, settings=SMALL_CACHES
     ),
@@ -82,10 +87,11 @@ def prompts(workload: Workload, seed: int = 3) -> Callable[[], bytes]:
     return lambda: f"{shared[random.choice(workload.groups, p=weights)]} {text(workload.own)}".encode()
 
 
-def measure(profile: str, workload: Workload, servers: int = 8) -> str:
+def measure(profile: str, workload: Workload, servers: int = 8, seed: int = 1) -> str:
     """What becomes of a workload."""
-    pool = VirtualPool(MEASURED[profile], SimulatorSettings(**workload.settings), servers)
-    pool.run(poisson(lambda _: workload.rate, workload.seconds, prompts(workload), workload.output))
+    pool = VirtualPool(MEASURED[profile], SimulatorSettings(**workload.settings), servers, seed)
+    made = prompts(workload, seed + 2)
+    pool.run(poisson(lambda _: workload.rate, workload.seconds, made, workload.output, seed))
     counted = [one for one in pool.requests if one.arrival.at > WARM_UP * workload.seconds]
     times = np.array([one.first_token for one in counted], np.float64)
     cached = sum(one.cached for one in counted) / sum(len(one.arrival.prompt) / 4 for one in counted)
@@ -134,14 +140,16 @@ def picture() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--svg", type=Path, help="draw a rising and falling load to this file")
-    svg: Path | None = parser.parse_args().svg
+    parser.add_argument("--seed", type=int, default=1, help="of the arrivals, the prompts and every choice by chance")
+    options = parser.parse_args()
+    svg: Path | None = options.svg
     if svg is not None:
         svg.write_text(picture(), encoding="utf-8")
         print(f"wrote {svg}")
         return
     for name, workload in WORKLOADS.items():
         for profile in MEASURED:
-            print(f"{name:53} {profile:20} {measure(profile, workload)}", flush=True)
+            print(f"{name:53} {profile:20} {measure(profile, workload, seed=options.seed)}", flush=True)
 
 
 if __name__ == "__main__":

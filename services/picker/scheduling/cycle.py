@@ -88,10 +88,14 @@ class Samples(Struct, frozen=True):
     """Which are known and not stale."""
 
 
-class _Scored(Struct, frozen=True):
-    """Scores of all endpoints, from values that were all fresh."""
+MOST_KEPT = 64
+"""Results by one attribute that are kept until it changes: of each plugin, and of the endpoints it looked at."""
 
-    scores: Floats
+
+class _Kept(Struct, frozen=True):
+    """What was made of some rows' values, which were all fresh."""
+
+    made: Floats | Rows
     samples: Samples
     oldest: float
     """The oldest sample time among them: while that is fresh, they all are."""
@@ -207,21 +211,55 @@ class Cycle:
 
     def score_by(self, key: AttributeKey[float], rows: Rows, formula: Callable[[Floats], Floats]) -> Floats:
         """Scores by an attribute: the formula over the fresh values, the configured policy for the others. Not to be
-        changed: requests come more often than metrics, so the scores of all endpoints are kept until a value changes.
-        """
-        if rows is not self.layout.all_rows:
+        changed: requests come more often than metrics, so the scores of rows that nobody can change, such as all
+        endpoints, are kept until a value changes."""
+        if rows.flags.writeable:
             return self._score(self.read(key, rows), formula)
-        derived = self.view.columns.numbers(key.wire).derived
-        known: _Scored | None = derived.get(formula)
-        if known is not None and known.oldest >= self._oldest:
-            self.keep(key.wire, known.samples)
-            return known.scores
+        kept: Floats | None = self._kept(key, rows, formula)
+        if kept is not None:
+            return kept
         samples = self.read(key, rows)
         scores = self._score(samples, formula)
-        if samples.at is not None and len(rows) and (oldest := float(np.minimum.reduce(samples.at))) >= self._oldest:
-            scores.flags.writeable = False
-            derived[formula] = _Scored(scores, samples, oldest)
+        self._keep_made(key, samples, formula, scores)
         return scores
+
+    def rows_by(self, key: AttributeKey[float], rows: Rows, condition: Callable[[Floats], Mask]) -> Rows | None:
+        """Those of the rows whose values of an attribute the condition holds for; None unless all values are fresh.
+        Kept, and not to be changed, as scores are."""
+        kept: Rows | None = self._kept(key, rows, condition)
+        if kept is not None:
+            return kept
+        samples = self.read(key, rows)
+        if samples.fresh is not None and not np.logical_and.reduce(samples.fresh):
+            return None
+        passes = condition(samples.values)
+        found: Rows = rows if np.logical_and.reduce(passes) else rows[passes]
+        self._keep_made(key, samples, condition, found)
+        return found
+
+    def _kept(self, key: AttributeKey[float], rows: Rows, by: Callable[[Floats], Any]) -> Any:
+        """What was made of these rows before, if no value has changed or got stale since."""
+        if rows.flags.writeable:
+            return None
+        known: _Kept | None = self.view.columns.numbers(key.wire).derived.get((by, id(rows)))
+        if known is None or known.oldest < self._oldest:
+            return None
+        self.keep(key.wire, known.samples)
+        return known.made
+
+    def _keep_made(
+        self, key: AttributeKey[float], samples: Samples, by: Callable[[Floats], Any], made: Floats | Rows
+    ) -> None:
+        """Keep what was made of all fresh values. It holds its rows, so that no others get their identity."""
+        rows, at = samples.rows, samples.at
+        if rows.flags.writeable or at is None or not len(rows):
+            return
+        if (oldest := float(np.minimum.reduce(at))) >= self._oldest:
+            derived = self.view.columns.numbers(key.wire).derived
+            if len(derived) >= MOST_KEPT:
+                derived.clear()
+            made.flags.writeable = False
+            derived[by, id(rows)] = _Kept(made, samples, oldest)
 
     def _score(self, samples: Samples, formula: Callable[[Floats], Floats]) -> Floats:
         fresh = samples.fresh

@@ -1,10 +1,13 @@
-"""How values become scores: the formulas that several scorers share. Scores are 0 to 1, the best is 1."""
+"""How values become scores, and which of them pass: the formulas that several plugins share.
+
+Scores are 0 to 1, the best is 1.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 
-from services.picker.state.layout import Floats
+from services.picker.state.layout import Floats, Mask
 
 
 def least_is_best(values: Floats) -> Floats:
@@ -32,3 +35,8 @@ def linear(low: float, high: float, *, least: bool) -> Callable[[Floats], Floats
         return over / (high - low)
 
     return place
+
+
+def at_most(most: float) -> Callable[[Floats], Mask]:
+    """`v ≤ most`."""
+    return lambda values: values <= most

@@ -22,6 +22,7 @@ class LabelCondition:
         self._layout = Layout()
         self._mask: Mask = np.zeros(0, np.bool_)
         self._all = False
+        self._given = self._kept = self._layout.all_rows
 
     def keep(self, layout: Layout, rows: Rows) -> Rows:
         """Those of the rows for which it holds."""
@@ -30,8 +31,16 @@ class LabelCondition:
             self._mask = np.fromiter(holds, np.bool_, len(layout))
             self._layout = layout
             self._all = bool(np.logical_and.reduce(self._mask))
-        kept: Rows = rows if self._all else rows[self._mask[rows]]
-        return kept
+            self._given = self._kept = self._layout.all_rows[:0]
+        if self._all:
+            return rows
+        if rows is not self._given:
+            kept: Rows = rows[self._mask[rows]]
+            if rows.flags.writeable:
+                return kept
+            kept.flags.writeable = False  # as are all candidates: what is made of them can be kept, too
+            self._given, self._kept = rows, kept
+        return self._kept
 
     def __repr__(self) -> str:
         return f"<LabelCondition for {int(self._mask.sum())} of {len(self._layout)} endpoints>"

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.state.layout import Layout, Mask, Rows
+from services.picker.scheduling.labels import LabelCondition
+from services.picker.state.layout import Rows
 
 
 class Requirement(Struct, frozen=True):
@@ -52,16 +52,7 @@ class LabelSelectorFilter(Filter):
 
     def __init__(self, name: str, parameters: LabelSelector | None = None) -> None:
         super().__init__(name, parameters)
-        self._layout = Layout()
-        self._kept: Mask = np.zeros(0, np.bool_)
-        self._all = False
+        self._condition = LabelCondition(self.parameters.matches)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
-        layout = cycle.layout
-        if layout is not self._layout:
-            matches = (self.parameters.matches(endpoint.labels) for endpoint in layout.endpoints)
-            self._kept = np.fromiter(matches, np.bool_, len(layout))
-            self._layout = layout
-            self._all = bool(np.logical_and.reduce(self._kept))
-        kept: Rows = rows if self._all else rows[self._kept[rows]]
-        return kept
+        return self._condition.keep(cycle.layout, rows)

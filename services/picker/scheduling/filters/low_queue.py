@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import Cycle
+from services.picker.scheduling.formulas import at_most
 from services.picker.scheduling.interfaces import Filter
 from services.picker.scheduling.judged import judged
 from services.picker.state.layout import Rows
@@ -26,8 +27,15 @@ class LowQueueFilter(Filter):
     Parameters = LowQueueParameters
     parameters: LowQueueParameters
 
+    def __init__(self, name: str, parameters: LowQueueParameters) -> None:
+        super().__init__(name, parameters)
+        self._short = at_most(parameters.threshold)
+
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        within = cycle.rows_by(WAITING_QUEUE_SIZE, rows, self._short)
+        if within is not None:
+            return within
         samples = cycle.read(WAITING_QUEUE_SIZE, rows)
         by_value, passes = judged(cycle, samples)
-        kept: Rows = rows[passes | (by_value & (samples.values <= self.parameters.threshold))]
+        kept: Rows = rows[passes | (by_value & (self._short(samples.values)))]
         return kept

@@ -70,6 +70,8 @@ class PrefixCacheAffinityFilter(Filter):
         matched = match.matched.take(rows)
         cycle.note(PREFIX_MATCH.wire, rows, matched)
         sticky = matched / match.total >= wanted.affinity_threshold
+        if not sticky[sticky.argmax()]:
+            return rows
         others = ~sticky
         if unhealthy := cycle.view.health.unhealthy:
             up = ~np.isin(rows, list(unhealthy))

@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
-from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
+from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle
+from services.picker.scheduling.formulas import at_most
 from services.picker.scheduling.interfaces import Filter
 from services.picker.scheduling.named_attribute import in_flight_load
 from services.picker.state.layout import Mask, Rows
@@ -62,7 +63,7 @@ class UtilizationFilter(Filter):
         super().__init__(name, parameters)
         limits = [(condition.metric, condition.max_value) for condition in parameters.conditions]
         self._in_flight = min((most for metric, most in limits if metric == IN_FLIGHT), default=None)
-        self._scraped = [(SCRAPED[metric], most) for metric, most in limits if metric != IN_FLIGHT]
+        self._scraped = [(SCRAPED[metric], at_most(most)) for metric, most in limits if metric != IN_FLIGHT]
 
     @classmethod
     def consumes(cls, parameters: UtilizationFilterParameters) -> tuple[Input, ...]:
@@ -71,34 +72,31 @@ class UtilizationFilter(Filter):
         return tuple(load if key is IN_FLIGHT_LOAD else Input(key) for key in keys)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
-        passes = np.ones(len(rows), np.bool_)
+        kept: Rows = rows
+        free: Mask | None = None
         if self._in_flight is not None:
             requests = cycle.view.in_flight.requests.take(rows)
             cycle.note("InFlightRequests", rows, requests)
-            passes &= requests <= self._in_flight
-        if self._scraped:
-            passes &= self._within(cycle, rows)
-        kept: Rows = rows[passes]
+            free = requests <= self._in_flight
+            kept = rows[free]
+        for key, passes in self._scraped:
+            found = cycle.rows_by(key, kept, passes)
+            if found is None:
+                within = self._within(cycle, rows)
+                kept = rows[within if free is None else within & free]
+                break
+            kept = found
         return kept if len(kept) or not self.parameters.fallback_on_empty else rows
 
     def _within(self, cycle: Cycle, rows: Rows) -> Mask:
-        """Which endpoints are within the limits of scraped metrics, as far as these are known."""
+        """Which endpoints are within the limits of scraped metrics, as far as these are known. Some aren't fresh."""
         within = np.ones(len(rows), np.bool_)
-        partly: list[tuple[Samples, Mask, float]] = []
-        for key, most in self._scraped:
+        heard = np.zeros(len(rows), np.bool_)
+        stale = np.zeros(len(rows), np.bool_)
+        for key, passes in self._scraped:
             samples = cycle.read(key, rows)
-            if samples.fresh is None or np.logical_and.reduce(samples.fresh):
-                within &= samples.values <= most
-            else:
-                partly.append((samples, samples.fresh, most))
-        return self._known(cycle, within, partly) if partly else within
-
-    def _known(self, cycle: Cycle, within: Mask, partly: list[tuple[Samples, Mask, float]]) -> Mask:
-        """The same where metrics of some endpoints aren't fresh."""
-        heard: Mask = np.full(len(within), len(partly) < len(self._scraped), np.bool_)
-        stale = np.zeros(len(within), np.bool_)
-        for samples, fresh, most in partly:
-            within &= ~fresh | (samples.values <= most)
+            fresh = ~np.isnan(samples.values) if samples.fresh is None else samples.fresh
+            within &= ~fresh | passes(samples.values)
             heard |= fresh
             stale |= ~(fresh | np.isnan(samples.values))
         if cycle.stale.policy == "ignore" or not np.logical_or.reduce(heard):

@@ -39,5 +39,7 @@ class TokenLoadScorer(Scorer):
             threshold = float(DEFAULT_THRESHOLD)
         tokens = cycle.view.in_flight.expected_tokens(rows) + cycle.uncached_tokens(rows)
         cycle.note("InFlightTokens", rows, tokens)
-        scores: Floats = 1.0 - np.minimum(np.maximum(tokens, 0.0), threshold) / threshold
+        scores: Floats = np.minimum(tokens, threshold)
+        scores /= -threshold
+        scores += 1.0
         return scores

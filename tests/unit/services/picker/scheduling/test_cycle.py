@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
-from services.picker.state.layout import Floats
+from services.picker.state.layout import Floats, Mask
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from tests.unit.services.picker.world import NOW, cycle, pool, report, request
 
@@ -103,7 +103,51 @@ def test_kept_scores_end_when_a_value_gets_stale() -> None:
     ]
 
 
-def test_scores_of_some_endpoints_arent_kept() -> None:
+def test_scores_of_some_endpoints_are_kept_if_nobody_can_change_which() -> None:
+    view, formula = pool("a1", "a2", "a3"), Counted()
+    report(view, {WAITING_QUEUE_SIZE: [1, 2, 3]})
+    first, second = np.array([0, 2]), np.array([1, 2])
+    first.flags.writeable = second.flags.writeable = False
+    for _ in range(2):
+        assert cycle(view).score_by(WAITING_QUEUE_SIZE, first, formula).tolist() == [0.1, 0.3]
+        assert cycle(view).score_by(WAITING_QUEUE_SIZE, second, formula).tolist() == [0.2, 0.3]
+    assert formula.calls == 2
+
+
+def test_no_more_is_kept_than_a_few_results() -> None:
+    """A gateway's subset hints can name ever other endpoints."""
+    view, formula = pool("a1", "a2"), Counted()
+    report(view, {WAITING_QUEUE_SIZE: [1, 2]})
+    for _ in range(200):
+        rows = np.array([1])
+        rows.flags.writeable = False
+        assert cycle(view).score_by(WAITING_QUEUE_SIZE, rows, formula).tolist() == [0.2]
+        assert len(view.columns.numbers(WAITING_QUEUE_SIZE.wire).derived) <= 64
+    assert formula.calls == 200
+
+
+def test_rows_by_a_condition_are_kept_until_a_value_changes() -> None:
+    view, asked = pool("a1", "a2", "a3"), []
+    rows = view.layout.all_rows
+
+    def few(values: Floats) -> Mask:
+        asked.append(values.tolist())
+        return values < 3
+
+    report(view, {WAITING_QUEUE_SIZE: [1, 3, 2]})
+    kept = cycle(view).rows_by(WAITING_QUEUE_SIZE, rows, few)
+    assert kept is not None
+    assert (kept.tolist(), kept.flags.writeable) == ([0, 2], False)
+    assert cycle(view).rows_by(WAITING_QUEUE_SIZE, rows, few) is kept
+    assert asked == [[1, 3, 2]]
+    report(view, {WAITING_QUEUE_SIZE: [1, 1, 1]}, now=NOW + 1)
+    assert cycle(view, now=NOW + 1).rows_by(WAITING_QUEUE_SIZE, rows, few) is rows
+    assert cycle(view, now=NOW + 9).rows_by(WAITING_QUEUE_SIZE, rows, few) is None, "the values are stale"
+    report(view, {WAITING_QUEUE_SIZE: [1, None, 1]}, now=NOW + 10, ages=[0, 9, 0])
+    assert cycle(view, now=NOW + 10).rows_by(WAITING_QUEUE_SIZE, rows, few) is None
+
+
+def test_scores_of_some_endpoints_arent_kept_if_they_can_become_others() -> None:
     view, formula = pool("a1", "a2", "a3"), Counted()
     report(view, {WAITING_QUEUE_SIZE: [1, 2, 3]})
     for rows in ([0, 2], [1, 2]):

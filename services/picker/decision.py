@@ -19,8 +19,8 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch, S
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.state.inflight import Float32s
 from services.picker.state.layout import Layout, Rows
+from services.picker.state.past_load import PastLoad
 
 SHOWN = 256
 """Characters that are kept of a text that clients choose."""
@@ -97,17 +97,15 @@ class ReplayInputs(Struct, frozen=True):
     prompt_tokens: int
     multimodal: bool
     prefix_match: PrefixMatch | None
-    requests: Float32s
-    """In flight at each endpoint of the layout, of all pickers."""
-    tokens: Float32s
+    in_flight: PastLoad
+    """At each endpoint of the layout, of all pickers."""
     ranked_last: Mapping[int, str]
     """As `Cycle.ranked_last`."""
 
     @classmethod
     def of(cls, cycle: Cycle) -> "ReplayInputs":
         multimodal, match = cycle.request.content.multimodal, cycle.get(PREFIX_MATCH)
-        requests, tokens = cycle.view.in_flight.snapshot()
-        return cls(cycle.prompt_tokens, multimodal, match, requests, tokens, cycle.ranked_last)
+        return cls(cycle.prompt_tokens, multimodal, match, cycle.view.in_flight.snapshot(), cycle.ranked_last)
 
 
 class RoleCharge(Struct, frozen=True):

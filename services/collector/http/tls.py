@@ -89,10 +89,10 @@ class TlsContext:
         except ValueError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
-                log.warning("certificates.refused", source=self._source, reason=self._problem)
+                log.warning("certificate.refused", source=self._source, reason=self._problem)
             return
         self._stamp, self._problem = stamp, ""
-        log.info("certificates.taken", source=self._source)
+        log.info("certificate.loaded", source=self._source)
 
     def __repr__(self) -> str:
         return f"<TlsContext of {self._source!r} {'verifies' if self._files.verify else 'accepts any certificate'}>"

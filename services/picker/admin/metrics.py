@@ -126,6 +126,7 @@ class PickerMetrics(Collector):
             *self.plugin_seconds.values(),
         ):
             timings.fold()
+        self.requests.fold()
 
     def forget_endpoints(self) -> None:
         """Drop the counts of endpoints that have gone."""

@@ -161,11 +161,17 @@ class RequestMetrics:
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
             series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
-        series.request_bytes.observe(decision.request.body_bytes)
+        series.request_bytes.note(decision.request.body_bytes)
         if decision.rewrite:
             rewrite = decision.rewrite, *key
             self.rewrites[rewrite] = self.rewrites.get(rewrite, 0) + 1
         return series
+
+    def fold(self) -> None:
+        """Count what was noted."""
+        for series in self.series.values():
+            series.duration.fold()
+            series.request_bytes.fold()
 
     def running(self) -> Counter[str]:
         """Requests under way, by the client's model."""
@@ -252,7 +258,7 @@ class OpenRequest:
         if self.status >= 400:
             series.failed(_MODEL_SERVER)
         if not aborted:
-            series.duration.observe(seconds)
+            series.duration.note(seconds)
             if response_bytes:
                 series.response_bytes.observe(response_bytes)
         if usage is None:

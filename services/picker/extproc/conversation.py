@@ -136,7 +136,8 @@ class Conversation:
             body = replace_model(shown, route.target_model)
         if len(body) > 1:
             set_headers["content-length"] = str(sum(map(len, body)))
-        names, remove_headers = self._headers.names(), list[str]()
+        names = self._headers.names()
+        remove_headers: Sequence[str] = ()
         if not metadata.CONTROL_HEADERS.isdisjoint(names):
             remove_headers = sorted(metadata.CONTROL_HEADERS.intersection(names) - set_headers.keys())
         destination = ",".join(route.destinations)

@@ -5,6 +5,7 @@ takes one look-up, where the protobuf library would make four objects.
 """
 
 from collections.abc import Container, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -21,6 +22,7 @@ _SEARCHED = 1000
 _LONGEST = 48
 """Bytes of a header that is remembered: longer ones are credentials, or new with every request, such as its id."""
 _REMEMBERED = 4096
+_STATUSES = {f"{code:03}": code for code in range(1000)}
 _NAME, _VALUE = b"\x0a\x1a"
 """The tags of a header's name and value."""
 
@@ -57,7 +59,7 @@ _parse = _schema().FromString
 def undecoded(data: bytes) -> UndecodedHeaders:
     """A serialized `HttpHeaders`. Raises DecodeError for bytes that are none."""
     shown = _parse(data)
-    return UndecodedHeaders([*shown.headers.headers], shown.end_of_stream)
+    return UndecodedHeaders(shown.headers.headers[:], shown.end_of_stream)  # a slice is made in C, item by item isn't
 
 
 class _Headers(dict[bytes, tuple[str, tuple[str]]]):
@@ -113,9 +115,9 @@ def read_few(shown: UndecodedHeaders, wanted: Container[str]) -> Headers:
 
 def read_status(shown: UndecodedHeaders) -> int | None:
     """The HTTP status of a response, or None when there is none that is a number."""
-    for entry in shown.entries[:_SEARCHED]:
+    for entry in islice(shown.entries, _SEARCHED):
         if b":status" in entry:
             name, (text,) = _header(entry)
             if name == ":status":
-                return int(text) if len(text) == 3 and text.isascii() and text.isdigit() else None
+                return _STATUSES.get(text)
     return None

@@ -172,7 +172,7 @@ class PastView(View):
         """Be as it was at this decision; `now` is the monotonic time."""
         self._columns.show(decision, now)
         load = self.in_flight
-        load.requests, load.tokens = inputs.requests.astype(np.float64), inputs.tokens.astype(np.float64)
+        load.requests, load.tokens = inputs.in_flight.tables()
         load.at_sample = load.requests
         load.count, load.token_count = float(load.requests.sum()), float(load.tokens.sum())
         self.health.unhealthy = {row: why for row, why in inputs.ranked_last.items() if why != SLOW_START}

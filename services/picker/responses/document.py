@@ -52,7 +52,8 @@ def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE
     """
     try:
         top = _object(text)
-        inner, most = list[_Object](), _MOST_INNER
+        inner: list[_Object] = []
+        most = _MOST_INNER
         for part in (top.response, top.message):
             if _is_short(part, most):
                 most -= len(memoryview(part))
@@ -71,7 +72,8 @@ def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE
     end = 0
     if target:
         found = [one.model for one in (top, *inner) if is_name(one.model, target)]
-        pieces, at = list[bytes](), 0
+        pieces: list[bytes] = []
+        at = 0
         for start, size in sorted((start_of(model, text), len(memoryview(model))) for model in found):
             pieces += (text[at:start], client)
             at = start + size

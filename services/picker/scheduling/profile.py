@@ -82,7 +82,7 @@ class _Scoring:
     another array comes.
     """
 
-    __slots__ = ("_bounded", "_kept", "observe", "scorer", "weight")
+    __slots__ = ("_bounded", "_kept", "_sum", "observe", "scorer", "weight")
 
     def __init__(self, scorer: Scorer, weight: float, observe: Callable[[float], None]) -> None:
         self.scorer = scorer
@@ -90,6 +90,8 @@ class _Scoring:
         self.observe = observe
         self._bounded = is_bounded(scorer)
         self._kept: _Weighed | None = None
+        self._sum: tuple[Floats, Floats] | None = None
+        """The totals to which the kept scores were added last, and what they came to."""
 
     def score(self, cycle: Cycle, rows: Rows) -> _Weighed:
         """The scores of these rows; 0 for all where the scorer fails."""
@@ -103,6 +105,15 @@ class _Scoring:
             cycle.plugin_failed(self.scorer, Role.SCORER, error)
             nothing = np.zeros(len(rows))
             return _Weighed(nothing, ScoreStep(self.scorer.name, self.weight, nothing), nothing)
+
+    def added(self, totals: Floats, weighed: _Weighed) -> Floats:
+        """These totals with the weighted scores."""
+        if weighed is not self._kept:
+            return totals + weighed.weighted
+        known = self._sum
+        if known is None or known[0] is not totals:
+            known = self._sum = totals, totals + weighed.weighted
+        return known[1]
 
     def _weigh(self, cycle: Cycle, given: Floats, size: int) -> _Weighed:
         """Raises ValueError for what are no scores."""
@@ -118,7 +129,7 @@ class _Scoring:
             scores = np.fmin(np.fmax(scores, 0.0), 1.0)
         weighed = _Weighed(given, ScoreStep(self.scorer.name, self.weight, scores), self.weight * scores)
         if not given.flags.writeable:
-            self._kept = weighed
+            self._kept, self._sum = weighed, None
         return weighed
 
 
@@ -165,7 +176,7 @@ class Profile:
             weighed = scoring.score(cycle, rows)
             steps.append(weighed.step)
             # not a matrix product: it rounds by position, and endpoints that score alike must tie
-            totals = weighed.weighted if totals is None else totals + weighed.weighted
+            totals = weighed.weighted if totals is None else scoring.added(totals, weighed)
             ended = perf_counter()
             scoring.observe(ended - started)
             started = ended

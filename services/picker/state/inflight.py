@@ -15,17 +15,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
 from services.picker.state.layout import Floats, Layout, Rows
+from services.picker.state.past_load import MAX_CHANGES, PastLoad
 from shared.bus.codec import load_digest
 from shared.bus.columns import endpoint_hash, pack_counts, pack_hashes, unpack_counts, unpack_hashes
 from shared.bus.messages import Load
 from shared.bus.queueing_delay import QueueingDelays
-
-Float32s = npt.NDArray[np.float32]
-FLOAT32 = np.dtype(np.float32)
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
@@ -167,6 +164,9 @@ class InFlight:
         self._ahead_tokens: Floats = np.zeros(0)
         """What peers have probably charged, as far as their tables don't say it yet."""
         self._is_ahead = False
+        self._past: tuple[Floats, Floats] | None = None
+        """The table that `snapshot` shares; None when anything but `_changes` has changed since."""
+        self._changes: list[tuple[int, int, int]] = []
         self.on_charge: Callable[[], None] | None = None
         """Called when peers are to learn of a charge."""
         self.on_release: Callable[[], None] | None = None
@@ -208,6 +208,8 @@ class InFlight:
                     self.on_charge()
             self._ahead_requests[row] = self._ahead_requests.item(row) + peers
             self._ahead_tokens[row] = self._ahead_tokens.item(row) + peers * tokens
+            if self._past is not None:
+                self._note_change(row, peers, peers * tokens)
 
     def expected_requests(self, rows: Rows) -> Floats:
         """Requests in flight at these rows, and those that peers have probably charged. Shape: (rows,)."""
@@ -219,18 +221,24 @@ class InFlight:
         tokens = self.tokens.take(rows)
         return tokens + self._ahead_tokens.take(rows) if self._is_ahead else tokens
 
-    def snapshot(self) -> tuple[Float32s, Float32s]:
-        """Expected requests and tokens of all rows, for who keeps them. Shape: (rows,) each."""
-        requests, tokens = self.requests, self.tokens
-        if self._is_ahead:
-            requests, tokens = requests + self._ahead_requests, tokens + self._ahead_tokens
-        return requests.astype(FLOAT32), tokens.astype(FLOAT32)
+    def snapshot(self) -> PastLoad:
+        """Expected requests and tokens of all rows, for who keeps them."""
+        table = self._past
+        if table is None:
+            table = self._past = self.requests + self._ahead_requests, self.tokens + self._ahead_tokens
+            self._changes = []
+        return PastLoad(table, self._changes, len(self._changes))
+
+    def _note_change(self, row: int, requests: int, tokens: int) -> None:
+        self._changes.append((row, requests, tokens))
+        if len(self._changes) >= MAX_CHANGES:
+            self._past = None
 
     def published(self) -> None:
         """Peers are told of our own part as it is, and are going to tell of theirs."""
         self.changed = False
         if self._is_ahead:
-            self._is_ahead = False
+            self._is_ahead, self._past = False, None
             self._ahead_requests.fill(0.0)
             self._ahead_tokens.fill(0.0)
 
@@ -250,6 +258,8 @@ class InFlight:
             self.tokens[row] = self.tokens.item(row) + tokens
             self.count += requests
             self.token_count += tokens
+            if self._past is not None:
+                self._note_change(row, requests, tokens)
         self.changed = True
         if self.on_release is not None and (requests < 0 or tokens < 0):
             self.on_release()
@@ -402,6 +412,7 @@ class InFlight:
                 self.at_sample[rows] -= requests
 
     def _sum(self) -> None:
+        self._past = None
         self.count, self.token_count = float(self.requests.sum()), float(self.tokens.sum())
 
     def __repr__(self) -> str:

@@ -69,20 +69,20 @@ class Tracing:
             log.warning("tracing.protocol", asked=protocol, used=PROTOCOL)
         log.info("tracing.on", sampler=self._provider.sampler.get_description())
 
-    def begin(self, headers: Headers, received_at: float) -> RequestSpan:
+    def start_span(self, headers: Headers, received_at: float) -> RequestSpan:
         """The span of a request with these headers, whose first message came at this time of the clock."""
         return RequestSpan(self._tracer, headers, received_at, self._wall_clock() / 1e9 - self._clock())
 
-    async def close(self) -> None:
+    async def shutdown(self) -> None:
         """Export what is left, for `SHUTDOWN_TIMEOUT` seconds at most."""
         loop, closed = asyncio.get_running_loop(), asyncio.Event()
 
-        def close() -> None:
+        def shut_down() -> None:
             self._provider.shutdown()
             with contextlib.suppress(RuntimeError):  # the loop may have ended meanwhile
                 loop.call_soon_threadsafe(closed.set)
 
-        threading.Thread(target=close, name="tracing", daemon=True).start()
+        threading.Thread(target=shut_down, name="tracing", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(SHUTDOWN_TIMEOUT):
                 await closed.wait()

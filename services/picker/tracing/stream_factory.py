@@ -29,7 +29,7 @@ def stream_factory(handler: RequestHandler, id: str, *, tracing: bool) -> Stream
         missing = f"{error.name} isn't installed: pip install 'pointsman[traces]'"
         raise Invalid([Problem("--tracing", missing)]) from error
     traces = Tracing(id)
-    return StreamFactory(partial(TracedRequestStream, handler, traces), traces.close)
+    return StreamFactory(partial(TracedRequestStream, handler, traces), traces.shutdown)
 
 
 async def _nothing() -> None:

@@ -42,9 +42,9 @@ class TracedRequestStream(RequestStream):
             if self._span is not None:
                 return
             if isinstance(event, RequestReady):
-                self._span = self._tracing.begin(event.head.headers, event.head.received_at)
+                self._span = self._tracing.start_span(event.head.headers, event.head.received_at)
             elif isinstance(event, Refused):
-                self._span = self._tracing.begin(self._conversation.headers, self._started)
+                self._span = self._tracing.start_span(self._conversation.headers, self._started)
                 self._span.refused(event.refusal, now)
 
     def _decided(self, decision: Decision, now: float) -> None:

@@ -151,7 +151,7 @@ class Certificates:
             if changed:
                 self.certificate, self.client_ca, self._context = certificate, client_ca, context
                 self._expirations = expirations
-                log.info("certificate.changed", certificate=repr(certificate), path=directory)
+                log.info("certificate.loaded", certificate=repr(certificate), path=directory)
 
     def __repr__(self) -> str:
         return f"<Certificates {self.certificate!r}, {'mTLS' if self.client_ca else 'TLS'}>"

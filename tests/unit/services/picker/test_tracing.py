@@ -65,7 +65,7 @@ async def test_a_long_body_has_one_span_with_the_times_of_its_phases(monkeypatch
     world.now += 3
     world.say(stream, response_headers(end=True))
     stream.end()
-    await world.tracing.close()
+    await world.tracing.shutdown()
     (span,) = kept.spans
     start, end = (NOW + 1e6) * 1e9, (NOW + 1e6 + 5) * 1e9
     assert [span.start_time, span.end_time] == pytest.approx([start, end])
@@ -81,7 +81,7 @@ async def test_an_evicted_request_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     world.say(stream, headers(CHAT, modes=LEAN), body(b'{"model": "m", "prompt": "x"}', end=True))
     stream.evict()
     stream.end()
-    await world.tracing.close()
+    await world.tracing.shutdown()
     (span,) = kept.spans
     assert span.attributes is not None
     assert span.attributes["http.response.status_code"] == 429
@@ -95,7 +95,7 @@ async def test_a_receiver_that_never_answers_doesnt_hold_up_the_end(monkeypatch:
     stream = world.stream()
     world.say(stream, headers(CHAT, modes=LEAN, end=True))
     stream.end()
-    await world.tracing.close()
+    await world.tracing.shutdown()
     assert not stuck.released.is_set()
     stuck.released.set()
 

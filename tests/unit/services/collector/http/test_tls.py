@@ -69,12 +69,12 @@ def test_until_a_renewed_pair_fits_together_the_former_holds(authority: Authorit
         for _ in range(3):
             clock.now += CHECK_INTERVAL
             assert tls.context is before
-    assert [(log["event"], log["source"]) for log in logs] == [("certificates.refused", "secure")]
+    assert [(log["event"], log["source"]) for log in logs] == [("certificate.refused", "secure")]
     key.write_bytes(its_key.read_bytes())
     with capture_logs() as logs:
         clock.now += CHECK_INTERVAL
         assert tls.context is not before
-    assert [each_log["event"] for each_log in logs] == ["certificates.taken"]
+    assert [each_log["event"] for each_log in logs] == ["certificate.loaded"]
 
 
 def test_without_files_nothing_is_looked_at() -> None:

@@ -60,9 +60,11 @@ EVERYTHING = {
     "console": {"enabled": True},
 }
 ELSEWHERE = {"enabled": False, "url": "nats://bus.example:4222", "loginsSecret": "login", "caSecret": "authority"}
+ALTERNATIVES = {"standalone", "console"}
+"""Components that don't go with all others: a gateway of its own, and what `console-actions` includes."""
 RENDERED: dict[str, Callable[[Renderer], Objects]] = {
     **{f"overlay {name}": partial(Renderer.overlay, name=name) for name in OVERLAYS},
-    "base": lambda renderer: renderer.base(*(one for one in COMPONENTS if one != "standalone")),
+    "base": lambda renderer: renderer.base(*(one for one in COMPONENTS if one not in ALTERNATIVES)),
     "chart with everything": lambda renderer: renderer.chart(EVERYTHING),
     "chart with another NATS": lambda renderer: renderer.chart({"nats": ELSEWHERE}),
 }

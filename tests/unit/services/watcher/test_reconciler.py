@@ -1,6 +1,8 @@
 """What a reconciler publishes: changes only, and all of them."""
 
 import asyncio
+from functools import partial
+from math import inf
 from typing import Any, cast
 
 import pytest
@@ -82,6 +84,10 @@ class Bus:
             else:
                 del self.facts[event.key]
 
+    def is_last(self, name: str) -> bool:
+        """Whether this endpoint was published last, alone."""
+        return self.changes == [f"+{name}"]
+
     def take(self, *events: Event) -> list[str]:
         self.changes = []
         self.reconciler.take(events)
@@ -114,18 +120,21 @@ async def test_an_endpoint_of_a_host_name_is_published_once_the_name_has_an_addr
 
 
 async def test_a_changed_address_costs_the_same_beside_any_number_of_other_names() -> None:
-    async def work(others: int) -> int:
+    async def work(others: int) -> float:
         pool = Bus()
         hosts = [f"h{number}" for number in range(others)]
         pool.take(*(Upsert("a", endpoint(host, host=host)) for host in hosts))
         running = asyncio.create_task(pool.reconciler.resolver.run())
         await eventually(lambda: len(pool.facts) == others + 1, step=0)
-        pool.changes = []
-        with counted() as work:
-            pool.take(Upsert("b", endpoint("x", host="x.example")))
-            await eventually(lambda: pool.changes == ["+x"], step=0)
+        least = inf
+        for name in "uvwxyz":  # what the resolver does from time to time isn't part of it
+            pool.changes = []
+            with counted() as work:
+                pool.take(Upsert("b", endpoint(name, host=f"{name}.example")))
+                await eventually(partial(pool.is_last, name), step=0)
+            least = min(least, work.instructions)
         running.cancel()
-        return work.instructions
+        return least
 
     assert await work(400) < 2 * await work(40)
 

@@ -129,7 +129,12 @@ def test_json_that_yaml_cannot_read_is_counted_before_the_parser_holds_other_thr
 ) -> None:
     parsed: list[str] = []
     loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda text, **options: parsed.append(text) or loads(text, **options))
+
+    def loaded(text: str, **options: Any) -> Any:
+        parsed.append(text)
+        return loads(text, **options)
+
+    monkeypatch.setattr(json, "loads", loaded)
     few, many = (json.dumps({"\ud83d\ude00,,,": [1] * count}) for count in (28, 31))
     for text, said in ((few, []), (many, ["document: more than 31 values, keys included; so many are allowed"])):
         problems = Problems()

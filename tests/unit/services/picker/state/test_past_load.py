@@ -33,7 +33,8 @@ def expected(table: InFlight) -> list[list[float]]:
 
 
 def test_every_snapshot_stays_what_the_table_was(table: InFlight) -> None:
-    kept, charges = [], []
+    kept: list[tuple[Any, Any]] = []
+    charges: list[Any] = []
     for step in range(2 * MAX_CHANGES):
         if step % 3 == 2:
             charges.pop(0).release()

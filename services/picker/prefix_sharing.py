@@ -85,7 +85,7 @@ class PrefixSharing:
         self.problem = ""
         """Why peers don't receive the placements; empty if they may."""
         self._answers = PrefixAnswers(
-            bus, subjects.prefix_peers(pool), self._index, self.peers, self.mine, self._batch, clock
+            bus, subjects, subjects.prefix_peers(pool), self._index, self.peers, self.mine, self._batch, clock
         )
         self._published_at = float("-inf")
         self._began: float | None = None

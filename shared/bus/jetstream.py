@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from shared.bus.client import NatsClient
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
-from shared.bus.replies import SEQUENCE, status
+from shared.bus.replies import SEQUENCE, STREAM, SUBJECT, status
 from shared.tasks import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
@@ -236,7 +236,7 @@ async def snapshot(
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
         answers = await _page(bus, f"$JS.API.DIRECT.GET.KV_{bucket}", body, page, timeout)
         end = answers.pop()
-        whole = [stored for message in answers if (stored := _stored(message)) is not None]
+        whole = [stored for message in answers if (stored := _stored(message, bucket)) is not None]
         began = time.monotonic()
         for stored in whole:
             found.append(read(stored))
@@ -274,13 +274,21 @@ async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) 
     return answers
 
 
-def _stored(message: Msg) -> Stored | None:
-    """A message of a batch; None for one that doesn't say what it is, which no reader could use."""
+def _stored(message: Msg, bucket: str) -> Stored | None:
+    """A message of a batch; None for one that doesn't say what it is, or is of another bucket: no reader could use
+    it."""
     headers: Mapping[str, str] = message.headers or {}
-    sequence = _number(headers.get(SEQUENCE))
-    if not sequence or "Nats-Subject" not in headers:
+    sequence, subject = _number(headers.get(SEQUENCE)), headers.get(SUBJECT, "")
+    if not sequence or not subject.startswith(f"$KV.{bucket}."):
         return None
-    return Stored(headers["Nats-Subject"], message.data, headers, sequence)
+    return Stored(subject, message.data, headers, sequence)
+
+
+def is_republished(message: Msg, bucket: str, subject: str) -> bool:
+    """Whether the server published this message because a bucket had stored it under that subject. An answer about
+    another message, which somebody has sent to where the bucket's messages appear, says so in its headers."""
+    headers: Mapping[str, str] = message.headers or {}
+    return headers.get(STREAM) == f"KV_{bucket}" and headers.get(SUBJECT) == subject
 
 
 def _number(text: str | None) -> int:

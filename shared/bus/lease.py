@@ -97,9 +97,12 @@ class Lease:
         self._clock = clock
         self._times = LeaseClock(hold=hold, renew=renew, attempt=attempt)
         self._timeout = attempt * 2
+        self._hold = hold
         self._revision = 0
         self._doubtful = True
         """It isn't known whether the bucket is there, or what became of the last request."""
+        self._unreadable_since: float | None = None
+        """Since when the key has been seen to name no holder."""
         self._task: asyncio.Task[None] | None = None
         self._released: Subscription | None = None
         self._wake = asyncio.Event()
@@ -172,27 +175,43 @@ class Lease:
 
     async def _obtain(self, revision: int) -> bool:
         """Write the key if it is at that revision (0: if it doesn't exist). Returns whether the lease is held. After a
-        request with an unknown result, ensure the bucket: the key may be at another revision of this owner, or NATS was
-        wiped."""
+        request with an unknown result, ensure the bucket: NATS may have been wiped. The key may be at another revision
+        of this owner, or not be a holder's."""
         self._times.tried(self._clock())
         doubtful, self._doubtful = self._doubtful, True
         if doubtful:
             await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)
         obtained = await self._write(revision)
-        if not obtained and (doubtful or revision):
+        unreadable_since = None
+        if not obtained:
             found = await jetstream.last(self._bus, self._bucket.name, self._key, timeout=self._timeout)
+            holder = None if found is None else self._holder(found.data)
             if found is None:
                 obtained = await self._write(0)
-            elif self._is_own(found.data):
+            elif holder == self.owner:
                 obtained = await self._write(found.sequence)
+            elif holder is None:
+                now = self._clock()
+                unreadable_since = now if self._unreadable_since is None else self._unreadable_since
+                if revision or now - unreadable_since >= self._hold:
+                    obtained = await self._replace(found.sequence)
+        self._unreadable_since = None if obtained else unreadable_since
         self._doubtful = False
         return obtained
 
-    def _is_own(self, data: bytes) -> bool:
+    def _holder(self, data: bytes) -> str | None:
+        """Who holds the lease; None if somebody else has written the key."""
         try:
-            return decode(Holder, data).owner == self.owner
+            return decode(Holder, data).owner
         except Malformed:
-            return False
+            return None
+
+    async def _replace(self, sequence: int) -> bool:
+        """Remove a message that names no holder, and write the key. The holder may do so at once. Others wait until
+        every holder has stopped by its own clock."""
+        self._log.warning("lease.unreadable", lease=self.name, sequence=sequence)
+        await jetstream.remove(self._bus, self._bucket.name, sequence, timeout=self._timeout)
+        return await self._write(0)
 
     async def _write(self, revision: int) -> bool:
         sent = self._clock()

@@ -12,8 +12,8 @@ from nats.aio.msg import Msg
 
 from shared.bus.errors import NotConnected
 
-SEQUENCE = "Nats-Sequence"
-"""Header of a message that is stored in a stream, when it is shown. Its other headers are anybody's."""
+STREAM, SUBJECT, SEQUENCE = "Nats-Stream", "Nats-Subject", "Nats-Sequence"
+"""Headers with which the server shows a stored message, behind the message's own. Its other headers are anybody's."""
 
 
 def status(message: Msg) -> str | None:

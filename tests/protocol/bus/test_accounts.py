@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shared.bus.accounts import OPERATOR, configuration, permissions
+from shared.bus.accounts import OPERATOR, installation, permissions
 from shared.bus.connection import Bus
 from shared.bus.publisher import FactPublisher
+from shared.bus.reply_subjects import SERVICE_REPLIES
 from shared.bus.subjects import EPOCH, TIERS, Subjects, pool_token, synced_key
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, endpoints, leading, reading
@@ -43,9 +44,9 @@ PUBLISH: dict[str, frozenset[str]] = {
         for id in ("", "m1")
     },
     S.actions(POOL): NOBODY,
-    **{f"{S.inbox(tier)}.x.1": NOBODY for tier in ("watcher", "collector")},
+    **{f"{S.inbox(tier)}.x.1": NOBODY for tier in ("watcher", "collector", "reader")},
     f"{S.inbox('picker')}.x.1": frozenset({"picker"}),
-    f"{S.inbox('reader')}.x.1": frozenset({"watcher", "collector", "picker"}),
+    f"{SERVICE_REPLIES}x.1": frozenset({"watcher", "collector", "picker"}),
     **{
         f"{API}.{operation}.KV_{bucket}": frozenset({"watcher"})
         for bucket in ("endpoints", "attributes", "leases")
@@ -83,6 +84,7 @@ SUBSCRIBE: dict[str, frozenset[str]] = {
     },
     S.actions(POOL): frozenset({"reader"}),
     **{f"{S.inbox(tier)}.x.*": frozenset({tier}) for tier in TIERS},
+    f"{SERVICE_REPLIES}>": NOBODY,
     "_INBOX.>": NOBODY,
     ">": NOBODY,
 }
@@ -145,7 +147,7 @@ async def test_no_tier_may_publish_where_a_message_of_its_own_wants_its_answer(t
 
 
 async def test_with_actions_only_operators_ask_for_them_and_only_watchers_act(tmp_path: Path) -> None:
-    accounts = configuration(permissions(S, actions=True))
+    accounts = installation(S, actions=True)
     everybody = {**PASSWORDS, OPERATOR: OPERATOR_PASSWORD}
     async with secured(tmp_path, accounts) as server, logged_in(server, everybody) as logins:
         actions = S.actions(POOL)
@@ -185,7 +187,7 @@ async def test_an_installation_can_be_kept_from_another(
     tmp_path: Path, options: dict[str, str], own: str, other: str
 ) -> None:
     subjects = Subjects(options.get("prefix", "pointsman"))
-    accounts = configuration(permissions(subjects, [options.get("pool", "*")]))
+    accounts = installation(subjects, [options.get("pool", "*")])
     async with secured(tmp_path, accounts) as server, logged_in(server) as logins:
         assert await logins["picker"].may_publish(own)
         assert not await logins["picker"].may_publish(other)

@@ -8,7 +8,7 @@ from typing import Any
 from services.console.app import ConsoleService
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
-from shared.bus.accounts import OPERATOR, configuration, permissions
+from shared.bus.accounts import OPERATOR, installation
 from shared.bus.subjects import Subjects
 from tests.browser.conftest import console
 from tests.in_process import serving
@@ -25,7 +25,7 @@ async def acting(folder: Path, *, watcher: bool = True, **settings: Any) -> Asyn
     `watcher`, or not, which reads `endpoints.yaml` of the folder."""
     file = folder / "endpoints.yaml"
     file.write_text(FILE)
-    accounts = configuration(permissions(Subjects(), actions=True))
+    accounts = installation(Subjects(), actions=True)
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(secured(folder / "nats", accounts))
         watching = WatcherSettings(

@@ -16,8 +16,8 @@ import frames, which they publish anyhow, and operators alone import actions.
 Two more of the server's gaps decide what is here. It doesn't check the configuration of a stream against the login
 that creates it, and a stream can publish again what it gets. So only watchers, which are trusted with everything on the
 bus, create streams. And with `allow_responses`, a login may publish wherever a message that it gets wants its answer,
-and every tier could send itself such a message. So tiers answer to the server's own reply subjects, and pickers also to
-inboxes of pickers.
+and every tier could send itself such a message. So tiers answer to the server's own reply subjects, and pickers also
+where pickers expect answers of each other, and no others.
 """
 
 import argparse
@@ -147,7 +147,7 @@ def _permissions(subjects: Subjects, pools: Sequence[str]) -> Mapping[str, Permi
                 _snapshot(facts),
                 _snapshot(frames),
                 f"{SERVICE_REPLIES}>",
-                _inboxes(subjects, "picker"),
+                f"{subjects.peer_inbox('picker')}.>",
             ),
             (
                 *(subject for pool in pools for subject in _of_pickers(subjects, pool)),
@@ -189,7 +189,7 @@ def _heard(subjects: Subjects, tier: str, pools: Sequence[str]) -> Iterator[str]
 
 
 def _inboxes(subjects: Subjects, tier: str) -> str:
-    """Where a tier gets answers. Readers ask every tier, and pickers each other."""
+    """Where a tier gets answers."""
     return f"{subjects.inbox(tier)}.>"
 
 

@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from shared.bus.client import NatsClient
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
-from shared.bus.replies import SEQUENCE, STREAM, SUBJECT, status
+from shared.bus.replies import BEFORE, PENDING, SEQUENCE, STREAM, SUBJECT, status
 from shared.tasks import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
@@ -251,9 +251,9 @@ async def snapshot(
         if told != "204":
             description = headers.get("Description", "no description" if told else "more than was asked for")
             raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
-        if not answers or not _number(headers.get("Nats-Num-Pending")):
+        if not answers or not _number(headers.get(PENDING)):
             return found
-        after = _number(headers.get("Nats-Last-Sequence")) or (whole[-1].sequence if whole else 0)
+        after = _number(headers.get(BEFORE)) or (whole[-1].sequence if whole else 0)
         if after < sequence:
             raise BusError(f"direct get of {subjects}: the pages have no order")
         sequence = after + 1
@@ -285,10 +285,11 @@ def _stored(message: Msg, bucket: str) -> Stored | None:
 
 
 def is_republished(message: Msg, bucket: str, subject: str) -> bool:
-    """Whether the server published this message because a bucket had stored it under that subject. An answer about
-    another message, which somebody has sent to where the bucket's messages appear, says so in its headers."""
+    """Whether the server published this message because a bucket had stored it under that subject. Somebody may have an
+    answer sent to where the bucket's messages appear; direct gets have other headers."""
     headers: Mapping[str, str] = message.headers or {}
-    return headers.get(STREAM) == f"KV_{bucket}" and headers.get(SUBJECT) == subject
+    stored = headers.get(STREAM) == f"KV_{bucket}" and headers.get(SUBJECT) == subject
+    return stored and BEFORE in headers and PENDING not in headers
 
 
 def _number(text: str | None) -> int:

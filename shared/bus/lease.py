@@ -193,8 +193,10 @@ class Lease:
             elif holder is None:
                 now = self._clock()
                 unreadable_since = now if self._unreadable_since is None else self._unreadable_since
+                # The holder replaces it at once. Others wait until every holder has stopped by its own clock.
                 if revision or now - unreadable_since >= self._hold:
-                    obtained = await self._replace(found.sequence)
+                    self._log.warning("lease.unreadable", lease=self.name, sequence=found.sequence)
+                    obtained = await self._write(found.sequence)
         self._unreadable_since = None if obtained else unreadable_since
         self._doubtful = False
         return obtained
@@ -205,13 +207,6 @@ class Lease:
             return decode(Holder, data).owner
         except Malformed:
             return None
-
-    async def _replace(self, sequence: int) -> bool:
-        """Remove a message that names no holder, and write the key. The holder may do so at once. Others wait until
-        every holder has stopped by its own clock."""
-        self._log.warning("lease.unreadable", lease=self.name, sequence=sequence)
-        await jetstream.remove(self._bus, self._bucket.name, sequence, timeout=self._timeout)
-        return await self._write(0)
 
     async def _write(self, revision: int) -> bool:
         sent = self._clock()

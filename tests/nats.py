@@ -157,14 +157,15 @@ async def nats_server(directory: Path, *, config: str = "", jetstream: str = "")
 
 
 @asynccontextmanager
-async def nats_cluster(directory: Path) -> AsyncIterator[list[NatsServer]]:
-    """Three real nats-servers in a cluster."""
+async def nats_cluster(directory: Path, *, config: str = "") -> AsyncIterator[list[NatsServer]]:
+    """Three real nats-servers in a cluster; `config` is added to the configuration file of each."""
     routes = [free_port() for _ in range(3)]
     listed = ", ".join(f'"nats://127.0.0.1:{port}"' for port in routes)
     servers = [
         NatsServer(
             directory / f"n{number}",
-            config=f'server_name: n{number}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}',
+            config=f'server_name: n{number}\ncluster {{ name: c, listen: "127.0.0.1:{port}", routes: [{listed}] }}\n'
+            + config,
         )
         for number, port in enumerate(routes)
     ]

@@ -14,6 +14,9 @@ from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
+from shared.bus.reply_subjects import is_answerable
+from shared.bus.subjects import Subjects
+from shared.plugin import Tier
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +30,7 @@ class PrefixAnswers:
     def __init__(
         self,
         bus: Bus,
+        subjects: Subjects,
         everybody: str,
         index: LruPrefixIndex,
         peers: PrefixPeers,
@@ -35,7 +39,7 @@ class PrefixAnswers:
         clock: Callable[[], float],
     ) -> None:
         """`heartbeat` makes the answer to requests on `everybody`, the subject of all pickers."""
-        self._bus, self._everybody = bus, everybody
+        self._bus, self._subjects, self._everybody = bus, subjects, everybody
         self._index, self._peers, self._mine = index, peers, mine
         self._heartbeat, self._clock = heartbeat, clock
         self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
@@ -45,7 +49,8 @@ class PrefixAnswers:
 
     def receive(self, message: Msg) -> None:
         """A request has come."""
-        if message.reply and not self._requests.full():
+        answerable = is_answerable(message, self._subjects, Tier.PICKER, self._bus.malformed)
+        if answerable and not self._requests.full():
             self._requests.put_nowait(message)
 
     async def run(self) -> None:

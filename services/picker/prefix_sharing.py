@@ -85,7 +85,7 @@ class PrefixSharing:
         self.problem = ""
         """Why peers don't receive the placements; empty if they may."""
         self._answers = PrefixAnswers(
-            bus, subjects.prefix_peers(pool), self._index, self.peers, self.mine, self._batch, clock
+            bus, subjects, subjects.prefix_peers(pool), self._index, self.peers, self.mine, self._batch, clock
         )
         self._published_at = float("-inf")
         self._began: float | None = None
@@ -275,7 +275,7 @@ class PrefixSharing:
         request = encode(PrefixRequest(sender=self._id))
         try:
             await self._bus.request_many(
-                self._subjects.prefix_peers(self._pool), request, last=is_last, timeout=ANSWERS
+                self._subjects.prefix_peers(self._pool), request, last=is_last, timeout=ANSWERS, peer=True
             )
         except RequestTimeout:
             if heard is not None:
@@ -359,7 +359,7 @@ class PrefixSharing:
         subject = self._subjects.prefix_dump(self._pool, peer)
         try:
             while True:
-                answer = await self._bus.request(subject, encode(request), timeout=PIECE)
+                answer = await self._bus.request(subject, encode(request), timeout=PIECE, peer=True)
                 piece = decode(PrefixPiece, answer.data)
                 if not piece.busy:
                     return piece

@@ -16,7 +16,8 @@ from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_messages import MAX_ERROR
-from shared.bus.subjects import Subjects
+from shared.bus.reply_subjects import is_answerable
+from shared.bus.subjects import READER, Subjects
 from shared.model import Endpoint
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class Actions:
                 log.warning("action.answer.failed", reason=str(failure))
 
     def _receive(self, pool: str, message: Msg) -> None:
-        if not message.reply or not self._leads():
+        if not self._leads() or not is_answerable(message, self._subjects, READER, self._bus.malformed):
             return
         try:
             wanted = decode(Drain, message.data)

@@ -308,14 +308,16 @@ class BucketReconciler:
 
     def _find_synced(self, pool: str, raw: bytes) -> None:
         try:
-            self._found_ages[pool] = decode(Synced, raw).age
+            synced = decode(Synced, raw)
         except Malformed:
-            pass  # nobody can tell whether what is there is complete
+            return  # nobody can tell whether what is there is complete
+        if synced.pool in ("", pool):
+            self._found_ages[pool] = synced.age
 
     def synced(self, pool: str, age: float = 0.0) -> Synced:
         """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
         count, digest = self._totals.get(pool, (0, 0))
-        return Synced(epoch=self.epoch, sequence=self.sequence, count=count, digest=digest, age=age)
+        return Synced(epoch=self.epoch, sequence=self.sequence, count=count, digest=digest, age=age, pool=pool)
 
     def _store(self, key: str, raw: bytes) -> None:
         self._stored[key] = raw

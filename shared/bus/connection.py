@@ -28,6 +28,7 @@ from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeo
 from shared.bus.options import check_login, checked_servers, first_expiry, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
 from shared.bus.replies import Replies, is_no_responders
+from shared.bus.subjects import PEERS
 from shared.bus.subscription import Handler, Subscription
 from shared.limits import LIMITS, BusLimits
 from shared.tasks import cancel, set_within
@@ -93,8 +94,8 @@ class Bus:
         self._subscriptions: set[Subscription] = set()
         self._on_connect: list[Callable[[], None]] = []
         self._on_disconnect: list[Callable[[], None]] = []
-        self._inbox = ""
-        self._replies = Replies()
+        self._inbox = self._peer_inbox = ""
+        self._replies, self._peer_replies = Replies(), Replies()
 
         self.since = clock()
         """When the present state, connected or not, began."""
@@ -276,8 +277,10 @@ class Bus:
 
     async def _attach(self, client: Client) -> None:
         self._inbox = client.new_inbox()
+        self._peer_inbox = f"{self._inbox_prefix}.{PEERS}.{self._inbox.rpartition('.')[2]}"
         self._link = client
         await client.subscribe(f"{self._inbox}.*", cb=self._replies.receive)
+        await client.subscribe(f"{self._peer_inbox}.*", cb=self._peer_replies.receive)
         for subscription in list(self._subscriptions):
             await subscription.attach(client)
         # Until the server has them, what others publish would be missed by those who hear that there is a connection.
@@ -311,6 +314,7 @@ class Bus:
             return
         self.since = self._clock()
         self._replies.fail(reason)
+        self._peer_replies.fail(reason)
         self._log.info("bus.disconnected", reason=reason)
         for callback in list(self._on_disconnect):
             self._call(callback)
@@ -370,11 +374,22 @@ class Bus:
         return subscription
 
     async def request(
-        self, subject: str, payload: bytes = b"", *, timeout: float = 1.0, headers: Mapping[str, str] | None = None
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        timeout: float = 1.0,
+        headers: Mapping[str, str] | None = None,
+        peer: bool = False,
     ) -> Msg:
         """Send a request and return the answer. Raises NotConnected, also meanwhile, NoResponders, RequestTimeout,
-        BusError."""
-        return await self.request_many(subject, payload, last=lambda _: True, timeout=timeout, headers=headers)
+        BusError.
+
+        A `peer` is a process with the same login. Its answers have an inbox of their own: it may publish there, and
+        can't answer other requests."""
+        return await self.request_many(
+            subject, payload, last=lambda _: True, timeout=timeout, headers=headers, peer=peer
+        )
 
     async def request_many(
         self,
@@ -384,11 +399,13 @@ class Bus:
         last: Callable[[Msg], object],
         timeout: float = 1.0,
         headers: Mapping[str, str] | None = None,
+        peer: bool = False,
     ) -> Msg:
         """Send a request that has several answers. `last` gets each, and says which one is the last: that is returned.
         Raises as `request`."""
-        with self._replies.expect(last) as reply:
-            if not await self.publish(subject, payload, headers=headers, reply=f"{self._inbox}.{reply.token}"):
+        with (self._peer_replies if peer else self._replies).expect(last) as reply:
+            inbox = self._peer_inbox if peer else self._inbox
+            if not await self.publish(subject, payload, headers=headers, reply=f"{inbox}.{reply.token}"):
                 raise NotConnected(self.readiness() or "the connection has just been lost")
             try:
                 async with asyncio.timeout(timeout):

@@ -15,7 +15,9 @@ from shared.model import Fact, entries_of
 
 EPOCH_HEADER = "Pointsman-Epoch"
 SEQUENCE_HEADER = "Pointsman-Sequence"
-"""Headers of a delete, which has no body."""
+KEY_HEADER = "Pointsman-Key"
+"""Headers of a delete, which has no body. The key is that of the delete: copied to another key, it is refused. Owners
+of an earlier version don't write it."""
 
 Version: TypeAlias = tuple[int, int]
 """(epoch, sequence)"""
@@ -95,11 +97,16 @@ def parse_entry(key: str, data: bytes, headers: Mapping[str, str], max_entries: 
             epoch, sequence = int(headers[EPOCH_HEADER]), int(headers[SEQUENCE_HEADER])
             if not 0 <= epoch < EPOCHS:
                 raise ValueError(f"no epoch: {epoch}")
-            return Purge(key, (epoch, sequence))
         except (KeyError, ValueError) as error:
             raise Malformed(f"{operation} of {key} without {EPOCH_HEADER} and {SEQUENCE_HEADER}") from error
+        if (named := headers.get(KEY_HEADER, key)) != key:
+            raise Malformed(f"{operation} of another key: {named[:SHOWN]!r}")
+        return Purge(key, (epoch, sequence))
     if kind == SYNCED:
-        return decode(Synced, data)
+        synced = decode(Synced, data)
+        if synced.pool not in ("", pool):
+            raise Malformed(f"{SYNCED} of another pool: {synced.pool[:SHOWN]!r}")
+        return synced
     envelope = decode(FactEnvelope, data)
     version, digest = (envelope.epoch, envelope.sequence), fact_digest(key, envelope.fact)
     try:

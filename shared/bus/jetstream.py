@@ -19,7 +19,7 @@ from nats.aio.msg import Msg
 from shared.bus.client import NatsClient
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError, NoRoom, WrongLastSequence
-from shared.bus.replies import SEQUENCE, status
+from shared.bus.replies import BEFORE, PENDING, SEQUENCE, STREAM, SUBJECT, status
 from shared.tasks import TURN
 
 WRONG_LAST_SEQUENCE: Final = 10071
@@ -236,7 +236,7 @@ async def snapshot(
         body = msgspec.json.encode({"seq": sequence, "batch": page, "max_bytes": PAGE_BYTES, "next_by_subj": subjects})
         answers = await _page(bus, f"$JS.API.DIRECT.GET.KV_{bucket}", body, page, timeout)
         end = answers.pop()
-        whole = [stored for message in answers if (stored := _stored(message)) is not None]
+        whole = [stored for message in answers if (stored := _stored(message, bucket)) is not None]
         began = time.monotonic()
         for stored in whole:
             found.append(read(stored))
@@ -251,9 +251,9 @@ async def snapshot(
         if told != "204":
             description = headers.get("Description", "no description" if told else "more than was asked for")
             raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
-        if not answers or not _number(headers.get("Nats-Num-Pending")):
+        if not answers or not _number(headers.get(PENDING)):
             return found
-        after = _number(headers.get("Nats-Last-Sequence")) or (whole[-1].sequence if whole else 0)
+        after = _number(headers.get(BEFORE)) or (whole[-1].sequence if whole else 0)
         if after < sequence:
             raise BusError(f"direct get of {subjects}: the pages have no order")
         sequence = after + 1
@@ -274,13 +274,22 @@ async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) 
     return answers
 
 
-def _stored(message: Msg) -> Stored | None:
-    """A message of a batch; None for one that doesn't say what it is, which no reader could use."""
+def _stored(message: Msg, bucket: str) -> Stored | None:
+    """A message of a batch; None for one that doesn't say what it is, or is of another bucket: no reader could use
+    it."""
     headers: Mapping[str, str] = message.headers or {}
-    sequence = _number(headers.get(SEQUENCE))
-    if not sequence or "Nats-Subject" not in headers:
+    sequence, subject = _number(headers.get(SEQUENCE)), headers.get(SUBJECT, "")
+    if not sequence or not subject.startswith(f"$KV.{bucket}."):
         return None
-    return Stored(headers["Nats-Subject"], message.data, headers, sequence)
+    return Stored(subject, message.data, headers, sequence)
+
+
+def is_republished(message: Msg, bucket: str, subject: str) -> bool:
+    """Whether the server published this message because a bucket had stored it under that subject. Somebody may have an
+    answer sent to where the bucket's messages appear; direct gets have other headers."""
+    headers: Mapping[str, str] = message.headers or {}
+    stored = headers.get(STREAM) == f"KV_{bucket}" and headers.get(SUBJECT) == subject
+    return stored and BEFORE in headers and PENDING not in headers
 
 
 def _number(text: str | None) -> int:

@@ -202,26 +202,33 @@ class Lease:
             if await self._write(self._revision):
                 self._doubtful = False
                 return True
-        return await self._obtain(lambda: True)
+        return await self._obtain(lambda: True, holding=True)
 
-    async def _obtain(self, when: Callable[[], bool]) -> bool:
+    async def _obtain(self, when: Callable[[], bool], *, holding: bool = False) -> bool:
         """Write the key if it is missing, this owner's, or that of a holder who has stopped. Returns whether the lease
-        is held. After a request with an unknown result, ensure the bucket: NATS may have been wiped."""
+        is held. One who is `holding` it also replaces what names no holder. After a request with an unknown result,
+        ensure the bucket: NATS may have been wiped."""
         self._times.tried(self._clock())
         doubtful, self._doubtful = self._doubtful, True
         if doubtful:
             await jetstream.ensure_bucket(self._bus, self._bucket, timeout=self._timeout)
         found = await jetstream.last(self._bus, self._bucket.name, self._key, timeout=self._timeout)
-        free = found is None or self._is_own(found.data) or self._times.saw(found.sequence, self._clock())
+        free = found is None or self._times.saw(found.sequence, self._clock())
+        if found is not None and not free:
+            holder = self._holder(found.data)
+            free = holder == self.owner or (holder is None and holding)
+            if holder is None:
+                self._log.warning("lease.unreadable", lease=self.name, sequence=found.sequence)
         obtained = free and when() and await self._write(found.sequence if found else 0)
         self._doubtful = False
         return obtained
 
-    def _is_own(self, data: bytes) -> bool:
+    def _holder(self, data: bytes) -> str | None:
+        """Who holds the lease; None if somebody else has written the key."""
         try:
-            return decode(Holder, data).owner == self.owner
+            return decode(Holder, data).owner
         except Malformed:
-            return False
+            return None
 
     async def _write(self, revision: int) -> bool:
         sent = self._clock()

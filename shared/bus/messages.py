@@ -67,6 +67,8 @@ class Synced(Struct, frozen=True, kw_only=True, tag="synced/1"):
     """Sum over the pool's facts of xxh3_64(key, fact without epoch and sequence), modulo 2^64."""
     age: float = 0.0
     """Seconds since that which the facts come from last confirmed them; 0 while it does."""
+    pool: str = ""
+    """The pool's token: copied to another pool's key, this is refused. Empty from owners of an earlier version."""
 
     def fault(self) -> str | None:
         """What can't be about it, or None."""

@@ -19,7 +19,7 @@ from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import believed
 from shared.bus.errors import BusError, LostLeadership, NoRoom, WrongLastSequence
-from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Delete, Upsert
+from shared.bus.facts import EPOCH_HEADER, KEY_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.fence import Fence
 from shared.bus.stray_messages import StrayMessages
 from shared.bus.subjects import Subjects, synced_key
@@ -361,6 +361,7 @@ class FactPublisher:
                 "Nats-TTL": self._marker_ttl,
                 EPOCH_HEADER: str(self._reconciler.epoch),
                 SEQUENCE_HEADER: str(self._reconciler.next_sequence()),
+                KEY_HEADER: change.key,
             },
         )
 

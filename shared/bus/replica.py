@@ -124,6 +124,8 @@ class Replica:
     def _receive(self, message: Msg) -> None:
         key = self._subjects.republished_key(message.subject)
         try:
+            if not jetstream.is_republished(message, self._subjects.endpoints_bucket, self._subjects.fact(key)):
+                raise Malformed("the bucket hasn't stored this under this key")
             entry = self._parse(key, message.data, message.headers or {}, message.subject)
         except Malformed as error:
             self._report(error, message.subject)

@@ -141,6 +141,8 @@ class ReplicaState:
         self._retry = retry
         self._view = _Copy(limits.max_fact_memory)
         self._candidate: _Copy | None = None
+        self._candidate_read = False
+        """The snapshot that the candidate comes from is complete."""
         self._latest: Synced | None = None
         """The newest `synced` of the epoch that counts."""
         self._latest_heard: float | None = None
@@ -204,6 +206,7 @@ class ReplicaState:
         self._disagrees_since = None
         self._snapshot_due = None
         self._candidate = _Copy(self._limits.max_fact_memory)
+        self._candidate_read = False
 
     def snapshot_entry(self, entry: Entry, now: float) -> bool:
         """A message of the snapshot. Returns whether there is room for more."""
@@ -218,6 +221,7 @@ class ReplicaState:
         """The snapshot is complete."""
         self.counters.snapshots += 1
         if self._candidate is not None:
+            self._candidate_read = True
             self._snapshot_due = now + self._disagreement
             self._compare(now)
 
@@ -314,7 +318,7 @@ class ReplicaState:
             self.differs_since = now
         if self.synced and self._view.agrees(synced):
             self._confirm(now)
-        elif self._candidate is not None and self._candidate.agrees(synced):
+        elif self._candidate_agrees(synced):
             self._accept(now)
         elif self._candidate is not None:
             if self._snapshot_due is not None and (before is None or synced.sequence > before.sequence):
@@ -338,8 +342,14 @@ class ReplicaState:
             return
         if self._disagrees_since is not None and self._view.agrees(self._latest):
             self._confirm(now)
-        elif self._candidate is not None and self._candidate.agrees(self._latest):
+        elif self._candidate_agrees(self._latest):
             self._accept(now)
+
+    def _candidate_agrees(self, synced: Synced) -> bool:
+        """Whether the candidate is complete. Before its snapshot is, it has all that live messages have brought; but
+        an empty one says nothing then."""
+        candidate = self._candidate
+        return candidate is not None and (self._candidate_read or synced.count > 0) and candidate.agrees(synced)
 
     def _confirm(self, now: float) -> None:
         assert self._latest is not None

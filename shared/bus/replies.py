@@ -12,8 +12,11 @@ from nats.aio.msg import Msg
 
 from shared.bus.errors import NotConnected
 
-SEQUENCE = "Nats-Sequence"
-"""Header of a message that is stored in a stream, when it is shown. Its other headers are anybody's."""
+STREAM, SUBJECT, SEQUENCE = "Nats-Stream", "Nats-Subject", "Nats-Sequence"
+"""Headers with which the server shows a stored message, behind the message's own. Its other headers are anybody's."""
+BEFORE, PENDING = "Nats-Last-Sequence", "Nats-Num-Pending"
+"""Headers of a message that is published again, and of one in a batch: the sequence of the message before; of one in a
+batch alone: how many are behind it."""
 
 
 def status(message: Msg) -> str | None:

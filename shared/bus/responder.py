@@ -19,7 +19,8 @@ from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_messages import LONGEST, MAX_ERROR, MAX_PIECE, AnswerPiece, Query, Question
-from shared.bus.subjects import Subjects
+from shared.bus.reply_subjects import is_answerable
+from shared.bus.subjects import READER, Subjects
 from shared.tasks import cancel
 
 Document: TypeAlias = Iterator[bytes]
@@ -62,6 +63,7 @@ class Responder:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bus = bus
+        self._names = subjects
         self._subjects = [subjects.query(pool, tier, whom) for pool in pools for whom in ("", id)]
         self._tier, self._id = tier, id
         self._answers = {kind.KIND: (kind, answer) for kind, answer in answers.items()}
@@ -85,7 +87,7 @@ class Responder:
         await self._started.aclose()
 
     def _receive(self, message: Msg) -> None:
-        if not message.reply:
+        if not is_answerable(message, self._names, READER, self._bus.malformed):
             return
         try:
             query = decode(Query, message.data)

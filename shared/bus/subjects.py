@@ -16,6 +16,7 @@ WATCHER_LEASE = "watcher"
 """Who leads. All watchers of an installation share the bucket of facts, so they share one lease."""
 EPOCH = "epoch"
 SYNCED = "synced"
+PEERS = "peers"
 READER = "reader"
 TIERS = ("watcher", "collector", "picker", READER)
 """Who has a login: the tiers, and whoever only reads, such as a console."""
@@ -247,6 +248,10 @@ class Subjects:
     def inbox(self, tier: str) -> str:
         """Answers to requests of a tier begin with this. Nobody else hears them, and each installation has its own."""
         return f"_INBOX_{self._lead}{tier if tier in TIERS else READER}"
+
+    def peer_inbox(self, tier: str) -> str:
+        """Answers that processes of a tier give each other begin with this."""
+        return f"{self.inbox(tier)}.{PEERS}"
 
     def query(self, pool: str, tier: str, id: str = "") -> str:
         """Queries to one member of a tier; without an id, to all of them."""

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from shared.bus.accounts import USERS, configuration, permissions
+from shared.bus.accounts import USERS, installation
 from shared.bus.subjects import Subjects
 from tests.certificates import Authority
 from tests.deploy.kubernetes import PATIENCE, PICKERS, STATEFUL, Installation
@@ -132,7 +132,7 @@ async def elsewhere(first: Installation, load: Load) -> str:
         },
     }
     logins = secret("logins", {tier: f"password{tier}" for tier in USERS})
-    accounts = configuration(permissions(Subjects("elsewhere")))
+    accounts = installation(Subjects("elsewhere"))
     before = [*tls, secret("picker", served), logins, *bus(accounts, "logins", "bus")]
     async with beside(first, "elsewhere", values, gateway("gateway"), *before) as other:
         trusted = ssl.create_default_context(cafile=authority.ca)

@@ -19,7 +19,7 @@ from pointsman.local import probes
 from pointsman.local.binaries import find
 from pointsman.local.ports import LOOPBACK, Ports
 from pointsman.local.process import Process
-from shared.bus.accounts import USERS, configuration, permissions
+from shared.bus.accounts import USERS, installation
 from shared.bus.connection import Bus
 from shared.bus.errors import RequestTimeout
 from shared.bus.subjects import Subjects
@@ -160,7 +160,7 @@ async def test_a_bus_of_one_server_with_a_login_for_each_tier(
 ) -> None:
     objects = renderer.chart({"nats": {"replicas": 1, "prefix": prefix}})
     servers = Servers(objects, tmp_path, stack.enter_context(Ports()))
-    assert configuration(permissions(Subjects(prefix))) in servers.text
+    assert installation(Subjects(prefix)) in servers.text
     await servers.start(stack)
     for tier in USERS:
         await servers.bus(tier, stack)

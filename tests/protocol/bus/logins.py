@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from shared.bus.accounts import USERS
-from tests.nats import NatsServer, nats_server
+from tests.nats import NatsServer, nats_cluster, nats_server
 
 ACCOUNTS = (Path(__file__).parents[3] / "deploy/nats/accounts.conf").read_text()
 PASSWORDS = {login: f"{login}1" for login in USERS}
@@ -13,9 +13,19 @@ PASSWORDS = {login: f"{login}1" for login in USERS}
 
 @asynccontextmanager
 async def secured(directory: Path, accounts: str = ACCOUNTS) -> AsyncIterator[NatsServer]:
-    variables = "".join(f"{user.upper()}_PASSWORD: {password}\n" for user, password in PASSWORDS.items())
-    async with nats_server(directory, config=variables + accounts) as server:
+    async with nats_server(directory, config=_with_passwords(accounts)) as server:
         yield server
+
+
+@asynccontextmanager
+async def secured_cluster(directory: Path) -> AsyncIterator[list[NatsServer]]:
+    """Three servers."""
+    async with nats_cluster(directory, config=_with_passwords(ACCOUNTS)) as servers:
+        yield servers
+
+
+def _with_passwords(accounts: str) -> str:
+    return "".join(f"{user.upper()}_PASSWORD: {password}\n" for user, password in PASSWORDS.items()) + accounts
 
 
 def violations(server: NatsServer) -> list[str]:

@@ -5,6 +5,8 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
+import pytest
+
 from shared.bus import jetstream as js
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
@@ -56,6 +58,37 @@ async def test_a_holder_that_dies_is_followed_when_it_would_have_stopped_and_nev
             await asyncio.sleep(0.01)
         assert not overlap
         await eventually(first.lost.is_set)
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk"])
+async def test_a_holder_replaces_what_names_no_holder_and_keeps_the_lease(connect: Connect, junk: bytes) -> None:
+    stranger = await connect("stranger")
+    async with candidate(await connect(), "w1", **LONG) as first, candidate(await connect(), "w2", **LONG) as second:
+        await first.acquire()
+        waiting = asyncio.create_task(second.acquire())
+        for _ in range(3):
+            sequence = await js.put(stranger, SUBJECTS.lease("watcher"), junk, timeout=TIMEOUT)
+
+            async def replaced(before: int = sequence) -> bool:
+                return [one.sequence > before for one in await stored(stranger)] == [True]
+
+            await eventually(replaced, lambda: first)
+        assert (first.held, first.acquisitions, second.acquisitions) == (True, 1, 0)
+        await first.release()
+        await asyncio.wait_for(waiting, TIMEOUT)
+
+
+async def test_what_names_no_holder_keeps_nobody_from_a_lease_that_never_expires(connect: Connect) -> None:
+    """As somebody makes it who writes the key again and again."""
+    stranger = await connect("stranger")
+    async with candidate(await connect(), "w1", ttl=600.0, hold=0.6) as lease:
+        await js.ensure_bucket(
+            stranger, js.Bucket(name="leases", storage="memory", ttl=600.0, deletable=True), timeout=TIMEOUT
+        )
+        await js.put(stranger, SUBJECTS.lease("watcher"), b"junk", timeout=TIMEOUT)
+        began = time.monotonic()
+        await asyncio.wait_for(lease.acquire(), TIMEOUT)
+        assert time.monotonic() - began >= 0.6, "a holder may still believe that it holds it"
 
 
 async def test_a_holder_stops_by_its_own_clock_when_the_server_hangs(server: NatsServer, connect: Connect) -> None:

@@ -38,7 +38,7 @@ async def test_a_message_that_jetstream_doesnt_describe_is_an_error_of_the_bus(m
 
 
 def stored(sequence: int = 1, data: bytes = b"x") -> Any:
-    return SimpleNamespace(data=data, headers={"Nats-Subject": "s", "Nats-Sequence": str(sequence)})
+    return SimpleNamespace(data=data, headers={"Nats-Subject": "$KV.b.s", "Nats-Sequence": str(sequence)})
 
 
 def answering(answers: Iterable[Any]) -> Any:

@@ -14,6 +14,7 @@ from shared.bus.codec import MASK, encode, encode_fact, fact_digest
 from shared.bus.errors import Malformed
 from shared.bus.facts import (
     EPOCH_HEADER,
+    KEY_HEADER,
     SEQUENCE_HEADER,
     Delete,
     Entry,
@@ -198,6 +199,24 @@ def test_a_set_that_was_heard_completely_needs_no_snapshot() -> None:
     reader.state.snapshot_failed(0.0)
     reader.hear(owner.put("a"), owner.put("b"), owner.synced(), at=0.1)
     assert reader.events == [Reset(owner.facts())]
+
+
+def test_a_set_without_facts_counts_only_when_a_snapshot_has_none_either() -> None:
+    """Before its snapshot, a reader that starts has no facts. Whoever says then that there are none may be wrong."""
+    owner = Owner()
+    owner.put("a")
+    snapshot = [*owner.snapshot(), owner.synced()]
+    reader = connected()
+    reader.state.snapshot_started(0.0)
+    reader.hear(nothing := Synced(epoch=1, sequence=0, count=0, digest=0), at=0.1)
+    assert not reader.state.synced
+    for entry in snapshot:
+        reader.state.snapshot_entry(entry, 0.2)
+    reader.state.snapshot_read(0.2)
+    assert reader.events == [Reset(owner.facts())]
+    empty = connected()
+    empty.take_snapshot([nothing], 0.0)
+    assert empty.events == [Reset({})]
 
 
 @pytest.mark.parametrize("entries", [[], [Synced(epoch=1, sequence=5, count=2, digest=1)]])
@@ -466,9 +485,11 @@ def test_entries_are_parsed_from_what_the_bucket_holds() -> None:
     assert entry.weight >= len(raw)
     assert entry == Put(key("a"), (3, 4), fact_digest(key("a"), raw), endpoint("a"), weight=entry.weight)
     headers = {"KV-Operation": "PURGE", EPOCH_HEADER: "3", SEQUENCE_HEADER: "5"}
-    assert parse_entry(key("a"), b"", headers) == Purge(key("a"), (3, 5))
-    synced = Synced(epoch=3, sequence=5, count=0, digest=0)
-    assert parse_entry("default_p.synced", encode(synced), {}) == synced
+    for named in ({KEY_HEADER: key("a")}, {}):  # owners of an earlier version name neither the key nor the pool
+        assert parse_entry(key("a"), b"", headers | named) == Purge(key("a"), (3, 5))
+    for pool in (POOL, ""):
+        synced = Synced(epoch=3, sequence=5, count=0, digest=0, pool=pool)
+        assert parse_entry("default_p.synced", encode(synced), {}) == synced
 
 
 @pytest.mark.parametrize(
@@ -480,6 +501,12 @@ def test_entries_are_parsed_from_what_the_bucket_holds() -> None:
         ("default_p.synced", b"garbage", {}),
         ("default_p.endpoint.a", b"", {"KV-Operation": "DEL"}),
         ("default_p.endpoint.a", b"", {"KV-Operation": "PURGE", EPOCH_HEADER: "1", SEQUENCE_HEADER: "x"}),
+        (
+            "default_p.endpoint.a",
+            b"",
+            {"KV-Operation": "PURGE", EPOCH_HEADER: "1", SEQUENCE_HEADER: "2", KEY_HEADER: "default_p.endpoint.b"},
+        ),
+        ("default_p.synced", encode(Synced(epoch=1, sequence=2, count=0, digest=0, pool="default_q")), {}),
     ],
 )
 def test_what_is_no_entry_is_malformed(at: str, data: bytes, headers: dict[str, str]) -> None:

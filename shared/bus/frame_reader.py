@@ -22,6 +22,7 @@ from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.incarnations import impostor
 from shared.bus.messages import Frame
 from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
+from shared.bus.replies import STREAM
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
 from shared.tasks import cancel
@@ -120,6 +121,8 @@ class FrameReader:
     def _receive(self, message: Msg) -> None:
         now = self._clock()
         try:
+            if STREAM in (message.headers or {}):
+                raise Malformed("an answer about a stored frame, which isn't the present one")
             frame = decode(Frame, message.data)
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)

@@ -22,6 +22,7 @@ from shared.bus.codec import decode, decode_fact, encode
 from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER
 from shared.bus.messages import Candidate, Epoch, FactEnvelope, Frame, Holder, Load, Member, Message, Synced
+from shared.bus.replies import BEFORE, STREAM, SUBJECT
 from shared.bus.subjects import EPOCH, Subjects, pool_token, synced_key
 from tests.attack.fronts import Front, Scene
 
@@ -170,6 +171,8 @@ class Bus(Front):
                 random.choice(("PURGE", "DEL", "?")),
             )
             headers = {"KV-Operation": operation, EPOCH_HEADER: order, SEQUENCE_HEADER: order}
+            # as the server publishes what the bucket has stored
+            headers |= {STREAM: f"KV_{SUBJECTS.endpoints_bucket}", SUBJECT: subject, BEFORE: "1"}
             await self._send(subject.replace("$KV.endpoints.", f"{SUBJECTS.prefix}.kv.endpoints."), b"", headers)
 
     async def act_strangers(self, random: Random) -> None:

@@ -1,6 +1,7 @@
 """Frames from collectors to pickers over a real server."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -191,3 +192,17 @@ async def test_frames_that_a_stall_held_back_carry_their_age(server: NatsServer,
         server.resume()
         await eventually(lambda: received.frames)
         assert received.frames[0][1] > 0.3
+
+
+async def test_a_stored_frame_that_somebody_has_sent_to_all_readers_isnt_taken_for_a_new_one(connect: Connect) -> None:
+    """NATS doesn't check where a request wants its answer. The frame may have been overtaken by another part."""
+    bus, subject = await connect(), SUBJECTS.frame(POOL, "c1", 0)
+    async with publishing(bus, ttl=LONG) as publisher, reading_frames(await connect()) as (reader, received):
+        await bucket_is_there(bus)
+        assert await send(publisher, 1.0)
+        await eventually(lambda: received.values == [1.0], lambda: reader)
+        get = f"$JS.API.DIRECT.GET.KV_{SUBJECTS.attributes_bucket}"
+        assert await bus.publish(get, json.dumps({"last_by_subj": subject}).encode(), reply=subject)
+        await eventually(lambda: reader.malformed.total == 1, lambda: reader)
+        assert await send(publisher, 2.0)
+        await eventually(lambda: received.values == [1.0, 2.0], lambda: reader)

@@ -144,9 +144,9 @@ def test_what_is_said_of_another_pool_completes_none() -> None:
     reconciler = BucketReconciler()
     reconciler.set_desired({}, [], [POOL])
     reconciler.observe([(synced_key(POOL), encode(Synced(epoch=1, sequence=7, count=0, digest=0, pool="default_q")))])
-    assert not reconciler.complete
+    assert list(reconciler.complete) == []
     reconciler.observe([(synced_key(POOL), encode(Synced(epoch=1, sequence=7, count=0, digest=0, pool=POOL)))])
-    assert reconciler.complete == (POOL,)
+    assert list(reconciler.complete) == [POOL]
 
 
 def test_a_kept_pool_is_written_again_where_readers_may_have_missed_it() -> None:

@@ -262,7 +262,12 @@ def test_a_buckets_bound_is_its_label_le(labels: bytes, bound: float | None) -> 
 
 def test_a_buckets_bound_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
-    monkeypatch.setattr(page_evaluator, "upper_bound", lambda labels: (parsed.append(labels), upper_bound(labels))[1])
+
+    def parsing(labels: bytes) -> float | None:
+        parsed.append(labels)
+        return upper_bound(labels)
+
+    monkeypatch.setattr(page_evaluator, "upper_bound", parsing)
     each = evaluator("h", function="quantile", quantile=0.5)
     for at in range(10):
         page(each, "".join(f'h_bucket{{le="{bound}"}} {at * bound}\n' for bound in (1, 2)), float(at))

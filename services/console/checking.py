@@ -5,6 +5,7 @@ process reads the document and its bounds from stdin, as JSON, and writes a `Che
 """
 
 import sys
+from contextlib import redirect_stdout
 
 import msgspec
 from msgspec import Struct
@@ -52,10 +53,12 @@ async def check_document(text: str, bounds: Bounds) -> CheckResult:
 
 def main() -> None:
     """Read one document."""
+    with redirect_stdout(sys.stderr):
+        registry = Registry.installed()  # at the console's priority: on a busy machine, a low one has no time for it
     answers = confine()
     document = msgspec.json.decode(sys.stdin.buffer.read(), type=_Document)
     try:
-        loaded = load(document.text, Registry.installed(), allow_experimental=True, bounds=document.bounds)
+        loaded = load(document.text, registry, allow_experimental=True, bounds=document.bounds)
     except Invalid as error:
         reading = CheckResult(revision(document.text), errors=error.lines())
     else:

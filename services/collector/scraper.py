@@ -6,6 +6,7 @@ anything that its extractors read changes, the scraper forgets them and scrapes 
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 _server = attrgetter("address", "port", "uid", "name", "namespace")
 """The identity of an endpoint's server."""
 
+LOG_INTERVAL = 60.0
+"""Seconds for which no other failure of the same kind of a target is logged."""
 EARLY_LIMITS = (0.001, 0.005)
 """Limits of the seconds by which a scrape may start early, a tenth of the shortest interval. Scrapes that start
 together cost the event loop a third less, and timers have no finer resolution."""
@@ -249,7 +252,8 @@ class Scraper:
             self._defect(target, scrape, error, started)
         target.task = None
         if ok:
-            if target.error:
+            if target.reported:
+                target.reported = False
                 log.info("scrape.recovered", endpoint=scrape.endpoint.id, source=target.source.name)
             target.error, target.page_at = "", started
             target.pages += 1
@@ -267,8 +271,10 @@ class Scraper:
         self._failed(target, scrape, Failure.INTERNAL, reason_of(error), started)
 
     def _failed(self, target: Target, scrape: EndpointScrape, kind: Failure, message: str, started: float) -> None:
-        if message != target.error:
-            # A dead endpoint fails with every scrape: log each reason once.
+        now = self._clock()
+        if message != target.error and now >= target.logged_at.get(kind, -math.inf) + LOG_INTERVAL:
+            # A dead endpoint fails with every scrape: log each reason once. Servers write some of the reasons.
+            target.logged_at[kind], target.reported = now, True
             log.warning(
                 "scrape.failed",
                 endpoint=scrape.endpoint.id,
@@ -278,7 +284,7 @@ class Scraper:
                 reason=message,
             )
         target.error = target.last_error = message
-        target.error_at = self._clock()
+        target.error_at = now
         target.failures[kind] += 1
         self.failures[kind] += 1
         if target.source.OF_SERVER and scrape.reachability.failed(target.source.name, kind, started):

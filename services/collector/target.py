@@ -79,6 +79,10 @@ class Target:
         """The error of the last scrape; empty after a success."""
         self.last_error = self.address_error
         """The error of the last failed scrape."""
+        self.logged_at: dict[Failure, float] = {}
+        """Monotonic seconds when a failure of this kind was last logged."""
+        self.reported = False
+        """Whether a failure has been logged since the last success."""
         self.error_at: float | None = None
         """Monotonic seconds of the last failure."""
         self.page_at: float | None = None

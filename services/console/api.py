@@ -26,6 +26,7 @@ from services.console.schemas import (
     HistoryPage,
     PoolPage,
     ReplayPage,
+    SentExplainRequest,
 )
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import AskExplain
@@ -109,7 +110,9 @@ def api_routes(console: Console) -> APIRouter:
         response_model=Explained,
         openapi_extra=described(ExplainRequest),
     )
-    async def explain(request: Annotated[ExplainRequest, Depends(json_body(ExplainRequest))]) -> Response:
+    async def explain(
+        request: Annotated[ExplainRequest, Depends(json_body(ExplainRequest, SentExplainRequest))],
+    ) -> Response:
         picker = request.picker or next(iter(console.decisions.pickers()), "")
         question = AskExplain(path=request.path, headers=request.headers, body=request.body.encode())
         try:

@@ -56,6 +56,10 @@ class ConsoleService(Service):
         """Raises `Invalid` for contradictory settings."""
         super().__init__(settings)
         self._settings = settings
+        token = settings.console_token
+        if token != token.strip() or not (token.isascii() and token.isprintable()):
+            reason = "printable ASCII is expected, without blanks around it: a header can't carry anything else"
+            raise Invalid([Problem("--console-token", reason)])
         if settings.allow_actions and not settings.console_token:
             raise Invalid([Problem("--allow-actions", "--console-token is required with it, and missing")])
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)

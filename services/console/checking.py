@@ -4,9 +4,8 @@ A check can take seconds and holds the interpreter's lock for parts of them, so 
 process reads the document and its bounds from stdin, as JSON, and writes a `CheckResult`.
 """
 
-import asyncio
-import os
 import sys
+from contextlib import redirect_stdout
 
 import msgspec
 from msgspec import Struct
@@ -15,9 +14,12 @@ from shared.config import Invalid, load
 from shared.config.defaults import revision
 from shared.config.schema import Bounds, StaleMetrics
 from shared.plugin import Registry
+from shared.service.child import ChildFailed, asked, confine
 
 TIMEOUT = 30.0
 """Seconds that a document gets."""
+MOST_BYTES = 32 * 2**20
+"""Of a result."""
 
 
 class CheckResult(Struct, frozen=True):
@@ -43,35 +45,20 @@ class _Document(Struct, frozen=True):
 async def check_document(text: str, bounds: Bounds) -> CheckResult:
     """What the tiers make of a document. Raises CheckFailed."""
     try:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", __name__),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal is the console's business
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
-        )
-    except OSError as error:
-        raise CheckFailed(str(error)) from error
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            said, _ = await process.communicate(msgspec.json.encode(_Document(text, bounds)))
+        said = await asked(__name__, msgspec.json.encode(_Document(text, bounds)), TIMEOUT, MOST_BYTES)
         return msgspec.json.decode(said, type=CheckResult)
-    except TimeoutError as error:
-        raise CheckFailed(f"the check takes longer than {TIMEOUT:g} s") from error
-    except msgspec.DecodeError as error:
-        raise CheckFailed(f"the checking process exited with status {process.returncode}") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    except (ChildFailed, msgspec.DecodeError) as error:
+        raise CheckFailed(f"the document can't be checked: {error}") from error
 
 
 def main() -> None:
     """Read one document."""
+    with redirect_stdout(sys.stderr):
+        registry = Registry.installed()  # at the console's priority: on a busy machine, a low one has no time for it
+    answers = confine()
     document = msgspec.json.decode(sys.stdin.buffer.read(), type=_Document)
-    answers, sys.stdout = sys.stdout, sys.stderr  # what plugins print
     try:
-        loaded = load(document.text, Registry.installed(), allow_experimental=True, bounds=document.bounds)
+        loaded = load(document.text, registry, allow_experimental=True, bounds=document.bounds)
     except Invalid as error:
         reading = CheckResult(revision(document.text), errors=error.lines())
     else:

@@ -3,7 +3,8 @@ seconds."""
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+import msgspec
+from msgspec import Meta, Raw, Struct, json
 from pydantic import BaseModel
 
 from shared.bus.query_messages import MAX_HEADERS, Text
@@ -244,11 +245,32 @@ class DrainRequest(Struct):
     drain: bool = True
 
 
+_Headers = Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)]
+MAX_HEADER_BYTES = 256 * 1024
+"""Of the JSON of their list; Envoy takes 60 KiB of headers."""
+
+
 class ExplainRequest(Struct):
     """A request that nobody sends to a model server."""
 
     picker: Text = ""
     """Who is asked; empty: any."""
     path: Text = "/v1/chat/completions"
-    headers: Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)] = []
+    headers: _Headers = []
     body: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+
+
+class SentExplainRequest(Struct):
+    """The same as it is sent, with the headers undecoded: a list of millions takes long."""
+
+    picker: Text = ""
+    path: Text = "/v1/chat/completions"
+    headers: Raw = Raw(b"[]")
+    body: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
+
+    def whole(self) -> ExplainRequest:
+        """Raises msgspec.DecodeError."""
+        if (size := len(self.headers)) > MAX_HEADER_BYTES:
+            raise msgspec.ValidationError(f"{size} bytes of headers; {MAX_HEADER_BYTES} are allowed - at `$.headers`")
+        headers = json.decode(self.headers, type=_Headers)
+        return ExplainRequest(self.picker, self.path, headers, self.body)

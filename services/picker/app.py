@@ -23,6 +23,7 @@ from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.reports.answers import answers
 from services.picker.reports.convergence import Convergence
+from services.picker.reports.replay_responder import DocumentRules
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
@@ -181,7 +182,8 @@ class PickerService(Service):
         )
         self.convergence = Convergence(self._parts)
         self.registry.register(self.convergence)
-        answering = answers(self._parts, self._pool, self.id, self._read)
+        rules = DocumentRules(settings.allow_experimental_plugins, settings.config_bounds)
+        answering = answers(self._parts, self._pool, self.id, rules)
         self.responder = make_responder(self, self.bus, self._subjects, [self._pool], self.status, answering)
         self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)

@@ -403,8 +403,9 @@ def _none_left(layout: Layout) -> Refusal:
 
 
 def _needs_no_model(request: Request) -> bool:
-    """Whether a request without a body only asks for the models, or for a server's health."""
-    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path).endswith(_UNNAMED_PATHS)
+    """Whether a request without a body only asks for the models, or for a server's health. The whole path counts: what
+    is mounted at `/metrics` answers `/metrics/health`, too."""
+    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path) in _UNNAMED_PATHS
 
 
 def _not_named(model: str) -> Refusal:

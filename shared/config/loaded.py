@@ -100,6 +100,8 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
     origin: str
     revision: str
     """What tells its text from others."""
+    text: str = ""
+    """What it was loaded from."""
     plugins: dict[str, PluginSpec]
     """In the document's order, then what was injected."""
     profiles: tuple[ProfileSpec, ...]

@@ -63,7 +63,7 @@ def load(
     if document is MISSING:
         raise Invalid(form.errors, origin)
     meaning = Problems()
-    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin, revision(text))
+    loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin, text)
     bad = {problem.path for problem in form.errors}
     form.errors += [problem for problem in meaning.errors if bad.isdisjoint(_around(problem.path))]
     form.raise_if_any(origin)
@@ -111,7 +111,7 @@ class _Loader:
         self._givers: dict[tuple[str, str], PluginSpec] = {}
         """Sources by what they give."""
 
-    def load(self, origin: str, revision: str) -> LoadedConfig:
+    def load(self, origin: str, text: str) -> LoadedConfig:
         """What the document comes to; only sound when there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
@@ -149,7 +149,8 @@ class _Loader:
             self._problems.errors += added.errors
         return LoadedConfig(
             origin=origin,
-            revision=revision,
+            revision=revision(text),
+            text=text,
             plugins=self._plugins,
             profiles=profiles,
             profile_handler=handler,

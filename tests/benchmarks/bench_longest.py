@@ -1,4 +1,4 @@
-"""How long one message can hold a picker's event loop: everything that reads foreign bytes, at its worst.
+"""How long one message can hold the loop of a picker or collector: what reads foreign bytes, at its worst.
 
     .venv/bin/python -m tests.benchmarks.bench_longest [part of a name]
 
@@ -13,12 +13,19 @@ import time
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.extractors.models import ModelsExtractorParameters, read_models
+from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
+from services.collector.interfaces import Binding
+from services.collector.page.query import Function
+from services.collector.sources.metrics import MetricsSource
 from services.picker.admin.decisions import DecisionRing
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
@@ -41,10 +48,12 @@ from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.settings import PickerSettings
 from services.picker.state.topology import TopologyExtractor
 from services.picker.transport.grpc_server import message_limit
+from shared.attributes import AttributeMap
 from shared.config.schema import BOUNDS
 from shared.datalayer.endpoints import EndpointDispatcher, EndpointExtractors, EndpointNotificationSource
 from shared.datalayer.events import EventCounts
 from shared.datalayer.wiring import SourceExtractors
+from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
 from shared.service.admin import encoded
 from shared.service.pages import json_items
@@ -61,6 +70,8 @@ LARGEST = PickerSettings.__struct_defaults__[PickerSettings.__struct_fields__.in
 CHAIN = ParserChain(
     [OpenAIParser("o"), AnthropicParser("a"), VllmHttpParser("h"), VllmGrpcParser("g"), SglangHttpParser("s")]
 )
+SERVER = Endpoint(id="default/a", name="a", address="127.0.0.1", port=1)
+VLLM = (b"vllm:num_requests_waiting", b"vllm:num_requests_running", b"vllm:kv_cache_usage_perc")
 HEADERS = Headers([(":method", "POST"), ("content-type", "application/json")])
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -408,8 +419,77 @@ def pages() -> Iterator[Case]:
     yield Case("endpoints for an extractor", ENDPOINTS, told)
 
 
+def _scraped(binding: Callable[[], Binding], page: Callable[[int], bytes]) -> Callable[[], Iterator[Any]]:
+    """Pages of one server, one after the other, as a collector reads them."""
+    pages = [page(number) for number in range(4)]
+
+    def run() -> Iterator[Any]:
+        bound, attributes = binding(), AttributeMap()
+        reader = MetricsSource("m").reader([bound])
+        for number, sent in enumerate(pages):
+            reading = reader.read(sent, number * 0.05)
+            with suppress(StopIteration):
+                while True:
+                    reading.send(None)
+                    yield None
+            yield None
+            bound.store(attributes, number * 0.05)
+            yield None
+
+    return run
+
+
+def _core() -> Binding:
+    return CoreMetricsExtractor("core").bind(SERVER)
+
+
+def _quantile() -> Binding:
+    parameters = PrometheusMetricParameters(metric_name="h", function=Function.QUANTILE, quantile=0.9)
+    return PrometheusMetricExtractor("q", parameters).bind(SERVER)
+
+
+def _families(number: int, text: bytes) -> bytes:
+    return b"".join(b"# TYPE %s gauge\n%s %d\n%s" % (name, name, number, text) for name in VLLM)
+
+
+def _listed(page: bytes) -> Callable[[], Iterator[Any]]:
+    def run() -> Iterator[Any]:
+        yield read_models(page, ModelsExtractorParameters())
+
+    return run
+
+
+def scrapes() -> Iterator[Case]:
+    """What a model server answers to a collector."""
+    pages: dict[str, tuple[Callable[[], Binding], Callable[[int], bytes]]] = {
+        "comments between samples": (_core, lambda number: _families(number, b"#\n" * 32_000)),
+        "a header of megabytes": (_core, lambda number: _families(number, b"# HELP %s!\n" % (b"a" * 700_000))),
+        "headers of one family": (_core, lambda number: _families(number, b"# HELP a\n" * 7_000)),
+        "labels that nobody asks for": (_core, lambda number: _families(number, b"x{%s} 1\n" % (b'a="",' * 12_000))),
+    }
+    for size in (100, 400):
+        names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % one for one in range(1_020)]
+        lines = [b"h_bucket{%s} %%d\n" % name for name in names]
+        pages[f"buckets with {size} labels"] = (
+            _quantile,
+            lambda number, lines=lines: b"".join(line % (number * 5 + 1) for line in lines),  # type: ignore[misc]
+        )
+    for name, (binding, page) in pages.items():
+        yield Case(name, len(page(0)), _scraped(binding, page))
+    most = ModelsExtractorParameters().most_bytes - 100
+    for name, text in {
+        "models of nothing": b"0,",
+        "models, a list each": b"[],",
+        "models without a name": b"{},",
+    }.items():
+        for count in (64_000, most // len(text)):
+            listed = b'{"data":[%s0]}' % (text * count)
+            yield Case(name, len(listed), _listed(listed))
+
+
 def cases() -> Iterator[Case]:
     """Every shape, at each of its sizes."""
+    yield from scrapes()
     for name, (path, fields, text) in JSON.items():
         for sent in json_bodies(fields, text):
             yield Case(name, len(sent), _parsed(path, sent))

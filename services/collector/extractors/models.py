@@ -20,6 +20,9 @@ ENTRY = 1024
 """Bytes of an entry beside its name, on average; vLLM's have 500."""
 SPARE = 64 * 1024
 """Bytes that every answer may have, however few models are allowed."""
+COMMAS = 64
+"""Commas of an entry, on average; vLLM's have 19. Each may end an entry, which costs even if it is empty."""
+SPARE_COMMAS = 1000
 WHAT = "data[].id"
 """The path of the names in the answer."""
 
@@ -66,6 +69,9 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
     if len(page) > parameters.most_bytes:
         most = f"maxModels and maxNameLength allow, {parameters.most_bytes}"
         return Listing(Outcome.INVALID, problem=f"{len(page)} bytes are more than {most}")
+    commas = page.count(b",")
+    if commas > (most_commas := parameters.max_models * COMMAS + SPARE_COMMAS):
+        return Listing(Outcome.INVALID, problem=f"{commas} commas are more than maxModels allows, {most_commas}")
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -6,18 +6,18 @@ its increase, and so is that of a series that appears later. The first page give
 A mean or quantile covers the observations within the window only. Older ones would count as fresh forever, and a server
 that isn't chosen because of them would never observe anything else.
 
-Memory is bounded: `MAX_SERIES` series, `MAX_GROUPS` separate increases, `SAMPLES` points in a window. A page that
-exceeds one of the first two gives no value.
+Memory is bounded: `MAX_SERIES` series and `MAX_ALL_LABELS_BYTES` of their labels, `MAX_GROUPS` separate increases,
+`SAMPLES` points in a window. A page that exceeds one of the first three gives no value.
 """
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from services.collector.page.query import Aggregation, Function, MetricQuery
-from services.collector.page.scan import parse_labels
 from services.collector.page.selection import AllSeries, Max, Mean, MetricFallback, Min, Newest, Outcome, Selector, Sum
 from services.collector.page.spec import MetricSpec
 from shared.attributes import AttributeKey, AttributeMap
@@ -29,6 +29,14 @@ SAMPLES = 50
 """Points in a window. Its length is exact to one of these steps."""
 MAX_TOTAL = 2.0**53
 """Beyond this total a float loses small increases, so the window starts again."""
+
+_LE = re.compile(
+    rb"""
+    (?: [ \t,]* (?! le [ \t]* = ) [a-zA-Z_][a-zA-Z0-9_]* [ \t]* = [ \t]* " [^"\\]* (?: \\. [^"\\]* )* " )*
+    [ \t,]* le [ \t]* = [ \t]* " ( [^"\\]* ) "
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 K = TypeVar("K")
 
@@ -204,14 +212,20 @@ class _Quantile(_Evaluation):
         self._quantile = query.quantile
         self._baselines = _Baselines()
         self._window: _Window[float] = _Window(query.window)
+        self._bounds: dict[bytes, float | None] = {}
+        """By the labels' text."""
 
     def evaluate(self, at: float) -> float | None:
         values = self._series.values
         self.outcome = _outcome(self._series)
         if self.outcome is Outcome.INVALID:
             return None
+        if len(self._bounds) > 2 * MAX_SERIES:
+            self._bounds.clear()
         for labels, increase in self._baselines.increases(values):
-            bound = _upper_bound(labels)
+            if labels not in self._bounds:
+                self._bounds[labels] = upper_bound(labels)
+            bound = self._bounds[labels]
             if bound is not None:
                 self._window.add(bound, increase)
         if self._window.groups > MAX_GROUPS:
@@ -345,10 +359,11 @@ def _part(spec: MetricSpec, suffix: str) -> MetricSpec:
     return MetricSpec(spec.name + suffix, spec.labels)
 
 
-def _upper_bound(labels: bytes) -> float | None:
-    """A bucket's label `le`, if it is a number."""
+def upper_bound(labels: bytes) -> float | None:
+    """A bucket's label `le`, if it is a number. The other labels aren't parsed: there may be hundreds."""
+    found = _LE.match(labels)
     try:
-        bound = float(parse_labels(labels).get("le", ""))
+        bound = math.nan if found is None else float(found.group(1))
     except ValueError:
         return None
     return None if math.isnan(bound) else bound

@@ -35,8 +35,10 @@ MAX_OFFERS = 250
 """Parsed lines times selectors between two pauses for other tasks."""
 
 _HEADER = re.compile(rb"# (?:TYPE|HELP|UNIT) ([a-zA-Z_:][a-zA-Z0-9_:]*)(?=[ \t\r\n])")
-_BEGINNINGS = (b"# HELP ", b"# TYPE ", b"# UNIT ", b"# EOF")
-"""Lines that end the block before them. Other comments don't."""
+MAX_HEADER = 1024
+"""Bytes of a header line in which its family's name ends. One with a longer name is as good as none."""
+_NEXT = re.compile(rb"\n# (?:HELP |TYPE |UNIT |EOF)")
+"""The beginning of a line that ends the block before it. Other comments don't."""
 _LONGEST_BEGINNING = 7
 _SUFFIXES = (b"", b"_bucket", b"_sum", b"_count", b"_total", b"_info", b"_created", b"_gsum", b"_gcount")
 """Suffixes of sample names after the name of their family."""
@@ -69,12 +71,16 @@ class MetricsReader(Reader):
 
     async def _read_known(self, plan: "_Plan", page: bytes) -> bool:
         """Read a page with the families of the last one. Returns False if it has others."""
-        moved = 0
+        moved = unpaused = 0
         for name, block, selectors in plan:
+            if unpaused > PIECE:
+                unpaused = 0
+                await asyncio.sleep(0)
             if not block.find(page, moved):
                 return False
             moved = block.moved
             if not block.read_by:
+                unpaused += block.end - block.start
                 for selector in selectors:
                     selector.clear()
                 if block.end - block.body > SMALL_BLOCK:
@@ -90,11 +96,15 @@ class MetricsReader(Reader):
             fallback.begin()
         first = wanted = _wanted(self._fallbacks)
         while wanted:
-            moved = 0
+            moved = unpaused = 0
             lost = dict(wanted)
             for name, block in list(self._blocks.items()):
                 if name not in wanted:
                     continue
+                if unpaused > PIECE:
+                    unpaused = 0
+                    await asyncio.sleep(0)
+                unpaused += block.end - block.start
                 if not block.find(page, moved):
                     # The layout has changed, so absent metrics may have appeared.
                     self._blocks = {key: block for key, block in self._blocks.items() if not isinstance(block, _Absent)}
@@ -119,6 +129,8 @@ class MetricsReader(Reader):
     async def _search(self, page: bytes, name: bytes, selectors: Sequence[Selector]) -> None:
         """Search the whole page for a metric, and remember its position."""
         first, last = await _offer(page, name, selectors, pieces(page))
+        if len(page) > PIECE:
+            await asyncio.sleep(0)
         block = _find_block(page, name, first, last) if len(page) <= MAX_PAGE else None
         self._blocks.pop(name, None)
         if block is not None:
@@ -259,17 +271,16 @@ def _type_line(page: bytes, name: bytes) -> int:
 
 def _family(page: bytes, line: int) -> bytes | None:
     """The family of a header line; None for other lines."""
-    found = _HEADER.match(page, line)
+    found = _HEADER.match(page, line, line + MAX_HEADER)
     return None if found is None else found.group(1)
 
 
 def _end(page: bytes, start: int, body: int) -> int | None:
     """End of the block whose header and body begin there; None when it is too large."""
-    at, limit = body - 1, start + MAX_BLOCK
-    while (at := page.find(b"\n#", at, limit)) >= 0:
-        if page.startswith(_BEGINNINGS, at + 1):
-            return at + 1
-        at += 1
+    limit = start + MAX_BLOCK
+    found = _NEXT.search(page, body - 1, limit + _LONGEST_BEGINNING)
+    if found is not None and found.start() < limit:
+        return found.start() + 1
     return len(page) if len(page) <= limit else None
 
 

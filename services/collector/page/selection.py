@@ -14,6 +14,8 @@ from services.collector.page.spec import MetricSpec
 
 MAX_LABELS_BYTES = 4096
 """The longest labels of a series that `AllSeries` keeps."""
+MAX_ALL_LABELS_BYTES = 512 * 1024
+"""The labels of all series that it keeps."""
 
 
 class Outcome(StrEnum):
@@ -176,8 +178,10 @@ class AllSeries(Selector):
         self.values: dict[bytes, float] = {}
         """By the labels' text. Each page gets a new mapping."""
         self.over_limit = False
-        """Whether the page has more series than the limit, or labels longer than `MAX_LABELS_BYTES`."""
+        """Whether the page has more series than the limit, or more labels than `MAX_LABELS_BYTES` and
+        `MAX_ALL_LABELS_BYTES`."""
         self._limit = limit
+        self._bytes = 0
         self._signed = signed
         self._timestamps: dict[bytes, float] = {}
 
@@ -186,6 +190,7 @@ class AllSeries(Selector):
         self.values = {}
         self._timestamps = {}
         self.over_limit = False
+        self._bytes = 0
 
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
         self.seen = True
@@ -198,7 +203,9 @@ class AllSeries(Selector):
         if self.over_limit or (self.spec.labels and not self.spec.matches(parse_labels(labels))):
             return
         self.found = True
-        if len(self.values) >= self._limit or len(labels) > MAX_LABELS_BYTES:
+        self._bytes += len(labels)
+        over = len(self.values) >= self._limit or len(labels) > MAX_LABELS_BYTES
+        if over or self._bytes > MAX_ALL_LABELS_BYTES:
             self.over_limit = True
             return
         self.values[labels] = value

@@ -4,12 +4,14 @@ A decision keeps what its plugins read, and the load in flight. What another con
 is now, or not at all; which of it was asked for is recorded, so that a replay can say what it doesn't know.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
+from msgspec import Struct
 
-from services.picker.decision import Decision, ReplayInputs
+from services.picker.decision import Decision, ReplayInputs, RequestSummary
 from services.picker.request import Content, Headers, Request
+from services.picker.scheduling.cycle import Samples
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Floats, Layout, Rows
 from services.picker.state.lru_prefix_index import LruPrefixIndex
@@ -20,6 +22,48 @@ from services.picker.state.view import View
 from shared.attributes import AttributeKey
 
 RECENT_BLOCKS = "RecentPrefixBlocks"
+
+
+class PastDecision(Struct, frozen=True):
+    """What a replay needs of a decision."""
+
+    request: RequestSummary
+    layout: Layout
+    configuration: str
+    target_model: str
+    priority: int
+    candidates: Rows | None
+    picked: tuple[int, ...]
+    samples: dict[str, Samples]
+    inputs: ReplayInputs | None
+    monotonic: float
+
+    @classmethod
+    def of(cls, decision: Decision) -> "PastDecision":
+        return cls(
+            decision.request,
+            decision.layout,
+            decision.configuration,
+            decision.target_model,
+            decision.priority,
+            decision.candidates,
+            decision.picked,
+            decision.samples,
+            decision.replay_inputs,
+            decision.monotonic,
+        )
+
+
+class PresentView(Struct, frozen=True):
+    """The view as it is now: what may stand for what a decision hasn't kept."""
+
+    layout: Layout
+    columns: Mapping[str, NumberColumn | ObjectColumn]
+    """By wire name."""
+    recent: Floats
+    """As `LruPrefixIndex.recent`."""
+    at: float
+    """Monotonic seconds."""
 
 
 class UnrecordedInputs:
@@ -75,17 +119,17 @@ class UnrecordedHeaders(Headers):
 class _Columns(Columns):
     """The attributes of a layout as one decision read them."""
 
-    def __init__(self, live: View, layout: Layout, unrecorded: UnrecordedInputs) -> None:
+    def __init__(self, now: PresentView, layout: Layout, unrecorded: UnrecordedInputs) -> None:
         super().__init__()
-        self._live, self._past, self._unrecorded = live, layout, unrecorded
-        self._decision: Decision | None = None
+        self._now, self._past, self._unrecorded = now, layout, unrecorded
+        self._decision: PastDecision | None = None
         self._elapsed = 0.0
         self._shown: dict[str, NumberColumn] = {}
         self._current: dict[str, NumberColumn | ObjectColumn] = {}
 
-    def show(self, decision: Decision, now: float) -> None:
+    def show(self, decision: PastDecision) -> None:
         """Have the attributes as they were at this decision."""
-        self._decision, self._elapsed = decision, now - decision.monotonic
+        self._decision, self._elapsed = decision, self._now.at - decision.monotonic
         self._shown.clear()
 
     def numbers(self, name: str) -> NumberColumn:
@@ -95,7 +139,7 @@ class _Columns(Columns):
             shown = self._shown[name] = self._numbers_of(name, self._decision)
         return shown
 
-    def _numbers_of(self, name: str, decision: Decision) -> NumberColumn:
+    def _numbers_of(self, name: str, decision: PastDecision) -> NumberColumn:
         kept = decision.samples.get(name)
         if kept is not None and kept.at is not None and len(kept.rows) == len(self._past):
             values, at = np.empty(len(self._past)), np.empty(len(self._past))
@@ -116,8 +160,8 @@ class _Columns(Columns):
 
     def _numbers_of_now(self, name: str) -> NumberColumn:
         values, at = np.full(len(self._past), np.nan), np.full(len(self._past), -np.inf)
-        here, there = _same_servers(self._past, self._live.layout)
-        live = self._live.columns.peek(name)
+        here, there = _same_servers(self._past, self._now.layout)
+        live = self._now.columns.get(name)
         if isinstance(live, NumberColumn):
             values[here], at[here] = live.values[there], live.at[there]
         return NumberColumn(values, at)
@@ -126,8 +170,8 @@ class _Columns(Columns):
         self._unrecorded.current.add(key.wire)
         column = self._current.get(key.wire)
         if not isinstance(column, ObjectColumn):
-            size, servers = len(self._past), _same_servers(self._past, self._live.layout)
-            live = self._live.columns.peek(key.wire)
+            size, servers = len(self._past), _same_servers(self._past, self._now.layout)
+            live = self._now.columns.get(key.wire)
             column = live.moved(size, *servers) if isinstance(live, ObjectColumn) else ObjectColumn(size)
             self._current[key.wire] = column
         column.read_as(key.kind)
@@ -155,22 +199,22 @@ class _Prefixes(LruPrefixIndex):
 class PastView(View):
     """The view of one layout, as the decision that it shows read it."""
 
-    def __init__(self, live: View, layout: Layout, unrecorded: UnrecordedInputs) -> None:
+    def __init__(self, now: PresentView, layout: Layout, unrecorded: UnrecordedInputs) -> None:
         super().__init__()
         self._past = layout
         recent = np.zeros(len(layout))
-        here, there = _same_servers(layout, live.layout)
-        recent[here] = live.prefixes.recent[there]
-        self.columns = self._columns = _Columns(live, layout, unrecorded)
+        here, there = _same_servers(layout, now.layout)
+        recent[here] = now.recent[there]
+        self.columns = self._columns = _Columns(now, layout, unrecorded)
         self.prefixes = _Prefixes(recent, unrecorded)
 
     @property
     def layout(self) -> Layout:
         return self._past
 
-    def show(self, decision: Decision, inputs: ReplayInputs, now: float) -> None:
-        """Be as it was at this decision; `now` is the monotonic time."""
-        self._columns.show(decision, now)
+    def show(self, decision: PastDecision, inputs: ReplayInputs) -> None:
+        """Be as it was at this decision."""
+        self._columns.show(decision)
         load = self.in_flight
         load.requests, load.tokens = inputs.in_flight.tables()
         load.at_sample = load.requests
@@ -183,7 +227,7 @@ def _same_servers(layout: Layout, now: Layout) -> tuple[Rows, Rows]:
     return (layout.all_rows, layout.all_rows) if layout is now else layout.moved_from(now)
 
 
-def request_of(decision: Decision, inputs: ReplayInputs, unrecorded: UnrecordedInputs) -> Request:
+def request_of(decision: PastDecision, inputs: ReplayInputs, unrecorded: UnrecordedInputs) -> Request:
     """The request, as far as it was kept."""
     kept = decision.request
     content = Content(

@@ -244,8 +244,9 @@ def _filtered(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
                 "endpoints": [_name(decision, row) for row in removed],
                 "text": f"without {step.plugin}: {_names(decision, removed)} would be candidates",
             }
-    for row in run.rows.tolist():
-        if row in run.ranked_last and run.totals[_position(run, row)] > run.totals[_position(run, run.picked[0])]:
+    above = run.rows[run.totals > run.totals[_position(run, run.picked[0])]] if run.ranked_last else run.rows[:0]
+    for row in above.tolist():
+        if row in run.ranked_last:
             endpoint = _name(decision, row)
             yield {
                 "kind": "health",

@@ -1,36 +1,32 @@
-"""ReplayResponder the last decisions with another configuration.
+"""Replays a picker's last decisions with another configuration, in a process of its own: the document, which others
+choose, may take long with each decision.
 
 Only scheduling is replayed: who would wait, or be shed, depends on queues that aren't kept. Producers don't run,
 because prompts aren't kept either: what they found out about a request is what the decision has of it, or is missing.
 Both configurations, the running one too, begin with plugins that remember nothing.
 """
 
-import asyncio
+import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from itertools import islice
-from time import time
-from typing import TypeAlias
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 
-from services.picker.decision import Decision
 from services.picker.pipeline import Pipeline, build
-from services.picker.reports.past_view import PastView, UnrecordedInputs, request_of
-from services.picker.request_handler import RequestHandler
+from services.picker.reports.past_records import Records, ReplayTask, Unsent
+from services.picker.reports.past_view import PastDecision, PastView, PresentView, UnrecordedInputs, request_of
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, PREFIX_MATCH, Cycle
 from services.picker.state.layout import Layout
-from services.picker.state.view import View
-from shared.bus.query_messages import AskReplay
-from shared.bus.responder import Steps, Unanswerable
+from shared.config import load
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
-from shared.service.admin import encoded
+from shared.plugin import Registry
+from shared.service.child import confine
 from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, gaps, moves
-
-LoadConfig: TypeAlias = Callable[[str, str], LoadedConfig]
-"""What a configuration says, from its text and its origin. Raises `Invalid`."""
 
 SEED = 1
 """Of the replay's random choices."""
@@ -53,10 +49,10 @@ class _Outcome(Struct, frozen=True):
 class Replayer:
     """One configuration, on decisions of the past."""
 
-    def __init__(self, config: LoadedConfig, view: View) -> None:
+    def __init__(self, config: LoadedConfig, now: PresentView) -> None:
         """Raises Invalid for a configuration whose plugins can't be made, and what they raise."""
-        self.pipeline: Pipeline = build(config, np.random.default_rng(SEED), time)
-        self._now = view
+        self.pipeline: Pipeline = build(config, np.random.default_rng(SEED), time.time)
+        self._now = now
         self._random = np.random.default_rng(SEED)
         self._views: dict[int, PastView] = {}
         """By the layout, which each keeps."""
@@ -68,15 +64,14 @@ class Replayer:
         }
         self.failures: Counter[str] = Counter()
 
-    def outcome(self, decision: Decision, now: float) -> Generator[bytes, None, _Outcome | None]:
-        """Returns where it would have gone, or None if it can't be replayed; with pauses, for there can be many
-        endpoints."""
-        inputs, candidates = decision.replay_inputs, decision.candidates
+    def outcome(self, decision: PastDecision) -> _Outcome | None:
+        """Where it would have gone, or None if it can't be replayed."""
+        inputs, candidates = decision.inputs, decision.candidates
         if inputs is None or candidates is None:
             return None
         self.unrecorded.clear()
         view = self._view(decision.layout)
-        view.show(decision, inputs, now)
+        view.show(decision, inputs)
         director = self.pipeline.director
         cycle = Cycle(
             request_of(decision, inputs, self.unrecorded),
@@ -102,7 +97,6 @@ class Replayer:
         stays = drawn == before
         if run is not None and before and drawn and not stays:
             for possible in islice(director.scheduler.possible_first(cycle, run), MOST_DRAWS):
-                yield b""
                 if before[0] in possible:
                     stays = True
                     break
@@ -111,7 +105,7 @@ class Replayer:
             "".join(decision.layout.endpoints[row].id for row in drawn), not stays, stays and drawn != before
         )
 
-    def _drop_recorded(self, decision: Decision, cycle: Cycle) -> None:
+    def _drop_recorded(self, decision: PastDecision, cycle: Cycle) -> None:
         """Don't report an attribute as current if the decision kept it for every endpoint that was read."""
         for name in list(self.unrecorded.current):
             read, kept = cycle.samples.get(name), decision.samples.get(name)
@@ -142,7 +136,7 @@ class _Tally(Struct):
     same_replayed: int = 0
     same_elsewhere: int = 0
 
-    def count(self, decision: Decision, outcome: _Outcome | None, unrecorded: UnrecordedInputs) -> None:
+    def count(self, decision: PastDecision, outcome: _Outcome | None, unrecorded: UnrecordedInputs) -> None:
         if outcome is None:
             self.skipped[UNSCHEDULED] += 1
             return
@@ -184,48 +178,51 @@ class _Tally(Struct):
         )
 
 
-class ReplayResponder:
-    """Answers `AskReplay`, one at a time."""
+def replay(records: Records, registry: Registry, clock: Callable[[], float] = time.monotonic) -> Replay:
+    """Raises EOFError when they end too early."""
+    task = records.task()
+    try:
+        config = _loaded(task, task.text, registry)
+    except Invalid as error:
+        return Replay(errors=tuple(error.lines()))
+    now = records.present()
+    try:
+        replayer = Replayer(config, now)
+    except Invalid as error:
+        return Replay(errors=tuple(error.lines()))
+    running = Replayer(config if task.running == task.text else _loaded(task, task.running, registry), now)
+    revision = running.pipeline.config.revision
+    found = _Tally()
+    decisions = 0
+    for decision in records.decisions():
+        if isinstance(decision, Unsent):
+            decisions += decision.decisions
+            if decision.decisions:
+                found.skipped[OUT_OF_TIME] += decision.decisions
+            continue
+        decisions += 1
+        if clock() >= task.until:
+            found.skipped[OUT_OF_TIME] += 1
+            continue
+        found.count(decision, replayer.outcome(decision), replayer.unrecorded)
+        if decision.configuration == revision:
+            found.count_same(running.outcome(decision))
+    return found.report(replayer, decisions)
 
-    def __init__(self, handler: RequestHandler, read: LoadConfig) -> None:
-        self._handler, self._read = handler, read
-        self._busy = False
 
-    def answer(self, question: AskReplay) -> Steps:
-        """Raises Unanswerable while another one is under way."""
-        if self._busy:
-            raise Unanswerable("another document is being replayed; try again in a few seconds")
-        self._busy = True
-        try:
-            yield from self._replay(question)
-        finally:
-            self._busy = False
+def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:
+    """Raises `Invalid`."""
+    return load(text, registry, allow_experimental=task.allow_experimental, bounds=task.bounds)
 
-    def _replay(self, question: AskReplay) -> Steps:
-        clock, view = self._handler.clock, self._handler.view
-        until = clock() + question.seconds
-        loading = asyncio.ensure_future(asyncio.to_thread(self._read, question.text, ""))
-        yield loading
-        try:
-            replayer = Replayer(loading.result(), view)
-        except Invalid as error:
-            yield encoded(Replay(errors=tuple(error.lines())))
-            return
-        running = Replayer(self._handler.pipeline.config, view)
-        revision = running.pipeline.config.revision
-        found = _Tally()
-        newest = self._handler.ring.newest(question.limit)
-        for decision in newest:
-            now = clock()
-            if now >= until:
-                found.skipped[OUT_OF_TIME] += 1
-                continue
-            yield b""
-            found.count(decision, (yield from replayer.outcome(decision, now)), replayer.unrecorded)
-            yield b""
-            if decision.configuration == revision:
-                found.count_same((yield from running.outcome(decision, now)))
-        yield encoded(found.report(replayer, len(newest)))
 
-    def __repr__(self) -> str:
-        return f"<ReplayResponder{', one under way' if self._busy else ''}>"
+def main() -> None:
+    """Replay what comes on stdin."""
+    with redirect_stdout(sys.stderr):
+        registry = Registry.installed()  # at the picker's priority: on a busy machine, a low one has no time for it
+    answers = confine()
+    answers.buffer.write(json.encode(replay(Records(sys.stdin.buffer), registry)))
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()

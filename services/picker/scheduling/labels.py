@@ -17,8 +17,9 @@ ENCODE = ("encode", "encode-prefill", "encode-prefill-decode")
 class LabelCondition:
     """For which endpoints a condition on their labels holds."""
 
-    def __init__(self, holds: Callable[[Mapping[str, str]], bool]) -> None:
-        self._holds = holds
+    def __init__(self, evaluate: Callable[[Layout], Mask]) -> None:
+        """`evaluate` is called once for each layout."""
+        self._evaluate = evaluate
         self._layout = Layout()
         self._mask: Mask = np.zeros(0, np.bool_)
         self._all = False
@@ -27,8 +28,7 @@ class LabelCondition:
     def keep(self, layout: Layout, rows: Rows) -> Rows:
         """Those of the rows for which it holds."""
         if layout is not self._layout:
-            holds = (self._holds(endpoint.labels) for endpoint in layout.endpoints)
-            self._mask = np.fromiter(holds, np.bool_, len(layout))
+            self._mask = self._evaluate(layout)
             self._layout = layout
             self._all = bool(np.logical_and.reduce(self._mask))
             self._given = self._kept = self._layout.all_rows[:0]
@@ -46,7 +46,14 @@ class LabelCondition:
         return f"<LabelCondition for {int(self._mask.sum())} of {len(self._layout)} endpoints>"
 
 
+def each(holds: Callable[[Mapping[str, str]], bool]) -> LabelCondition:
+    """A condition on each endpoint's labels alone."""
+    return LabelCondition(
+        lambda layout: np.fromiter((holds(one.labels) for one in layout.endpoints), np.bool_, len(layout))
+    )
+
+
 def role_is(*roles: str, or_none: bool = False) -> LabelCondition:
     """The role is one of these; `or_none`: also where there is no label."""
     allowed = {*roles, None} if or_none else set(roles)
-    return LabelCondition(lambda labels: labels.get(ROLE) in allowed)
+    return each(lambda labels: labels.get(ROLE) in allowed)

@@ -162,11 +162,6 @@ class Columns:
         column.read_as(key.kind)
         return column
 
-    def peek(self, name: str) -> NumberColumn | ObjectColumn | None:
-        """The column of an attribute for who isn't a plugin: it isn't kept for being looked at. None when nobody
-        reported it."""
-        return self._columns().get(name)
-
     def _taken(self, names: Iterable[str]) -> list[str]:
         """Which of a frame's attributes that aren't numbers are taken in: all that plugins read, and of the others as
         many as there is room for, those that are known first. Those that nobody reads make room for them."""
@@ -187,7 +182,7 @@ class Columns:
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""
         known: dict[str, dict[str, Any]] = {}
-        for name, column in self._columns().items():
+        for name, column in self.known().items():
             if column.at[row] > NEVER:
                 value, at = column.values[row], float(column.at[row])
                 known[name] = {
@@ -196,7 +191,8 @@ class Columns:
                 }
         return known
 
-    def _columns(self) -> dict[str, NumberColumn | ObjectColumn]:
+    def known(self) -> dict[str, NumberColumn | ObjectColumn]:
+        """Every column that somebody reported, by wire name, for who isn't a plugin: none is kept for being seen."""
         return {**self._numbers.columns, **self._objects, **self._own_numbers, **self._own_objects}
 
     def newest(self) -> Floats:
@@ -225,7 +221,7 @@ class Columns:
         return place
 
     def __repr__(self) -> str:
-        return f"<Columns {len(self._columns())} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
+        return f"<Columns {len(self.known())} attributes of {len(self._layout)} endpoints, {self.frames} frames>"
 
 
 def _any(at: Floats) -> bool:

@@ -98,6 +98,10 @@ class ObjectColumn:
         self._replace(row, value)
         self.at[row] = at
 
+    def reported(self) -> tuple[list[Any], list[int], Floats]:
+        """(the values as frames have them, the bytes of each, about, sample times), as they are now."""
+        return self._raw.copy(), self._weights.copy(), self.at.copy()
+
     def moved(self, size: int, here: Rows, there: Rows) -> "ObjectColumn":
         """This column in another layout: row `there[i]` is row `here[i]` in it, the others are absent."""
         column = ObjectColumn(size)

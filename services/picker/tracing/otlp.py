@@ -6,7 +6,7 @@ them if it is installed last. So JSON, which needs neither.
 
 import gzip
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -90,23 +90,27 @@ class OTLPExporter(SpanExporter):
 
 def encode(spans: Sequence[ReadableSpan]) -> bytes:
     """The JSON of an `ExportTraceServiceRequest`. The spans may have no links."""
-    groups: dict[Resource, dict[InstrumentationScope | None, list[dict[str, Any]]]] = {}
+    return b"".join(pieces(spans))
+
+
+def pieces(spans: Sequence[ReadableSpan]) -> Iterator[bytes]:
+    """The same, of at most one span each: the encoder holds the interpreter's lock, and so the event loop."""
+    groups: dict[Resource, dict[InstrumentationScope | None, list[ReadableSpan]]] = {}
     for span in spans:
-        groups.setdefault(span.resource, {}).setdefault(span.instrumentation_scope, []).append(_span(span))
-    return msgspec.json.encode(
-        {
-            "resourceSpans": [
-                {
-                    "resource": {"attributes": _attributes(resource.attributes)},
-                    "scopeSpans": [
-                        {"scope": {"name": scope.name, "version": scope.version} if scope else {}, "spans": encoded}
-                        for scope, encoded in scopes.items()
-                    ],
-                }
-                for resource, scopes in groups.items()
-            ]
-        }
-    )
+        groups.setdefault(span.resource, {}).setdefault(span.instrumentation_scope, []).append(span)
+    json = msgspec.json.encode
+    yield b'{"resourceSpans":['
+    for number, (resource, scopes) in enumerate(groups.items()):
+        attributes = json({"attributes": _attributes(resource.attributes)})
+        yield b'%s{"resource":%s,"scopeSpans":[' % (b"," * (number > 0), attributes)
+        for place, (scope, members) in enumerate(scopes.items()):
+            named = json({"name": scope.name, "version": scope.version} if scope else {})
+            yield b'%s{"scope":%s,"spans":[' % (b"," * (place > 0), named)
+            for at, span in enumerate(members):
+                yield b"," * (at > 0) + json(_span(span))
+            yield b"]}"
+        yield b"]}"
+    yield b"]}"
 
 
 def _span(span: ReadableSpan) -> dict[str, Any]:

@@ -21,6 +21,12 @@ from shared.model import split_host_port
 NAME = "gateway.request"
 """The Go original's name for it."""
 TRACEPARENT = "traceparent"
+LONGEST_CONTEXT = 512
+"""Characters of a client's `tracestate`, and of its `traceparent`, beyond which it counts as none: those that W3C asks
+everyone to hand on (https://www.w3.org/TR/trace-context/#tracestate-limits)."""
+METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"})
+OTHER_METHOD = "_OTHER"
+"""OpenTelemetry's name of a method that isn't one of these."""
 OPERATIONS = {"messages": "chat", "responses": "chat", "completions": "text_completion", "generate": "text_completion"}
 """OpenTelemetry's names of what an API does, where they differ from the API's."""
 _SERVER_ERROR = 500
@@ -34,6 +40,8 @@ class _HeadersGetter(Getter[Headers]):
         values = carrier.all(key)
         if key == TRACEPARENT and len(values) > 1:
             return None  # W3C: several are none
+        if sum(map(len, values)) > LONGEST_CONTEXT:
+            return None
         return [*values] or None
 
     def keys(self, carrier: Headers) -> list[str]:
@@ -56,9 +64,12 @@ class RequestSpan:
         self._received_at = received_at
         self._ends_at: float | None = None
         if self.recording:
+            method = headers.get(":method")
+            known = method in METHODS
             self._set(
                 {
-                    "http.request.method": headers.get(":method"),
+                    "http.request.method": method if known else OTHER_METHOD,
+                    "http.request.method_original": None if known else method[:SHOWN],
                     "url.path": headers.get(":path").partition("?")[0][:SHOWN],
                     "gen_ai.request.id": headers.get("x-request-id")[:SHOWN],
                 }

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.labels import LabelCondition
+from services.picker.scheduling.labels import each
 from services.picker.state.layout import Rows
 
 
@@ -41,7 +41,7 @@ class ByLabelFilter(Filter):
 
     def __init__(self, name: str, parameters: ByLabelParameters) -> None:
         super().__init__(name, parameters)
-        self._condition = LabelCondition(parameters.hold)
+        self._condition = each(parameters.hold)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         return self._condition.keep(cycle.layout, rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from structlog.testing import capture_logs
 from yarl import URL
 
 from services.collector.extractors.core import CoreMetricsExtractor
@@ -188,6 +189,24 @@ async def test_a_failure_costs_only_its_own_freshness() -> None:
         assert recovered["error"] is None
         assert recovered["last_error"] == "can't connect: refused"
         assert recovered["last_error_age"] >= 0
+
+
+async def test_a_server_that_always_fails_in_another_way_fills_no_log() -> None:
+    """Each kind of failure is logged once a minute, whatever the server writes into it."""
+
+    async def fickle() -> bytes:
+        if len(servers.asked) % 3:
+            raise ScrapeError(Failure.STATUS if len(servers.asked) % 2 else Failure.PROTOCOL, f"{len(servers.asked)}")
+        return b""
+
+    servers = Servers(a=fickle)
+    with capture_logs() as logs:
+        async with scraping(servers) as (scraper, _):
+            scraper.assign({"a": endpoint("a")})
+            await eventually(lambda: min(scraper.failures[Failure.STATUS], scraper.failures[Failure.PROTOCOL]) >= 5)
+    failed = [line["kind"] for line in logs if line["event"] == "scrape.failed"]
+    assert sorted(failed) == ["protocol", "status"]
+    assert sum(line["event"] == "scrape.recovered" for line in logs) <= 2
 
 
 async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_the_former_one() -> None:

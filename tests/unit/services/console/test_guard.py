@@ -6,7 +6,10 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
+from services.console.app import ConsoleService
 from services.console.guard import POLICY, Guard
+from services.console.settings import ConsoleSettings
+from shared.config.problems import Invalid
 from shared.service.admin import add_refusals
 
 
@@ -81,3 +84,10 @@ async def test_every_answer_says_what_browsers_may_do_with_it() -> None:
             assert answer.headers["content-security-policy"] == POLICY
             assert "unsafe" not in POLICY
         assert (await asking.post("/api/length")).headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("token", ["grün", "two\nlines", " padded", "tab\t", "\x7f"])
+def test_a_token_that_no_header_can_carry_is_refused_at_the_start(token: str) -> None:
+    with pytest.raises(Invalid, match="--console-token: printable ASCII") as refused:
+        ConsoleService(ConsoleSettings(nats_url=("nats://127.0.0.1:1",), console_token=token))
+    assert token not in str(refused.value)

@@ -78,6 +78,14 @@ def test_what_is_sent(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+def test_spans_are_encoded_one_at_a_time() -> None:
+    alone = max(map(len, otlp.pieces([span()])))
+    spans = [span() for _ in range(50)]
+    assert max(map(len, otlp.pieces(spans))) <= alone + 1
+    groups = json.loads(otlp.encode(spans))["resourceSpans"]
+    assert sum(len(scope["spans"]) for group in groups for scope in group["scopeSpans"]) == 50
+
+
 def test_an_endpoint_of_traces_alone_is_taken_as_it_is(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{receiver.url}/mine")
     otlp.OTLPExporter().export([span()])

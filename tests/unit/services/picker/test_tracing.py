@@ -74,6 +74,50 @@ async def test_a_long_body_has_one_span_with_the_times_of_its_phases(monkeypatch
     assert times["pointsman.respond"] == pytest.approx(start + 5e9)
 
 
+@pytest.mark.parametrize(
+    ("method", "shown", "original"),
+    [("POST", "POST", None), ("Post", "_OTHER", "Post"), ("M" * 50_000, "_OTHER", "M" * 256)],
+)
+async def test_a_method_is_one_that_is_known(
+    method: str, shown: str, original: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept()
+    world = World(kept, monkeypatch)
+    stream = world.stream()
+    world.say(stream, headers([(":method", method), *CHAT[1:]], modes=LEAN, end=True))
+    stream.end()
+    await world.tracing.close()
+    (span,) = kept.spans
+    attributes = span.attributes or {}
+    assert attributes["http.request.method"] == shown
+    assert attributes.get("http.request.method_original") == original
+
+
+TRACEPARENT = f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+
+@pytest.mark.parametrize(
+    ("shown", "parent", "state"),
+    [
+        ([("traceparent", TRACEPARENT), ("tracestate", "a=1,b=2")], True, "a=1,b=2"),
+        ([("traceparent", TRACEPARENT), ("tracestate", "a=1,b" + " " * 600 + "=2")], True, ""),
+        ([("traceparent", TRACEPARENT), *[("tracestate", f"a{number}={'x' * 100}") for number in range(6)]], True, ""),
+        ([("traceparent", TRACEPARENT.replace("00-", "01-", 1) + "-" + "x" * 600)], False, ""),
+    ],
+)
+async def test_a_context_is_kept_as_far_as_w3c_asks(
+    shown: list[tuple[str, str]], parent: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept()
+    world = World(kept, monkeypatch)
+    stream = world.stream()
+    world.say(stream, headers([*CHAT, *shown], modes=LEAN, end=True))
+    stream.end()
+    await world.tracing.close()
+    (span,) = kept.spans
+    assert (span.parent is not None, span.context.trace_state.to_header()) == (parent, state)
+
+
 async def test_an_evicted_request_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
     world = World(kept, monkeypatch)

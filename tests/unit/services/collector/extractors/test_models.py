@@ -51,6 +51,8 @@ def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
         (b'{"data": [{"name": "a"}]}', "entry 0 was skipped: Object missing required field `id`"),
         (b'{"data": [{"id": "\xff"}]}', "entry 0 was skipped"),
         (answer(*(f"m{number}" for number in range(1001))), "1001 models are more than maxModels, 1000"),
+        (b'{"data":[' + b"0," * 65_001 + b"0]}", "65001 commas are more than maxModels allows, 65000"),
+        (b"{" + b'"data":[0,0],' * 40_000 + b'"data":[]}', "80000 commas are more than maxModels allows, 65000"),
         (answer("a", "b" * 513), "entry 1: 513 characters in the id; maxNameLength is 512"),
     ],
 )

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from services.collector.page.evaluator import MAX_GROUPS, MAX_SERIES, SAMPLES, QueryEvaluator, histogram_quantile
+from services.collector.page import evaluator as page_evaluator
+from services.collector.page.evaluator import (
+    MAX_GROUPS,
+    MAX_SERIES,
+    SAMPLES,
+    QueryEvaluator,
+    histogram_quantile,
+    upper_bound,
+)
 from services.collector.page.query import QueryParameters
 from services.collector.page.scan import scan
-from services.collector.page.selection import Outcome
+from services.collector.page.selection import MAX_ALL_LABELS_BYTES, Outcome
 from services.collector.page.spec import parse_spec
 from shared.config.decode import decode
 from shared.config.problems import Problems
@@ -221,6 +229,49 @@ def test_more_series_than_are_kept_make_no_value(given: dict[str, Any], most: in
     page(each, text, 0.0)
     assert page(each, text, 1.0) is None
     assert each.outcome is Outcome.INVALID
+
+
+def test_more_labels_than_are_kept_make_no_value() -> None:
+    """However few series they are of."""
+    count = MAX_ALL_LABELS_BYTES // 4000
+    for more, outcome in ((-1, Outcome.UNOBSERVED), (1, Outcome.INVALID)):
+        each = evaluator("c", function="rate")
+        page(each, "".join(f'c{{i="{index:03}{"x" * 3990}"}} 1\n' for index in range(count + more)), 0.0)
+        assert each.outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("labels", "bound"),
+    [
+        (b'le="0.5"', 0.5),
+        (b'a="x",le="+Inf",b="y"', math.inf),
+        (b' a = "x" , le = "2" ', 2.0),
+        (b'a="le=",b="\\",le=\\"7\\"",le="3"', 3.0),
+        (b'file="1",le="4"', 4.0),
+        (b'le="NaN"', None),
+        (b'le="x"', None),
+        (b'le="\\n"', None),
+        (b'a="1"', None),
+        (b"", None),
+        (b"%s" % b",".join(b'a%d=""' % number for number in range(600)), None),
+    ],
+)
+def test_a_buckets_bound_is_its_label_le(labels: bytes, bound: float | None) -> None:
+    assert upper_bound(labels) == bound
+
+
+def test_a_buckets_bound_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def parsing(labels: bytes) -> float | None:
+        parsed.append(labels)
+        return upper_bound(labels)
+
+    monkeypatch.setattr(page_evaluator, "upper_bound", parsing)
+    each = evaluator("h", function="quantile", quantile=0.5)
+    for at in range(10):
+        page(each, "".join(f'h_bucket{{le="{bound}"}} {at * bound}\n' for bound in (1, 2)), float(at))
+    assert sorted(parsed) == [b'le="1"', b'le="2"']
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +14,14 @@ from services.collector.extractors.prometheus_metric import PrometheusMetricExtr
 from services.collector.interfaces import Binding
 from services.collector.page import reader as page_reader
 from services.collector.page.query import Aggregation, Function
-from services.collector.page.reader import MAX_BLOCK, RESCAN_PAGES, RESCAN_SECONDS, SEARCH_RANGE, MetricsReader
+from services.collector.page.reader import (
+    MAX_BLOCK,
+    MAX_HEADER,
+    RESCAN_PAGES,
+    RESCAN_SECONDS,
+    SEARCH_RANGE,
+    MetricsReader,
+)
 from services.collector.page.scan import scan
 from shared.attributes import ACTIVE_MODELS, AttributeKey, AttributeMap
 from shared.model import Endpoint
@@ -262,6 +269,50 @@ def test_of_a_header_no_more_lines_are_looked_at_than_a_group_may_have(before: i
     binding.store(attributes, 0.0)
     assert attributes.get(key) == (6.0 if sample else None)
     assert page.times < 2 * MAX_BLOCK // len(line)
+
+
+def test_comments_in_a_group_are_no_lines_to_look_at() -> None:
+    """However many it has: none of them ends the group."""
+    reader, binding, attributes, key = watch()
+    for step in range(3):
+        text = b"# TYPE m gauge\nm %d\n%s# TYPE n gauge\nn 1\n" % (step, b"#\n" * (MAX_BLOCK // 3))
+        page = Searched(text)
+        asyncio.run(reader.read(page, step * 0.1))
+        binding.store(attributes, 0.0)
+        assert attributes.get(key) == step
+        assert page.times < 100
+
+
+def steps(reading: Coroutine[Any, Any, None]) -> int:
+    """How often others have their turn while a page is read."""
+    for count in range(10_000):
+        try:
+            reading.send(None)
+        except StopIteration:
+            return count
+    raise AssertionError("it never ends")
+
+
+def test_others_have_their_turn_while_many_known_groups_are_read() -> None:
+    """However small each of them is."""
+    names = [f"m{number}" for number in range(100)]
+    many = [metric(name) for name in names]
+    reader, attributes = MetricsReader(many), AttributeMap()
+    for step in range(3):
+        comments = "# a comment of a hundred characters or so, as a server may have it on its page of metrics\n" * 40
+        page = "".join(group(name, f"{name} {step}\n{comments}") for name in names).encode()
+        assert steps(reader.read(page, step * 0.1)) >= len(page) // MAX_BLOCK - 1
+        for binding in many:
+            binding.store(attributes, 0.0)
+        assert {sample.value for _, sample in attributes.items()} == {step}
+
+
+def test_a_header_is_read_up_to_a_length() -> None:
+    """A name of megabytes is as good as none: no attribute's is so long."""
+    longest = MAX_HEADER - len("# TYPE  ")
+    for length, known in ((longest, True), (longest + 1, False), (MAX_HEADER, False)):
+        name = b"m" * length
+        assert page_reader._family(b"# TYPE " + name + b" gauge\n", 0) == (name if known else None)
 
 
 @pytest.mark.parametrize(("interval", "pages"), [(0.05, 20), (0.1, 10), (1.0, 10), (5.0, 10)])

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from services.picker.decision import Decision, Progress, RequestSummary
 from services.picker.flow_control.ticket import Wait
+from services.picker.reports import reasons as module
 from services.picker.reports.reasons import changes, reasons
 from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import Samples
@@ -165,3 +166,33 @@ def test_a_wait_is_a_reason() -> None:
 )
 def test_what_would_have_changed_it_is_named(profile: ProfileRun | None, expected: list[str]) -> None:
     assert [change["text"] for change in changes(decision(profile))] == expected
+
+
+def test_the_work_is_no_multiple_of_the_endpoints_that_rank_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up = 0
+    position = module._position
+
+    def counted(profile: ProfileRun, row: int) -> int:
+        nonlocal looked_up
+        looked_up += 1
+        return position(profile, row)
+
+    monkeypatch.setattr(module, "_position", counted)
+    layout = pool(*(f"e{number:03}" for number in range(300))).layout
+    totals = np.linspace(1.0, 0.0, 300)
+    profile = ProfileRun(
+        profile="default",
+        candidates=layout.all_rows,
+        filters=(),
+        rows=layout.all_rows,
+        scores=(ScoreStep("queue", 1.0, totals),),
+        totals=totals,
+        picker="max-score-picker",
+        picked=(250,),
+        ranked_last=dict.fromkeys(range(250), "down"),
+    )
+    found = [
+        each["endpoint"] for each in changes(replace(decision(profile), layout=layout)) if each["kind"] == "health"
+    ]
+    assert found == [layout.endpoints[row].id for row in range(250)]
+    assert looked_up < 10

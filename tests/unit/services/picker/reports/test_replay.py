@@ -1,6 +1,8 @@
 """A replay says where decisions would have gone with another configuration, and what of it isn't known."""
 
 import asyncio
+import io
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -9,12 +11,12 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from services.picker.reports.replay import OUT_OF_TIME, UNSCHEDULED, ReplayResponder
+from services.picker.reports.past_records import Records
+from services.picker.reports.replay import OUT_OF_TIME, UNSCHEDULED, replay
+from services.picker.reports.replay_responder import CHILD, DocumentRules, ReplayResponder
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.bus.query_messages import AskReplay
 from shared.bus.responder import Unanswerable
-from shared.config import load
-from shared.config.loaded import LoadedConfig
 from shared.service.replay import Move, Replay
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest
 from tests.unit.services.picker.reports.test_rehearsal import known, made, ready, worlds
@@ -43,30 +45,40 @@ QUEUES = document("queue-scorer", "max-score-picker")
 ONLY_B = document("label-selector-filter", label_selector_filter="matchLabels: {tier: b}")
 
 
-def read(text: str, origin: str = "") -> LoadedConfig:
-    return load(text, REGISTRY, origin)
-
-
-def replayed(picker: PickerUnderTest, text: str, **question: Any) -> Replay:
-    return answered(ReplayResponder(picker.handler, read), text, **question)
-
-
-def answered(
-    replays: ReplayResponder, text: str, meanwhile: Callable[[], None] = lambda: None, **question: Any
+def replayed(
+    picker: PickerUnderTest,
+    text: str,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = lambda: NOW,
+    **question: Any,
 ) -> Replay:
-    """`meanwhile` happens in each pause."""
+    """What the child makes of what it is sent; `meanwhile` happens after each piece."""
+    asked = AskReplay(text=text, **question)
+    sent = io.BytesIO()
+    for piece in ReplayResponder(picker.handler, DocumentRules()).messages(asked, NOW + asked.seconds):
+        sent.write(piece)
+        meanwhile()
+    sent.seek(0)
+    return replay(Records(sent), REGISTRY, clock)
 
-    async def answer() -> bytes:
-        content = bytearray()
-        for part in replays.answer(AskReplay(text=text, **question)):
-            if isinstance(part, asyncio.Future):
-                await asyncio.wait((part,))
-            else:
-                content += part
-                meanwhile()
-        return bytes(content)
 
-    return msgspec.json.decode(asyncio.run(answer()), type=Replay)
+def patient(picker: PickerUnderTest, child: str = CHILD) -> ReplayResponder:
+    """One whose child has all the time it needs."""
+    picker.handler.clock = lambda: time.monotonic() + 3600
+    return ReplayResponder(picker.handler, DocumentRules(), child, grace=3600)
+
+
+async def answered(replays: ReplayResponder, text: str, **question: Any) -> Replay:
+    """By a child."""
+    content = bytearray()
+    for part in replays.answer(AskReplay(text=text, **question)):
+        if isinstance(part, asyncio.Future):
+            await asyncio.wait((part,))
+        else:
+            content += part
+            await asyncio.sleep(0)
+    return msgspec.json.decode(content, type=Replay)
 
 
 def decide(picker: PickerUnderTest, *numbers: int) -> None:
@@ -149,7 +161,7 @@ def test_endpoints_may_come_and_go_meanwhile(picker: PickerUnderTest) -> None:
         report(picker.view, {RUNNING_REQUESTS_SIZE: [1] * len(picker.view.layout)}, now=NOW + number)
 
     text = document("running-requests-size-scorer", "lora-affinity-scorer")
-    found = answered(ReplayResponder(picker.handler, read), text, come_and_go)
+    found = replayed(picker, text, meanwhile=come_and_go)
     assert (found.replayed, found.failures) == (3, {})
 
 
@@ -180,25 +192,52 @@ def test_refused_requests_arent_replayed_unless_filters_refused_them(picker: Pic
 
 def test_the_newest_are_replayed_as_long_as_there_is_time(picker: PickerUnderTest) -> None:
     assert replayed(picker, QUEUES, limit=2).decisions == 2
-    clock = picker.handler.clock
-    times = iter([NOW, NOW, NOW + 30, NOW + 30])
-    picker.handler.clock = lambda: next(times)
-    found = replayed(picker, QUEUES)
-    picker.handler.clock = clock
+    times = iter([NOW, NOW + 30, NOW + 30])
+    found = replayed(picker, QUEUES, clock=lambda: next(times))
     assert (found.decisions, found.replayed, found.skipped) == (3, 1, {OUT_OF_TIME: 2})
 
 
-def test_one_document_is_replayed_at_a_time(picker: PickerUnderTest) -> None:
-    replays = ReplayResponder(picker.handler, read)
+def test_decisions_that_cant_be_sent_in_time_are_counted(picker: PickerUnderTest) -> None:
+    times = iter([NOW, NOW, NOW + 30])
+    picker.handler.clock = lambda: next(times)
+    found = replayed(picker, QUEUES)
+    assert (found.decisions, found.replayed, found.skipped) == (3, 1, {OUT_OF_TIME: 2})
 
-    async def second() -> None:
-        first = replays.answer(AskReplay(text=QUEUES))
-        loading = next(first)
-        assert isinstance(loading, asyncio.Future)
-        with pytest.raises(Unanswerable, match="another document"):
-            next(replays.answer(AskReplay(text=QUEUES)))
-        await asyncio.wait((loading,))
-        del first
 
-    asyncio.run(second())
-    assert answered(replays, QUEUES).replayed == 3
+async def test_a_child_replays(picker: PickerUnderTest) -> None:
+    text = document("queue-scorer", "label-selector-filter", label_selector_filter="matchLabels: {tier: b}")
+    here = replayed(picker, text)
+    replays = patient(picker)
+    assert await answered(replays, text) == here
+    wrong = await answered(replays, text.replace("EndpointPickerConfig", "Pod"))
+    assert {error.partition(":")[0] for error in wrong.errors} >= {"kind"}
+
+
+async def test_a_child_that_fails_costs_only_the_answer(picker: PickerUnderTest) -> None:
+    with pytest.raises(Unanswerable, match="exited with status 1"):
+        await answered(patient(picker, "this.that"), QUEUES)
+
+
+async def test_one_document_is_replayed_at_a_time(picker: PickerUnderTest) -> None:
+    here = replayed(picker, QUEUES)
+    replays = patient(picker)
+    first = replays.answer(AskReplay(text=QUEUES))
+    starting = next(first)
+    assert isinstance(starting, asyncio.Future)
+    with pytest.raises(Unanswerable, match="another document"):
+        next(replays.answer(AskReplay(text=QUEUES)))
+    await starting
+    first.close()  # type: ignore[attr-defined]  # as the responder does when nobody waits any more
+    assert await answered(replays, QUEUES) == here
+
+
+def test_however_large_the_pool_every_piece_is_small() -> None:
+    """The most that a picker makes of it in one step."""
+    view = pool(*(endpoint(f"a{number}") for number in range(3000)))
+    report(view, {WAITING_QUEUE_SIZE: [1.0] * 3000, KV_CACHE_USAGE: [0.0] * 3000})
+    picker = PickerUnderTest(view, QUEUES)
+    decide(picker, 1, 2)
+    replays = ReplayResponder(picker.handler, DocumentRules())
+    pieces = [len(piece) for piece in replays.messages(AskReplay(text=QUEUES), NOW + 1)]
+    assert len(pieces) > 30
+    assert max(pieces) < 256 * 1024

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from services.picker.scheduling.filters.label_selector import LabelSelector, LabelSelectorFilter
 from tests.unit.services.picker.scheduling.plugins import plugin, read
@@ -67,3 +68,32 @@ def test_a_new_layout_is_looked_at_anew() -> None:
     assert made.filter(cycle(view), view.layout.all_rows).tolist() == [0, 1]
     other = pool(endpoint("a1"), endpoint("a2", role="decode"))
     assert made.filter(cycle(other), other.layout.all_rows).tolist() == [1]
+
+
+class Labels(dict[str, str]):
+    """Labels that count how often one is looked up."""
+
+    times = 0
+
+    def get(self, *args: Any) -> Any:
+        Labels.times += 1
+        return super().get(*args)
+
+    def __getitem__(self, key: str) -> str:
+        Labels.times += 1
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        Labels.times += 1
+        return super().__contains__(key)
+
+
+def test_the_work_is_no_multiple_of_the_requirements() -> None:
+    """A document of others may have thousands of them."""
+    view = pool(*(structs.replace(endpoint(f"a{row}"), labels=Labels({"role": "a", "zone": "b"})) for row in range(50)))
+    expressions: list[dict[str, Any]] = [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(500)]
+    expressions += [{"key": "role", "operator": "NotIn", "values": [f"v{number}"]} for number in range(500)]
+    made = plugin(LabelSelectorFilter, {"matchExpressions": expressions})
+    Labels.times = 0
+    assert len(made.filter(cycle(view), view.layout.all_rows)) == 50
+    assert Labels.times <= 50 * 4

@@ -1,0 +1,101 @@
+"""Answers `AskReplay` with what a child finds out: this process only sends it the decisions, piece by piece."""
+
+import asyncio
+
+from msgspec import Struct
+
+from services.picker.reports.past_records import Recorder, ReplayTask, packed_end, packed_task
+from services.picker.request_handler import RequestHandler
+from shared.bus.query_messages import LONGEST, AskReplay
+from shared.bus.responder import MOST_BYTES, Document, Steps, Unanswerable
+from shared.config.schema import BOUNDS, Bounds
+from shared.service.child import Child, ChildFailed
+
+CHILD = "services.picker.reports.replay"
+STEP = 64 * 1024
+"""Bytes that are made before a pause."""
+PIECE = 64 * 1024
+"""Bytes of the answer between two pauses."""
+GRACE = LONGEST / 10
+"""Seconds."""
+
+
+class DocumentRules(Struct, frozen=True):
+    """What this picker's settings allow a document."""
+
+    allow_experimental: bool = False
+    bounds: Bounds = BOUNDS
+
+
+class ReplayResponder:
+    """Answers `AskReplay`, one at a time."""
+
+    def __init__(
+        self, handler: RequestHandler, rules: DocumentRules, child: str = CHILD, *, grace: float = GRACE
+    ) -> None:
+        """`child` is the module that replays. `grace` is how many seconds it gets for its answer when the time for
+        replaying is over."""
+        self._handler, self._rules, self._child, self._grace = handler, rules, child, grace
+        self._busy = False
+
+    def answer(self, question: AskReplay) -> Steps:
+        """Raises Unanswerable while another one is under way, and if the child fails."""
+        if self._busy:
+            raise Unanswerable("another document is being replayed; try again in a few seconds")
+        self._busy = True
+        child = Child(self._child)
+        try:
+            yield from self._replay(question, child)
+        except ChildFailed as error:
+            raise Unanswerable(f"the document can't be replayed: {error}") from error
+        finally:
+            child.kill()
+            self._busy = False
+
+    def _replay(self, question: AskReplay, child: Child) -> Steps:
+        until = self._handler.clock() + question.seconds
+        yield (starting := asyncio.ensure_future(child.start()))
+        starting.result()
+        made = 0
+        for piece in self.messages(question, until):
+            if child.ended:
+                break
+            made += len(piece)
+            if child.write(piece):
+                yield asyncio.ensure_future(child.drain())
+            elif made >= STEP:
+                yield b""
+            else:
+                continue
+            made = 0
+        left = until - self._handler.clock()
+        yield (answering := asyncio.ensure_future(child.answer(max(left, 0.0) + self._grace, MOST_BYTES)))
+        content = answering.result()
+        for start in range(0, len(content), PIECE):
+            yield content[start : start + PIECE]
+
+    def messages(self, question: AskReplay, until: float) -> Document:
+        """What the child is sent; each piece is made in less than a millisecond."""
+        handler, rules = self._handler, self._rules
+        yield packed_task(
+            ReplayTask(
+                text=question.text,
+                running=handler.pipeline.config.text,
+                allow_experimental=rules.allow_experimental,
+                bounds=rules.bounds,
+                until=until,
+            )
+        )
+        recorder = Recorder(handler.view, handler.clock())
+        newest = handler.ring.newest(question.limit)
+        yield from recorder.present()
+        sent = 0
+        for decision in newest:
+            if handler.clock() >= until:
+                break
+            yield from recorder.decision(decision)
+            sent += 1
+        yield packed_end(len(newest) - sent)
+
+    def __repr__(self) -> str:
+        return f"<ReplayResponder{', one under way' if self._busy else ''}>"

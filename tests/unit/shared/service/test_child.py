@@ -1,0 +1,46 @@
+"""A child does its work within bounds, and its parent learns what came of it."""
+
+from pathlib import Path
+
+import pytest
+
+from shared.service.child import Child, ChildFailed, asked
+
+LONG = 3600.0
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module whose child executes what it reads."""
+    monkeypatch.syspath_prepend(tmp_path)
+    text = "import os, sys\nfrom shared.service.child import confine\n\nanswers = confine(memory=2**26, cpu=1)\n"
+    (tmp_path / "executes.py").write_text(f"{text}exec(sys.stdin.read())\nanswers.flush()\n", encoding="utf-8")
+    return "executes"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("b' ' * 2**27", "exited with status 1"),
+        ("while True: pass", "exited with status -9"),
+        ("answers.write('x' * 200_000)", "more than 100000 bytes"),
+        ("raise SystemExit(3)", "exited with status 3"),
+    ],
+)
+async def test_a_child_that_wants_too_much_gives_no_answer(module: str, task: str, message: str) -> None:
+    with pytest.raises(ChildFailed, match=message):
+        await asked(module, task.encode(), LONG, 100_000)
+
+
+async def test_what_a_child_prints_is_no_part_of_its_answer(module: str) -> None:
+    task = "print('here'); answers.write(f'{os.getpriority(os.PRIO_PROCESS, 0) > 0}')"
+    assert await asked(module, task.encode(), LONG, 100_000) == b"True"
+
+
+async def test_a_child_that_takes_too_long_is_killed(module: str) -> None:
+    child = Child(module)
+    await child.start()
+    with pytest.raises(ChildFailed, match="longer than 0 s"):
+        await child.answer(0.0, 1)
+    assert child._process is not None
+    assert await child._process.wait() == -9

@@ -86,7 +86,7 @@ async def test_a_method_is_one_that_is_known(
     stream = world.stream()
     world.say(stream, headers([(":method", method), *CHAT[1:]], modes=LEAN, end=True))
     stream.end()
-    await world.tracing.close()
+    await world.tracing.shutdown()
     (span,) = kept.spans
     attributes = span.attributes or {}
     assert attributes["http.request.method"] == shown
@@ -113,7 +113,7 @@ async def test_a_context_is_kept_as_far_as_w3c_asks(
     stream = world.stream()
     world.say(stream, headers([*CHAT, *shown], modes=LEAN, end=True))
     stream.end()
-    await world.tracing.close()
+    await world.tracing.shutdown()
     (span,) = kept.spans
     assert (span.parent is not None, span.context.trace_state.to_header()) == (parent, state)
 

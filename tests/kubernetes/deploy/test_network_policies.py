@@ -85,7 +85,7 @@ WAYS = {
     *(("watcher", "api", port) for port in (443, 6443)),
     *(
         (sender, "picker", port)
-        for sender in ("gateway", "prometheus", "server", "stranger", "collector")
+        for sender in ("server", "stranger", "collector")
         for port in (9002, 9003)
     ),
     *(("collector", server, port) for server in ("server", "stranger") for port in EVERY_PORT),
@@ -144,7 +144,7 @@ TWO_URLS = {"enabled": False, "url": "nats://one.example:4333,tls://two.example"
     ("values", "port", "opened", "closed"),
     [
         ({"networkPolicy": {"gateways": [namespace("gateways")]}}, 9002, [(GATEWAY, "picker")], [(STRANGER, "picker")]),
-        ({"networkPolicy": {"gateways": []}}, 9002, [], [(GATEWAY, "picker")]),
+        ({"networkPolicy": {"gateways": []}}, 9002, [], [(STRANGER, "picker")]),
         (
             {"networkPolicy": {"natsClients": [namespace("models")]}},
             4222,

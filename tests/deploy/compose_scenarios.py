@@ -176,6 +176,33 @@ async def envoy_again(compose: Compose, load: Load) -> str:
     return "one Envoy is one entrance: while it is away, nobody listens"
 
 
+@scenario("with the profile `traces`, switched on and off")
+async def traced(compose: Compose, load: Load) -> str:
+    compose.profiles, compose.environment = ("traces",), {"POINTSMAN_TRACING": "true"}
+    try:
+        await compose.up()
+        await compose.settled()
+        (container,) = await compose.containers("jaeger")
+        url = f"http://{await compose.address(container)}:16686/api/traces?service=pointsman-picker&limit=200"
+
+        async def exported() -> bool:
+            traces = json.loads(await compose.get(url))["data"]
+            names = {span["operationName"] for trace in traces for span in trace["spans"]}
+            assert names == {"gateway.request"}, names
+            tags = [tag for trace in traces for process in trace["processes"].values() for tag in process["tags"]]
+            pickers = {tag["value"] for tag in tags if tag["key"] == "service.instance.id"}
+            assert len(pickers) == 2, pickers
+            return True
+
+        await eventually(exported, "both pickers export spans", timeout=PATIENCE, step=0.5)
+        await compose("rm", "--stop", "--force", "jaeger")
+    finally:
+        compose.profiles, compose.environment = (), {}
+    await compose.up()
+    await compose.settled()
+    return "both pickers' spans arrive"
+
+
 @scenario("with Prometheus, of the profile `monitoring`")
 async def monitored(compose: Compose, load: Load) -> str:
     if not await compose.engine.has(PROMETHEUS):

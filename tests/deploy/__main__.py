@@ -17,7 +17,7 @@ from tests.deploy.compose_page import SCENARIO as PAGE_SCENARIO
 from tests.deploy.compose_page import follow
 from tests.deploy.compose_scenarios import everything
 from tests.deploy.engine import engine
-from tests.deploy.images import ROOT, measure, provide
+from tests.deploy.images import ROOT, STARTS, measure, provide
 from tests.deploy.results import Result, render, write
 from tests.deploy.shell import Failed, Missing
 
@@ -34,7 +34,8 @@ async def compose_part(only: str) -> list[Result]:
                     Result(
                         scenario="the image",
                         note=f"{image.megabytes:.0f} MB; a picker answers {image.start:.1f} s after `docker run`, of "
-                        f"which the engine takes {image.container:.1f} s, and ends {image.stop:.1f} s after SIGTERM",
+                        f"which the engine takes {image.container:.1f} s, and ends {image.stop:.1f} s after SIGTERM; "
+                        f"medians of {STARTS}",
                     )
                 ]
                 async with compose(docker, project) as running:

@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import signal
+import statistics
 import tempfile
 import time
 import urllib.request
@@ -36,6 +37,7 @@ SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
 PROMETHEUS, JAEGER = SERVICES["prometheus"]["image"], SERVICES["jaeger"]["image"]
 PULL_TIMEOUT = 120.0
+STARTS = 5
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 _WITH_BINARY = """\
@@ -46,7 +48,7 @@ COPY {name} /usr/local/bin/{name}
 
 
 class Image(Struct, frozen=True):
-    """What the table says about our image."""
+    """What the table says about our image. Times are medians of `STARTS`."""
 
     megabytes: float
     start: float
@@ -145,22 +147,8 @@ async def measure(engine: Engine) -> Image:
     """Our image's size, and how long one of its processes takes to serve and to end. Raises Failed."""
     size = int(await engine.inspect(OURS, "{{.Size}}"))
     name = "pointsman-deploy-start"
-    restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    began = time.monotonic()
-    await engine("run", "--detach", "--rm", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
-    container = time.monotonic() - began
-    try:
-        url = f"http://{await engine.inspect(name, '{{.NetworkSettings.IPAddress}}')}:9090/healthz"
-        await eventually(partial(asyncio.to_thread, _answers, url), "it answers", step=0.02)
-        start = time.monotonic() - began
-        began = time.monotonic()
-        await engine("stop", "--time", "60", name)
-        stop = time.monotonic() - began
-    finally:
-        try:
-            await engine("rm", "--force", name)
-        except Failed:
-            pass  # it has gone, as asked for
+    times = [await _start_and_stop(engine, name) for _ in range(STARTS)]
+    start, container, stop = (statistics.median(each) for each in zip(*times, strict=True))
     await engine("run", "--detach", "--name", name, OURS, "picker")
     try:
         await eventually(partial(_handles_sigterm, int(await engine.inspect(name, "{{.State.Pid}}"))))
@@ -171,6 +159,23 @@ async def measure(engine: Engine) -> Image:
     if code not in (0, 128 + signal.SIGTERM):
         raise Failed(f"a picker that got SIGTERM right after its start ended with {code}")
     return Image(size / 1e6, start, container, stop)
+
+
+async def _start_and_stop(engine: Engine, name: str) -> tuple[float, float, float]:
+    """Seconds until a picker answers, until `docker run` returns, and from SIGTERM to its end."""
+    restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    began = time.monotonic()
+    await engine("run", "--detach", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
+    container = time.monotonic() - began
+    try:
+        url = f"http://{await engine.inspect(name, '{{.NetworkSettings.IPAddress}}')}:9090/healthz"
+        await eventually(partial(asyncio.to_thread, _answers, url), "it answers", step=0.02)
+        start = time.monotonic() - began
+        began = time.monotonic()
+        await engine("stop", "--time", "60", name)
+        return start, container, time.monotonic() - began
+    finally:
+        await engine("rm", "--force", name)
 
 
 def _answers(url: str) -> bool:

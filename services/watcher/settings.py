@@ -17,7 +17,10 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     ] = False
     pools: Annotated[
         tuple[str, ...],
-        Meta(description="with Kubernetes: the InferencePools to serve instead of one, namespace/name each"),
+        Meta(
+            description="with Kubernetes: the InferencePools to serve instead of one, namespace/name each, or"
+            " namespace/name=CONFIGMAP for one with a ConfigMap of its own"
+        ),
     ] = ()
     config_map: Annotated[
         str,

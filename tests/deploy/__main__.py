@@ -5,6 +5,7 @@ Exits with 0 if every promise held, 1 if one didn't, 2 if this machine can't run
 
 import argparse
 import asyncio
+import re
 import signal
 import sys
 import tempfile
@@ -12,9 +13,11 @@ from pathlib import Path
 
 from tests.deploy import kubernetes
 from tests.deploy.compose import compose
+from tests.deploy.compose_page import SCENARIO as PAGE_SCENARIO
+from tests.deploy.compose_page import follow
 from tests.deploy.compose_scenarios import everything
 from tests.deploy.engine import engine
-from tests.deploy.images import ROOT, measure, provide
+from tests.deploy.images import ROOT, STARTS, measure, provide
 from tests.deploy.results import Result, render, write
 from tests.deploy.shell import Failed, Missing
 
@@ -31,10 +34,13 @@ async def compose_part(only: str) -> list[Result]:
                     Result(
                         scenario="the image",
                         note=f"{image.megabytes:.0f} MB; a picker answers {image.start:.1f} s after `docker run`, of "
-                        f"which the container takes {image.container:.1f} s, and ends {image.stop:.1f} s after SIGTERM",
+                        f"which the engine takes {image.container:.1f} s, and ends {image.stop:.1f} s after SIGTERM; "
+                        f"medians of {STARTS}",
                     )
                 ]
                 async with compose(docker, project) as running:
+                    if re.search(only, PAGE_SCENARIO):
+                        results.append(await follow(running))
                     return results + await everything(running, only)
             finally:
                 if not docker.own and made:

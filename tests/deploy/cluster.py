@@ -84,9 +84,9 @@ class Cluster:
         self._tasks: list[asyncio.Task[None]] = []
         self.kubeconfig = directory / "kubeconfig"
         self.socket = directory / "containerd.sock"
-        self.etcd = self._process("etcd", *self._etcd(), ready="http://127.0.0.1:2379/health")
-        self.apiserver = self._process("kube-apiserver", *self._apiserver(), ready=f"{self.url}/readyz")
-        self.controllers = self._process(
+        self.etcd = self.process("etcd", *self._etcd(), ready="http://127.0.0.1:2379/health")
+        self.apiserver = self.process("kube-apiserver", *self._apiserver(), ready=f"{self.url}/readyz")
+        self.controllers = self.process(
             "kube-controller-manager",
             f"--kubeconfig={self.kubeconfig}",
             f"--service-account-private-key-file={directory / 'accounts.key'}",
@@ -94,10 +94,11 @@ class Cluster:
             "--use-service-account-credentials=false",
             f"--cluster-cidr={PODS}",
             f"--service-cluster-ip-range={SERVICES}",
+            "--horizontal-pod-autoscaler-sync-period=5s",
         )
-        self.scheduler = self._process("kube-scheduler", f"--kubeconfig={self.kubeconfig}")
-        self.containerd = self._process("containerd", "--config", str(self._containerd()), ready="")
-        self.kubelet = self._process(
+        self.scheduler = self.process("kube-scheduler", f"--kubeconfig={self.kubeconfig}")
+        self.containerd = self.process("containerd", "--config", str(self._containerd()), ready="")
+        self.kubelet = self.process(
             "kubelet",
             f"--kubeconfig={self.kubeconfig}",
             f"--config={self._kubelet()}",
@@ -105,7 +106,7 @@ class Cluster:
             f"--hostname-override={NAME}",
             f"--node-ip={NODE}",
         )
-        self.proxy = self._process("kube-proxy", f"--config={self._proxy()}")
+        self.proxy = self.process("kube-proxy", f"--config={self._proxy()}")
 
     @property
     def url(self) -> str:
@@ -170,7 +171,8 @@ class Cluster:
 
     # ---- how each is started
 
-    def _process(self, name: str, *arguments: str, ready: str | None = None) -> Process:
+    def process(self, name: str, *arguments: str, ready: str | None = None) -> Process:
+        """One of the binaries, before its start; `ready` is a page that answers then."""
         folders = {str(path.parent) for path in self.binaries.values()}
         environment = {**os.environ, "PATH": os.pathsep.join([*folders, os.environ["PATH"], "/usr/sbin", "/sbin"])}
         return Process(
@@ -200,6 +202,8 @@ class Cluster:
         form = serialization.PrivateFormat.TraditionalOpenSSL
         private = ec.generate_private_key(ec.SECP256R1())
         accounts.write_bytes(private.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+        # With these it tells an API that it aggregates who asks.
+        proxied, proxied_key = self._authority.issue(NODE)
         return (
             "--etcd-servers=http://127.0.0.1:2379",
             f"--bind-address={NODE}",
@@ -213,6 +217,15 @@ class Cluster:
             f"--service-account-key-file={accounts}",
             f"--service-account-signing-key-file={accounts}",
             f"--service-cluster-ip-range={SERVICES}",
+            "--enable-aggregator-routing=true",
+            f"--client-ca-file={self._authority.ca}",
+            f"--requestheader-client-ca-file={self._authority.ca}",
+            f"--requestheader-allowed-names={NODE}",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+            f"--proxy-client-cert-file={proxied}",
+            f"--proxy-client-key-file={proxied_key}",
             "--allow-privileged=false",
             "--kubelet-preferred-address-types=InternalIP",
         )

@@ -37,18 +37,24 @@ class Compose:
         self.directory = directory
         self._session = session
         names = ("POINTSMAN_PORT", "POINTSMAN_STATS_PORT", "POINTSMAN_CONSOLE_PORT")
-        self._ports = {name: str(free_port()) for name in names}
+        self.ports = {name: str(free_port()) for name in names}
+        self.environment: dict[str, str] = {}
+        """What users set for `docker-compose`."""
+        self.profiles: tuple[str, ...] = ()
         shutil.copy(ROOT / "docker-compose.yml", directory)
         shutil.copytree(ROOT / "deploy", directory / "deploy")
         self.scales = dict(SCALES)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._ports['POINTSMAN_PORT']}"
+        return f"http://127.0.0.1:{self.ports['POINTSMAN_PORT']}"
 
     async def __call__(self, *arguments: str) -> str:
         """`docker-compose …`. Raises Failed."""
-        return await self.engine.compose(self.directory, PROJECT, *arguments, env=self._ports)
+        profiles = [f"--profile={name}" for name in self.profiles]
+        return await self.engine.compose(
+            self.directory, PROJECT, *profiles, *arguments, env=self.ports | self.environment
+        )
 
     async def up(self, *arguments: str, **scales: int) -> None:
         """`docker-compose up`, with the scales of the last call and these."""
@@ -115,14 +121,14 @@ class Compose:
 
     async def healthy_pickers(self) -> int:
         """How many pickers get requests, as Envoy sees it."""
-        page = await self.get(f"http://127.0.0.1:{self._ports['POINTSMAN_STATS_PORT']}/stats/prometheus")
+        page = await self.get(f"http://127.0.0.1:{self.ports['POINTSMAN_STATS_PORT']}/stats/prometheus")
         series = 'envoy_cluster_membership_healthy{envoy_cluster_name="pickers"}'
         (value,) = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(series)]
         return int(float(value))
 
     async def shown(self) -> int:
         """How many endpoints the console shows. Raises AssertionError as long as it doesn't know the pool."""
-        url = f"http://127.0.0.1:{self._ports['POINTSMAN_CONSOLE_PORT']}"
+        url = f"http://127.0.0.1:{self.ports['POINTSMAN_CONSOLE_PORT']}"
         page = yaml.safe_load(await self.get(f"{url}/api/pool"))
         assert page["about"]["synced"], page["about"]["problem"]
         return len(page["endpoints"])

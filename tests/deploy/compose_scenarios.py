@@ -1,9 +1,13 @@
 """What docs/deploy-compose.md promises of docker-compose.yml, under constant load through Envoy."""
 
+import json
+from collections import Counter
+
 import yaml
 
-from tests.deploy.compose import PROJECT, Compose
-from tests.deploy.images import OURS, UPGRADE
+from pointsman.alerts import ALERTS
+from tests.deploy.compose import PATIENCE, PROJECT, Compose
+from tests.deploy.images import OURS, PROMETHEUS, UPGRADE
 from tests.deploy.results import Result
 from tests.deploy.scenario import Scenarios, first_answers, nobody_listens, response_broke_off
 from tests.faults.system.load import Load
@@ -170,3 +174,54 @@ async def envoy_again(compose: Compose, load: Load) -> str:
     await compose.answers()
     await compose.settled()
     return "one Envoy is one entrance: while it is away, nobody listens"
+
+
+@scenario("with the profile `traces`, switched on and off")
+async def traced(compose: Compose, load: Load) -> str:
+    compose.profiles, compose.environment = ("traces",), {"POINTSMAN_TRACING": "true"}
+    try:
+        await compose.up()
+        await compose.settled()
+        (container,) = await compose.containers("jaeger")
+        url = f"http://{await compose.address(container)}:16686/api/traces?service=pointsman-picker&limit=200"
+
+        async def exported() -> bool:
+            traces = json.loads(await compose.get(url))["data"]
+            names = {span["operationName"] for trace in traces for span in trace["spans"]}
+            assert names == {"gateway.request"}, names
+            tags = [tag for trace in traces for process in trace["processes"].values() for tag in process["tags"]]
+            pickers = {tag["value"] for tag in tags if tag["key"] == "service.instance.id"}
+            assert len(pickers) == 2, pickers
+            return True
+
+        await eventually(exported, "both pickers export spans", timeout=PATIENCE, step=0.5)
+        await compose("rm", "--stop", "--force", "jaeger")
+    finally:
+        compose.profiles, compose.environment = (), {}
+    await compose.up()
+    await compose.settled()
+    return "both pickers' spans arrive"
+
+
+@scenario("with Prometheus, of the profile `monitoring`")
+async def monitored(compose: Compose, load: Load) -> str:
+    if not await compose.engine.has(PROMETHEUS):
+        return "not played: its image can't be had here"
+    await compose("--profile=monitoring", "up", "--detach", "--no-build", "--no-deps", "prometheus")
+    (container,) = await compose.containers("prometheus")
+    api = f"http://{await compose.address(container)}:9090/api/v1"
+
+    async def scraped() -> bool:
+        targets = json.loads(await compose.get(f"{api}/targets"))["data"]["activeTargets"]
+        up = Counter(one["labels"].get("tier", one["labels"]["job"]) for one in targets if one["health"] == "up")
+        assert up == {"watcher": 1, "collector": 2, "picker": 2, "console": 1, "envoy": 1}, targets
+        found = json.loads(await compose.get(f"{api}/query?query=sum(pointsman_picker_decisions_total)"))
+        assert float(found["data"]["result"][0]["value"][1]) > 0, found
+        return True
+
+    await eventually(scraped, "everything is scraped", timeout=PATIENCE, step=0.5)
+    groups = json.loads(await compose.get(f"{api}/rules"))["data"]["groups"]
+    rules = [rule["name"] for group in groups for rule in group["rules"] if rule["health"] != "err"]
+    assert rules == [one.name for one in ALERTS], rules
+    await compose("rm", "--stop", "--force", "prometheus")
+    return f"all seven processes are scraped, all {len(rules)} alerts are loaded"

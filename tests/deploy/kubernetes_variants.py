@@ -11,13 +11,24 @@ from shared.bus.accounts import USERS, installation
 from shared.bus.subjects import Subjects
 from tests.certificates import Authority
 from tests.deploy.kubernetes import PATIENCE, PICKERS, STATEFUL, Installation
-from tests.deploy.kubernetes_objects import BUS, RELEASE, SMALL, Object, bus, gateway, namespace, secret
+from tests.deploy.kubernetes_objects import (
+    BUS,
+    RELEASE,
+    SMALL,
+    Object,
+    bus,
+    config_map,
+    gateway,
+    namespace,
+    secret,
+)
 from tests.deploy.scenario import Scenarios
 from tests.faults.system.load import Load
 from tests.kubernetes.api import ApiError
 from tests.waiting import eventually
 
 LOGINS = f"{RELEASE}-nats-logins"
+POLICY = "policy"
 RBAC = "rbac.authorization.k8s.io/v1"
 KINDS = (
     *(("v1", kind) for kind in ("ConfigMap", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")),
@@ -180,7 +191,7 @@ async def _certificate(address: str, context: ssl.SSLContext) -> bytes | None:
     return certificate if said else None
 
 
-@variant("a second pool in another namespace, with the first release's watcher and NATS")
+@variant("a second pool in another namespace, with a ConfigMap of its own, the first release's watcher and NATS")
 async def shared(first: Installation, load: Load) -> str:
     name = "shared"
     url = f"nats://{RELEASE}-nats.{first.namespace}:4222"
@@ -192,13 +203,21 @@ async def shared(first: Installation, load: Load) -> str:
     before = first.values
     logins = await first.api.get("v1", "Secret", LOGINS, first.namespace)
     copied = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": LOGINS}, "data": logins["data"]}
-    await first.api.apply(namespace(name))  # in which the first release has a Role
-    first.values = {**before, "watcher": {**before["watcher"], "pools": [f"{name}/model-servers"]}}
+    policy = config_map(POLICY, {"a.yaml": before["configuration"].replace("weight: 2", "weight: 7")})
+    await first.api.apply(namespace(name))  # in which the first release has a Role, and a ConfigMap to read
+    await first.api.apply(policy, name)
+    first.values = {**before, "watcher": {**before["watcher"], "pools": [f"{name}/model-servers={POLICY}"]}}
     await first.upgrade()
-    async with beside(first, name, values, (), copied) as other:
+    async with beside(first, name, values, (), copied, policy) as other:
         await other.scale(PICKERS, 3)
         await other.settled(endpoints=1)
+        read = [{state["config"]["origin"] for state in await one.states("picker")} for one in (first, other)]
+        expected = [
+            {f"ConfigMap {first.namespace}/{RELEASE}-config pointsman.yaml"},
+            {f"ConfigMap {name}/{POLICY} a.yaml"},
+        ]
+        assert read == expected, read
     first.values = before
     await first.upgrade()
     await first.settled()
-    return "each picker knows the endpoints and pickers of its own pool"
+    return "each picker knows the endpoints, pickers and configuration of its own pool"

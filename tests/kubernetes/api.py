@@ -127,6 +127,18 @@ class Api:
         options = {} if grace_period is None else {"gracePeriodSeconds": grace_period}
         return await self._send("DELETE", place.path(namespace, name), options)
 
+    async def evict(self, pod: str, namespace: str) -> bool:
+        """As `kubectl drain` does it. False while a PodDisruptionBudget forbids it."""
+        document = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": namespace}}
+        path = (await self.kind("v1", "Pod")).path(namespace, pod, "eviction")
+        try:
+            await self._send("POST", path, document)
+        except ApiError as error:
+            if error.status != 429:
+                raise
+            return False
+        return True
+
     # ---- around objects
 
     async def kind(self, version: str, kind: str) -> Kind:

@@ -10,7 +10,7 @@ from shared.bus.actions import drain
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid
 from shared.model import DRAIN, Endpoint, Pool
-from tests.kubernetes.watching import LABELS, POOL, Site, pool_document
+from tests.kubernetes.watching import LABELS, POOL, Site, config_map, pool_document
 from tests.protocol.watcher.harness import replace
 from tests.waiting import eventually
 
@@ -95,6 +95,25 @@ async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(site: 
         assert "queue-scorer" in str(seen.facts("config"))
         replace(file, DOCUMENT.format("kv-cache-utilization-scorer"))
         await eventually(lambda: "kv-cache" in str(seen.facts("config")), "the next one")
+
+
+async def test_each_pool_has_the_configuration_of_its_own_config_map(site: Site) -> None:
+    """One watcher serves both; a bad document is the other pool's affair alone."""
+    await site.serve("a")
+    await site.create(pool_document("second"), config_map("all", DOCUMENT.format("queue-scorer")))
+    await site.create(config_map("own", DOCUMENT.format("kv-cache-utilization-scorer")))
+    async with (
+        site.watching(pools=(POOL, "second=own"), config_map="all") as service,
+        site.reading() as first,
+        site.reading("second") as second,
+    ):
+        await eventually(lambda: "queue-scorer" in str(first.facts("config")), "the first one's")
+        await eventually(lambda: "kv-cache" in str(second.facts("config")), "the second one's")
+        await site.apply(config_map("own", DOCUMENT.format("kv-cache-scorre")))
+        await eventually(lambda: "kv-cache-scorre" in str(service.readiness.notes()), "the reason")
+        await site.apply(config_map("all", DOCUMENT.format("prefix-cache-scorer")))
+        await eventually(lambda: "prefix-cache" in str(first.facts("config")), "the first one's next")
+        assert "kv-cache-utilization-scorer" in str(second.facts("config"))
 
 
 async def test_a_configuration_file_that_is_bad_at_the_start_ends_the_process(site: Site, tmp_path: Path) -> None:

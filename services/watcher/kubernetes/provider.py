@@ -161,9 +161,12 @@ def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
         problems.error("--keep-unreachable", "is for pods, and --endpoint-slices reads none")
     if settings.endpoints_file:
         problems.error("--endpoints-file", "can't be given together with --kubernetes")
-    config_map = _config_map(settings, served, problems)
-    if config_map is not None and settings.config_file:
-        problems.error("--config-map", "can't be given together with --config-file")
+    shared = _config_map("--config-map", settings.config_map, next(iter(served), None), problems)
+    config_maps = {pool: _config_map("--pools", text, pool, problems) or shared for pool, text in served.items()}
+    if settings.config_file:
+        for flag, given in (("--config-map", bool(settings.config_map)), ("--pools", any(served.values()))):
+            if given:
+                problems.error(flag, "a ConfigMap can't be given together with --config-file")
     problems.raise_if_any()
     return {
         pool: PoolOptions(
@@ -171,7 +174,7 @@ def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
             stand_alone=None
             if selector is None
             else Pool(name=pool.name, namespace=pool.namespace, selector=selector, target_ports=tuple(ports)),
-            config_map=config_map,
+            config_map=config_maps[pool],
             slices_of=settings.endpoint_slices,
             ip_family=settings.ip_family,
             keep_unreachable=settings.keep_unreachable,
@@ -180,19 +183,21 @@ def pool_options(settings: WatcherSettings) -> dict[PoolId, PoolOptions]:
     }
 
 
-def _pools(settings: WatcherSettings, problems: Problems) -> list[PoolId]:
+def _pools(settings: WatcherSettings, problems: Problems) -> dict[PoolId, str]:
+    """What is served, each with the ConfigMap that is given for it alone."""
     if not settings.pools:
-        return [PoolId(settings.pool_namespace, settings.pool_name)]
-    found: list[PoolId] = []
+        return {PoolId(settings.pool_namespace, settings.pool_name): ""}
+    found: dict[PoolId, str] = {}
     for text in settings.pools:
-        namespace, slash, name = text.rpartition("/")
+        name, equals, config_map = text.partition("=")
+        namespace, slash, name = name.rpartition("/")
         pool = PoolId(namespace if slash else settings.pool_namespace, name)
-        if not pool.namespace or not pool.name or "/" in pool.namespace:
+        if not pool.namespace or not pool.name or "/" in pool.namespace or (equals and not config_map):
             problems.error("--pools", f"{text!r} is no pool; namespace/name is expected, or a name")
         elif pool in found:
             problems.error("--pools", f"{text!r} is given twice")
         else:
-            found.append(pool)
+            found[pool] = config_map
     return found
 
 
@@ -207,13 +212,13 @@ def _selector(settings: WatcherSettings, problems: Problems) -> dict[str, str] |
     return labels or None
 
 
-def _config_map(settings: WatcherSettings, served: list[PoolId], problems: Problems) -> ConfigMapKey | None:
-    if not settings.config_map or not served:
+def _config_map(flag: str, text: str, pool: PoolId | None, problems: Problems) -> ConfigMapKey | None:
+    """The one that a flag's text names; without a namespace, it is in the pool's."""
+    if not text or pool is None:
         return None
-    parts = settings.config_map.split("/")
-    namespace = parts.pop(0) if len(parts) > 1 else served[0].namespace
+    parts = text.split("/")
+    namespace = parts.pop(0) if len(parts) > 1 else pool.namespace
     name, key = parts[0], parts[1] if len(parts) > 1 else ""
     if not namespace or not name or len(parts) > 2 or (len(parts) == 2 and not key):
-        text = "namespace/name, or namespace/name/key, is expected"
-        problems.error("--config-map", f"{settings.config_map!r} names no ConfigMap; {text}")
+        problems.error(flag, f"{text!r} names no ConfigMap; namespace/name, or namespace/name/key, is expected")
     return ConfigMapKey(namespace, name, key)

@@ -83,11 +83,7 @@ WAYS = {
     *((tier, "nats", 4222) for tier in ("watcher", "collector", "picker")),
     ("nats", "nats", 6222),
     *(("watcher", "api", port) for port in (443, 6443)),
-    *(
-        (sender, "picker", port)
-        for sender in ("gateway", "prometheus", "server", "stranger", "collector")
-        for port in (9002, 9003)
-    ),
+    *((sender, "picker", port) for sender in ("server", "stranger", "collector") for port in (9002, 9003)),
     *(("collector", server, port) for server in ("server", "stranger") for port in EVERY_PORT),
 }
 """Every way between our pods, or to and from others, that is open: who begins, whom, on which port."""
@@ -144,7 +140,7 @@ TWO_URLS = {"enabled": False, "url": "nats://one.example:4333,tls://two.example"
     ("values", "port", "opened", "closed"),
     [
         ({"networkPolicy": {"gateways": [namespace("gateways")]}}, 9002, [(GATEWAY, "picker")], [(STRANGER, "picker")]),
-        ({"networkPolicy": {"gateways": []}}, 9002, [], [(GATEWAY, "picker")]),
+        ({"networkPolicy": {"gateways": []}}, 9002, [], [(STRANGER, "picker")]),
         (
             {"networkPolicy": {"natsClients": [namespace("models")]}},
             4222,

@@ -122,6 +122,16 @@ def test_for_pools_of_other_namespaces_it_may_the_same_there_but_read_the_config
     assert allowed(objects, "Role") == ALWAYS | PODS | POOL
 
 
+def test_it_may_read_the_config_maps_that_pools_have_of_their_own(renderer: Renderer) -> None:
+    pools = ["models/llama=policies", "models/qwen", f"{NAMESPACE}/second=more"]
+    objects = renderer.chart({"watcher": {"pools": pools}})
+    there, _ = (objects.pop((kind, f"{NAMESPACE}-pointsman-watcher")) for kind in ("Role", "RoleBinding"))
+    of_pools = of(["list", "watch"], "", ["configmaps"], "policies")
+    assert permissions(there["rules"]) == PODS | POOL | EVENTS | of_pools
+    here = of(["list", "watch"], "", ["configmaps"], CONFIGURATION, "more")
+    assert allowed(objects, "Role") == EVENTS | here | PODS | POOL
+
+
 def test_without_a_watcher_nobody_may_anything_and_nothing_is_made_for_one(renderer: Renderer) -> None:
     objects = renderer.chart({"watcher": {"enabled": False, "nodes": True}})
     assert not [key for key in objects if "Role" in key[0] or "watcher" in key[1] or CONFIGURATION in key]

@@ -42,6 +42,8 @@ def test_it_serves_further_pools_with_the_same(renderer: Renderer) -> None:
     found = pool_options(told(renderer.chart({"watcher": {"pools": ["models/llama"]}})))
     assert found.keys() == {OURS, PoolId("models", "llama")}
     assert {one.config_map for one in found.values()} == {CONFIGURATION}
+    [_, other] = pool_options(told(renderer.chart({"watcher": {"pools": ["models/llama=own"]}}))).values()
+    assert (other.pool, other.config_map) == (PoolId("models", "llama"), ConfigMapKey("models", "own"))
 
 
 def test_it_follows_the_slices_of_the_service(renderer: Renderer) -> None:

@@ -1,5 +1,5 @@
-"""Where the real helm, kustomize and kubectl come from: in one version each, installed with Go once for each user;
-without Go those of PATH, in whatever version they are there. kubectl is built as the API server is, of the same module.
+"""Where the real helm, kustomize and kubectl come from: in one version each, built with Go once for each user; without
+Go those of PATH, in whatever version they are there. kubectl is built as the API server is, of the same module.
 """
 
 import os
@@ -24,7 +24,7 @@ from tests.kubernetes.peers import (
 
 
 class Tool(Struct, frozen=True):
-    """A program that `go install` makes."""
+    """A program that Go builds from a module alone."""
 
     name: str
     package: str
@@ -85,8 +85,19 @@ def _install(tool: Tool, target: Path, go: Path, report: Report, environment: En
     with only_one(target.parent / "building", tool.name, report):
         if executable(target):
             return
-        report(f"installing {tool.name} {tool.version} into {target.parent}: minutes, and only once")
+        report(f"building {tool.name} {tool.version} into {target.parent}: minutes, and only once")
         with tempfile.TemporaryDirectory(prefix="build-", dir=target.parent, ignore_cleanup_errors=True) as name:
-            run = Go(go, Path(name), {**environment, "GOBIN": name}, f"{tool.name} {tool.version}")
-            run("install", "-trimpath", "-ldflags", "-s -w", f"{tool.package}@v{tool.version}")
+            _build(tool, Go(go, Path(name), environment, f"{tool.name} {tool.version}"), Path(name))
             (Path(name) / tool.name).replace(target)
+
+
+def _build(tool: Tool, go: Go, directory: Path) -> None:
+    """As `go install` does it, which also asks for newer versions: not every proxy lists those."""
+    module = tool.package.partition("/cmd/")[0]
+    downloaded = go.json("mod", "download", "-json", f"{module}@v{tool.version}")
+    its_file = go.json("mod", "edit", "-json", downloaded["GoMod"])
+    lines = [f"module pointsman.test/{tool.name}", f"require {module} v{tool.version}"]
+    if language := its_file.get("Go"):
+        lines.append(f"go {language}")
+    (directory / "go.mod").write_text("\n".join(lines) + "\n")
+    go("build", "-trimpath", "-ldflags", "-s -w", "-o", tool.name, tool.package)

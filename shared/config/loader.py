@@ -49,7 +49,8 @@ def load(
 ) -> LoadedConfig:
     """Load a configuration; an empty text is the built-in default. Raises `Invalid` with every problem."""
     form = Problems()
-    documents = parse_documents(text if text.strip() else DEFAULT_DOCUMENT, form, bounds.values)
+    text = text if text.strip() else DEFAULT_DOCUMENT
+    documents = parse_documents(text, form, bounds.values)
     if not documents:
         if not form.errors:
             form.error("", f"nothing but comments; an {KIND} is expected")

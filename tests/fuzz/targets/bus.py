@@ -132,7 +132,7 @@ class Listener:
         self.picker.now += STEP
         before = self._counted + self._taken
         if kind == "frame":
-            self._bus.hear(SimpleNamespace(subject=Subjects().frame(POOL, "c", 0), data=data))
+            self._bus.hear(SimpleNamespace(subject=Subjects().frame(POOL, "c", 0), data=data, headers=None))
             assert self._counted + self._taken == before + 1
             return
         try:

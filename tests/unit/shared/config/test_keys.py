@@ -50,7 +50,7 @@ def document(path: str, value: object, **others: object) -> dict[str, Any]:
 
 
 def loaded(raw: object) -> LoadedConfig:
-    return structs.replace(load(json.dumps(raw), registry()), revision="")
+    return structs.replace(load(json.dumps(raw), registry()), revision="", text="")
 
 
 def errors(raw: object) -> list[tuple[str, str]]:

@@ -56,6 +56,9 @@ async def main() -> int:
     parser.add_argument("--part", choices=PARTS, help="this part alone")
     parser.add_argument("--only", default="", help="scenarios whose names match this regular expression")
     parser.add_argument("--write", action="store_true", help=f"write the tables of {PAGE.name}, with --only these rows")
+    parser.add_argument(
+        "--previous", default="", metavar="REF", help="upgrade the chart from here; default: newest tag"
+    )
     parser.add_argument("--if-possible", action="store_true", help="end with 0 where a part can't run")
     arguments = parser.parse_args()
     task = asyncio.current_task()
@@ -69,7 +72,9 @@ async def main() -> int:
             if name == "compose":
                 results = await compose_part(arguments.only)
             else:
-                results = await kubernetes.part(arguments.only, build=not arguments.if_possible)
+                results = await kubernetes.part(
+                    arguments.only, build=not arguments.if_possible, previous=arguments.previous
+                )
         except Missing as missing:
             print(f"deploy-test: the {name} part can't run here: {missing}", file=sys.stderr)
             code = code or (0 if arguments.if_possible else 2)

@@ -32,10 +32,14 @@ DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 OURS = f"pointsman:{VERSION}"
 UPGRADE = f"pointsman:{VERSION}-upgrade"
 """The same under another name, to be upgraded to."""
+PREVIOUS = "pointsman:previous"
+"""That of the previous release, to be upgraded from."""
 (BASE,) = set(re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE))
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 NATS, ENVOY = SERVICES["nats"]["image"], SERVICES["envoy"]["image"]
 PROMETHEUS, JAEGER = SERVICES["prometheus"]["image"], SERVICES["jaeger"]["image"]
+REVISION = "REVISION"
+"""The file that names it, in its folder."""
 PULL_TIMEOUT = 120.0
 STARTS = 5
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -80,6 +84,26 @@ async def provide(engine: Engine) -> list[str]:
         "build", "--network", "host", "--file", DOCKERFILE, "--tag", OURS, "--tag", UPGRADE, ROOT, timeout=1800
     )
     return made
+
+
+async def provide_previous(engine: Engine, ref: str, tree: Path) -> bool:
+    """Check out the previous release into a folder, and build its image. False if there is none. Raises Failed."""
+    if not ref and not await asyncio.to_thread((ROOT / ".git").exists):
+        return False
+    if not ref:
+        older = ["git", "tag", "--list", "v*", "--no-contains", "HEAD", "--sort", "-v:refname"]
+        ref = (await run(older, cwd=ROOT)).partition("\n")[0]
+    if not ref:
+        return False
+    await run(["mkdir", tree])
+    archive = tree.with_suffix(".tar")
+    await run(["git", "archive", "--output", archive, ref], cwd=ROOT)
+    await run(["tar", "--extract", "--file", archive, "--directory", tree])
+    await asyncio.to_thread((tree / REVISION).write_text, ref)
+    print(f"building {PREVIOUS} from {ref}", flush=True)
+    dockerfile = tree / DOCKERFILE.relative_to(ROOT)
+    await engine("build", "--network", "host", "--file", dockerfile, "--tag", PREVIOUS, tree, timeout=1800)
+    return True
 
 
 async def _pulled(engine: Engine, image: str) -> bool:

@@ -20,7 +20,7 @@ import yaml
 from tests.deploy import binaries
 from tests.deploy.cluster import GROUP, PAUSE, Cluster
 from tests.deploy.engine import engine
-from tests.deploy.images import BASE, ENVOY, NATS, OURS, ROOT, UPGRADE, provide
+from tests.deploy.images import BASE, ENVOY, NATS, OURS, PREVIOUS, ROOT, UPGRADE, provide, provide_previous
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE, VALUES, Object, envoy, model_servers, namespace
 from tests.deploy.results import Result
 from tests.deploy.scenario import answers, assert_settled
@@ -32,6 +32,8 @@ from tests.waiting import eventually
 PATIENCE = 300.0
 """Seconds for what takes a tenth of it on an idle machine."""
 CHART = ROOT / "deploy/kubernetes/chart"
+PREVIOUS_TREE = "previous"
+"""Beside the cluster's folder: the sources of the previous release, if there is one."""
 PICKERS, COLLECTORS, WATCHERS = (f"{RELEASE}-{tier}" for tier in ("picker", "collector", "watcher"))
 DEPLOYMENTS, STATEFUL = ("apps/v1", "Deployment"), ("apps/v1", "StatefulSet")
 _PAUSE = f'FROM {BASE}\nENTRYPOINT ["sleep", "infinity"]\n'
@@ -55,6 +57,7 @@ class Installation:
         self._session = session
         self._installed_with = values
         self.values = values
+        self.chart = CHART
         self._entrance = entrance
         self.url = ""
 
@@ -80,7 +83,7 @@ class Installation:
         """`helm upgrade` with the values, until all pods are ready."""
         file = self.cluster.directory / f"{self.namespace}.yaml"
         file.write_text(yaml.safe_dump(self.values))
-        await self.helm("upgrade", CHART, "--values", file, *arguments)
+        await self.helm("upgrade", self.chart, "--values", file, *arguments)
 
     async def helm(self, command: str, *arguments: str | Path) -> None:
         """`helm COMMAND` for the release, until it has taken effect."""
@@ -95,7 +98,7 @@ class Installation:
 
     async def mend(self) -> None:
         """The release as it was installed, settled."""
-        self.values = self._installed_with
+        self.values, self.chart = self._installed_with, CHART
         await self.upgrade()
         await self.scale("model-server", 3)
         await self.settled()
@@ -242,8 +245,9 @@ def _processes(pod: str) -> list[int]:
 # ---- outside
 
 
-async def part(only: str, *, build: bool) -> list[Result]:
-    """Everything; `build`: make binaries that aren't cached, too. Raises Missing and Failed."""
+async def part(only: str, *, build: bool, previous: str = "") -> list[Result]:
+    """Everything; `build`: make binaries that aren't cached, too; `previous`: upgrade the chart from this revision, by
+    default that of the newest tag. Raises Missing and Failed."""
     need("unshare", "runc", "ip", "iptables", "conntrack", package=f"util-linux {binaries.PACKAGES}")
     binaries.need_plugins()
     if not build and not binaries.ready():
@@ -257,10 +261,13 @@ async def part(only: str, *, build: bool) -> list[Result]:
             (directory / "pause" / "Dockerfile").write_text(_PAUSE)
             await docker("build", "--tag", PAUSE, directory / "pause")
             try:
-                await docker("save", "--output", directory / "images.tar", OURS, UPGRADE, NATS, ENVOY, PAUSE)
+                images = [OURS, UPGRADE, NATS, ENVOY, PAUSE]
+                if await provide_previous(docker, previous, directory / PREVIOUS_TREE):
+                    images.append(PREVIOUS)
+                await docker("save", "--output", directory / "images.tar", *images)
             finally:
                 if not docker.own:
-                    await docker("rmi", "--force", PAUSE, *made)
+                    await docker("rmi", "--force", PAUSE, PREVIOUS, *made)
         inside = [sys.executable, "-m", "tests.deploy.kubernetes", str(directory), only]
         await _isolated(inside)
         return msgspec.json.decode((directory / "results.json").read_bytes(), type=list[Result])

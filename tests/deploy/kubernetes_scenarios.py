@@ -13,8 +13,18 @@ from typing import Any
 
 import yaml
 
-from tests.deploy.images import ROOT, UPGRADE
-from tests.deploy.kubernetes import COLLECTORS, DEPLOYMENTS, PATIENCE, PICKERS, STATEFUL, WATCHERS, Installation
+from tests.deploy.images import OURS, PREVIOUS, REVISION, ROOT, UPGRADE
+from tests.deploy.kubernetes import (
+    CHART,
+    COLLECTORS,
+    DEPLOYMENTS,
+    PATIENCE,
+    PICKERS,
+    PREVIOUS_TREE,
+    STATEFUL,
+    WATCHERS,
+    Installation,
+)
 from tests.deploy.kubernetes_objects import NAMESPACE, RELEASE
 from tests.deploy.kubernetes_variants import variant
 from tests.deploy.metrics import metric_apis
@@ -113,6 +123,25 @@ async def upgraded(installed: Installation, load: Load) -> None:
     installed.values = before
     await installed.upgrade()
     await installed.settled()
+
+
+@scenario("an older revision's chart and image, and this one's again")
+async def from_previous(installed: Installation, load: Load) -> str:
+    tree = installed.cluster.directory.with_name(PREVIOUS_TREE)
+    if not tree.exists():
+        return "not played: no tag is older than this revision, and none was given"
+    before = installed.values
+    for chart, values, image in (
+        (tree / CHART.relative_to(ROOT), {**before, "image": {"tag": PREVIOUS.rpartition(":")[2]}}, PREVIOUS),
+        (CHART, before, OURS),
+    ):
+        installed.chart, installed.values = chart, values
+        await installed.upgrade()
+        for tier in ("watcher", "collector", "picker"):
+            assert {pod["spec"]["containers"][0]["image"] for pod in await installed.tier(tier)} == {image}, tier
+        await installed.settled()
+        await load.goes_on()
+    return f"a rollback to {(tree / REVISION).read_text()}, and the upgrade from it"
 
 
 @scenario("other values for every tier and NATS, and a rollback")

@@ -96,11 +96,11 @@ class Child:
         return bytes(said)
 
     def kill(self) -> None:
-        """End it, if it hasn't ended."""
+        """End it, if it hasn't ended, and let go of its pipes: what it has written and nobody reads keeps them open."""
         self._killed = True
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process is not None:
+            transport: asyncio.SubprocessTransport = self._process._transport  # type: ignore[attr-defined]
+            transport.close()
 
     def _stdin(self) -> asyncio.StreamWriter:
         assert self._process is not None

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from shared.service.child import Child, ChildFailed, asked
+from tests.children import children_end_before_the_loop
+
+__all__ = ["children_end_before_the_loop"]
 
 LONG = 3600.0
 

@@ -18,9 +18,12 @@ from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUE
 from shared.bus.query_messages import AskReplay
 from shared.bus.responder import Unanswerable
 from shared.service.replay import Move, Replay
+from tests.children import children_end_before_the_loop
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest
 from tests.unit.services.picker.reports.test_rehearsal import known, made, ready, worlds
 from tests.unit.services.picker.world import NOW, endpoint, facts, pool, report
+
+__all__ = ["children_end_before_the_loop"]
 
 DOCUMENT = """\
 apiVersion: llm-d.ai/v1alpha1

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import given
 
+from services.picker.reports import replay as replaying
 from services.picker.reports.past_records import Records
 from services.picker.reports.replay import OUT_OF_TIME, UNSCHEDULED, replay
 from services.picker.reports.replay_responder import CHILD, DocumentRules, ReplayResponder
+from services.picker.scheduling import profile
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.bus.query_messages import AskReplay
 from shared.bus.responder import Unanswerable
@@ -99,6 +102,10 @@ def picker() -> PickerUnderTest:
     return picker
 
 
+MANY = 10_000
+"""Draws that find even what a weighted choice rarely picks."""
+
+
 @given(worlds())
 def test_with_the_document_that_decided_nothing_goes_elsewhere(world: dict[str, Any]) -> None:
     """But with scorers that remember earlier requests."""
@@ -111,7 +118,8 @@ def test_with_the_document_that_decided_nothing_goes_elsewhere(world: dict[str, 
         report(view, {WAITING_QUEUE_SIZE: [9.0] * len(names), KV_CACHE_USAGE: [0.9] * len(names)}, now=NOW + 1)
         view.in_flight.charge(names[0], 1000)
     before = known(picker)
-    found = replayed(picker, text)
+    with patch.object(replaying, "MOST_DRAWS", MANY), patch.multiple(profile, MOST_TRIALS=MANY, SILENT_TRIALS=MANY):
+        found = replayed(picker, text)
     assert known(picker) == before
     assert found.errors == ()
     assert found.decisions == found.replayed + sum(found.skipped.values()) == len(picker.ring)

@@ -1,12 +1,16 @@
 """The published configurations that load also run: each decides on requests, and no plugin of it fails."""
 
+import asyncio
 import csv
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from services.collector.extractors.core import CoreMetricsExtractor
+from services.collector.page.reader import MetricsReader
 from services.picker.pipeline import build
 from services.picker.request import Route
 from services.picker.state.topology import TOPOLOGY, Topology
@@ -21,14 +25,20 @@ from shared.attributes import (
     RUNNING_REQUESTS_SIZE,
     WAITING_MODELS,
     WAITING_QUEUE_SIZE,
+    AttributeMap,
 )
 from shared.config import Invalid, LoadedConfig, load
 from shared.model import ROLE, Endpoint
 from shared.plugin import Registry
+from tests.unit.services.collector.pages import recorded_vllm_page
 from tests.unit.services.picker.world import NOW, pool, report, request
 
 FIXTURES = os.environ.get("POINTSMAN_FIXTURES", "")
 REGISTRY = Registry.installed()
+READ = (
+    *(WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS),
+    *(MAX_ACTIVE_MODELS, ACTIVE_MODELS, WAITING_MODELS),
+)
 ROLES = ("encode", "prefill", "prefill", "decode", "decode")
 
 
@@ -48,27 +58,37 @@ def loadable() -> list[tuple[str, LoadedConfig]]:
     return found
 
 
+LOAD = [(0, 0, 0.0, ""), (3, 12, 0.41, "ad"), (0, 4, 0.12, ""), (1, 8, 0.3, "ad,other"), (7, 16, 0.87, "")]
+"""Waiting, running, share of the cache and adapters of each server."""
+
+
+def metrics(waiting: int, running: int, usage: float, adapters: str) -> AttributeMap:
+    """What a collector reads from the recorded page of an idle vLLM under this load."""
+    page = recorded_vllm_page()
+    gauges = {b"num_requests_waiting": waiting, b"num_requests_running": running, b"kv_cache_usage_perc": usage}
+    for name, value in gauges.items():
+        page, count = re.subn(rb"(?m)^(vllm:%b\{.*\}) .*$" % name, rb"\g<1> %b" % str(value).encode(), page)
+        assert count == 1, name
+    line = b"# TYPE vllm:lora_requests_info gauge\n"
+    sample = b'vllm:lora_requests_info{max_lora="4",running_lora_adapters="%b",waiting_lora_adapters=""} 1.7e9\n'
+    binding, attributes = (
+        CoreMetricsExtractor("core").bind(Endpoint(id="a", name="a", address="a", port=1)),
+        AttributeMap(),
+    )
+    asyncio.run(MetricsReader([binding]).read(page.replace(line, line + sample % adapters.encode()), 0.0))
+    binding.store(attributes, 0.0)
+    return attributes
+
+
 def servers() -> View:
-    """Five servers with what vLLM's page reports under some load."""
+    """Five servers with what a recorded page of vLLM says under some load."""
     members = [
         Endpoint(id=f"ns/a{at}", name=f"a{at}", address=f"10.0.0.{at}", port=8000, labels={ROLE: role, "role": role})
         for at, role in enumerate(ROLES)
     ]
     view = pool(*members)
-    report(
-        view,
-        {
-            WAITING_QUEUE_SIZE: [0, 3, 0, 1, 7],
-            RUNNING_REQUESTS_SIZE: [0, 12, 4, 8, 16],
-            KV_CACHE_USAGE: [0.0, 0.41, 0.12, 0.3, 0.87],
-            CACHE_BLOCK_SIZE: [16] * 5,
-            CACHE_NUM_BLOCKS: [27_000] * 5,
-            MAX_ACTIVE_MODELS: [4] * 5,
-            ACTIVE_MODELS: [[], ["ad"], [], ["ad", "other"], []],
-            WAITING_MODELS: [[]] * 5,
-        },
-        ages=0.05,
-    )
+    found = [metrics(*load) for load in LOAD]
+    report(view, {key: [attributes.get(key) for attributes in found] for key in READ}, ages=0.05)
     for at in range(5):
         view.made(f"ns/a{at}").put(TOPOLOGY, Topology(f"h{at % 2}", "r", "z", "g"), ALWAYS)
     return view

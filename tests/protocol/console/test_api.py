@@ -17,8 +17,11 @@ from shared.config.problems import Invalid
 from shared.service import replay
 from tests.browser.conftest import console
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
+from tests.children import children_end_before_the_loop
 from tests.protocol.bus.logins import PASSWORDS, secured, violations
 from tests.waiting import TIMEOUT, eventually
+
+__all__ = ["children_end_before_the_loop"]
 
 CONFIGURATION = """\
 apiVersion: llm-d.ai/v1alpha1

@@ -24,12 +24,15 @@ from shared.bus.subjects import Subjects
 from shared.service.status import MemberStatus
 from shared.service.survey import survey
 from shared.version import VERSION
+from tests.children import children_end_before_the_loop
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import POOL, OddServer, collector, vllm
 from tests.protocol.watcher.harness import watcher
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
 from tests.waiting import TIMEOUT, eventually
+
+__all__ = ["children_end_before_the_loop"]
 
 SUBJECTS = Subjects()
 DOCUMENT = """\

@@ -12,13 +12,16 @@ from pointsman.asker import FAILED, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
 from pointsman.table import text_table
-from shared.bus.query_messages import LONGEST, MAX_DOCUMENT
+from shared.bus.asking import ask_all
+from shared.bus.query_messages import LONGEST, MAX_DOCUMENT, AskStatus
 from shared.config.problems import Invalid, Problem
 from shared.quantities import PositiveDuration
 from shared.service import parse, report
 from shared.service.replay import Replay, replay
 
 STDIN = "-"
+QUIET = 0.25
+"""Seconds without a further answer after which all pickers have said that they are there."""
 SHOWN = 20
 """Moves that the table shows."""
 REFUSED = "refused: no endpoint is left"
@@ -67,8 +70,12 @@ def _document(path: str) -> str:
 
 async def _replay(settings: ReplaySettings, document: str) -> int:
     async with connected(settings, "replay") as asker:
+        members = await ask_all(asker.bus, asker.subjects, asker.pool, "picker", AskStatus(), quiet=QUIET)
         found = await replay(
-            asker.bus, asker.subjects, asker.pool, document, limit=settings.limit, timeout=asker.timeout
+            *(asker.bus, asker.subjects, asker.pool, document),
+            expected=[member.id for member in members],
+            limit=settings.limit,
+            timeout=asker.timeout,
         )
     _complain(found.missing)
     total = found.total

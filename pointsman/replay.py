@@ -20,8 +20,6 @@ from shared.service import parse, report
 from shared.service.replay import Replay, replay
 
 STDIN = "-"
-QUIET = 0.25
-"""Seconds without a further answer after which all pickers have said that they are there."""
 SHOWN = 20
 """Moves that the table shows."""
 REFUSED = "refused: no endpoint is left"
@@ -70,7 +68,7 @@ def _document(path: str) -> str:
 
 async def _replay(settings: ReplaySettings, document: str) -> int:
     async with connected(settings, "replay") as asker:
-        members = await ask_all(asker.bus, asker.subjects, asker.pool, "picker", AskStatus(), quiet=QUIET)
+        members = await ask_all(asker.bus, asker.subjects, asker.pool, "picker", AskStatus())
         found = await replay(
             *(asker.bus, asker.subjects, asker.pool, document),
             expected=[member.id for member in members],

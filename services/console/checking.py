@@ -5,7 +5,6 @@ process reads the document and its bounds from stdin, as JSON, and writes a `Che
 """
 
 import sys
-from contextlib import redirect_stdout
 
 import msgspec
 from msgspec import Struct
@@ -13,8 +12,7 @@ from msgspec import Struct
 from shared.config import Invalid, load
 from shared.config.defaults import revision
 from shared.config.schema import Bounds, StaleMetrics
-from shared.plugin import Registry
-from shared.service.child import ChildFailed, asked, confine
+from shared.service.child import ChildFailed, asked, confined_with_plugins
 
 TIMEOUT = 30.0
 """Seconds that a document gets."""
@@ -53,9 +51,7 @@ async def check_document(text: str, bounds: Bounds) -> CheckResult:
 
 def main() -> None:
     """Read one document."""
-    with redirect_stdout(sys.stderr):
-        registry = Registry.installed()  # at the console's priority: on a busy machine, a low one has no time for it
-    answers = confine()
+    registry, answers = confined_with_plugins()
     document = msgspec.json.decode(sys.stdin.buffer.read(), type=_Document)
     try:
         loaded = load(document.text, registry, allow_experimental=True, bounds=document.bounds)

@@ -1,8 +1,9 @@
 """Work on foreign input in a process of its own, whose time and memory are limited: Python's lock would let a thread
 stall the event loop.
 
-The process runs a module with a `main` that calls `confine` first. It reads its task from stdin, and writes its answer
-to stdout. It ends with the question: at the latest when its CPU time is used up, even if nobody waits for it.
+The process runs a module with a `main` that calls `confine` or `confined_with_plugins` first. It reads its task from
+stdin, and writes its answer to stdout. It ends with the question: at the latest when its CPU time is used up, even if
+nobody waits for it.
 """
 
 import asyncio
@@ -12,6 +13,8 @@ import resource
 import sys
 from pathlib import Path
 from typing import TextIO
+
+from shared.plugin import Registry
 
 NICENESS = 10
 """Beside requests, a child gets a tenth of a core that both need."""
@@ -135,3 +138,11 @@ def confine(memory: int = MEMORY, cpu: int = CPU) -> TextIO:
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_DIE)
     answers, sys.stdout = sys.stdout, sys.stderr
     return answers
+
+
+def confined_with_plugins() -> tuple[Registry, TextIO]:
+    """In the child: as `confine`, after all plugins are imported. On a busy machine, a low priority has no time for
+    that."""
+    with contextlib.redirect_stdout(sys.stderr):
+        registry = Registry.installed()
+    return registry, confine()

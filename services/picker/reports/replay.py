@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from itertools import islice
 
 import numpy as np
@@ -25,7 +24,7 @@ from shared.config import load
 from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
 from shared.plugin import Registry
-from shared.service.child import confine
+from shared.service.child import confined_with_plugins
 from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, gaps, moves
 
 SEED = 1
@@ -217,9 +216,7 @@ def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:
 
 def main() -> None:
     """Replay what comes on stdin."""
-    with redirect_stdout(sys.stderr):
-        registry = Registry.installed()  # at the picker's priority: on a busy machine, a low one has no time for it
-    answers = confine()
+    registry, answers = confined_with_plugins()
     answers.buffer.write(json.encode(replay(Records(sys.stdin.buffer), registry)))
     answers.flush()
 

@@ -20,7 +20,7 @@ from shared.service import parse, report
 from shared.service.status import MemberStatus
 
 STDIN = "-"
-MOST_BODY = 900_000
+MAX_BODY = 900_000
 """Bytes of a body: a question is one message, and nats-server's have at most 1 MiB by default."""
 SHOWN = 20
 """Endpoints that the table shows, the best first."""
@@ -74,14 +74,14 @@ def _body(settings: ExplainSettings) -> bytes:
         return msgspec.json.encode(document)
     try:
         if settings.body == STDIN:
-            body = sys.stdin.buffer.read(MOST_BODY + 1)
+            body = sys.stdin.buffer.read(MAX_BODY + 1)
         else:
             with Path(settings.body).open("rb") as file:
-                body = file.read(MOST_BODY + 1)
+                body = file.read(MAX_BODY + 1)
     except OSError as error:
         raise Invalid([Problem("--body", f"{settings.body!r} can't be read: {error.strerror or error}")]) from error
-    if len(body) > MOST_BODY:
-        raise Invalid([Problem("--body", f"{settings.body!r} has more than {MOST_BODY} bytes")])
+    if len(body) > MAX_BODY:
+        raise Invalid([Problem("--body", f"{settings.body!r} has more than {MAX_BODY} bytes")])
     return body
 
 

@@ -26,19 +26,19 @@ def nats_server_binary() -> str | None:
 
 _HELD: deque[socket.socket] = deque()
 """Of the ports that were given last."""
-_MOST_HELD = 300
+_MAX_HELD = 300
 
 
 def free_port() -> int:
     """A port that nobody else is given for a long time, be it a test that runs beside this one or a connection. It is
     held by a socket that doesn't listen, which keeps nobody from it who sets SO_REUSEADDR or SO_REUSEPORT, until
-    `_MOST_HELD` more ports have been given."""
+    `_MAX_HELD` more ports have been given."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     sock.bind(("127.0.0.1", 0))
     _HELD.append(sock)
-    if len(_HELD) > _MOST_HELD:
+    if len(_HELD) > _MAX_HELD:
         _HELD.popleft().close()
     port: int = sock.getsockname()[1]
     return port

@@ -42,7 +42,7 @@ class Client:
         tally: Tally,
         *,
         begun_by: Callable[[str], Awaitable[str]] = no_server,
-        most_open: int = 200,
+        max_open: int = 200,
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -50,7 +50,7 @@ class Client:
         self._tally = tally
         self._begun_by = begun_by
         self._clock = clock
-        self._slots = asyncio.Semaphore(most_open)
+        self._slots = asyncio.Semaphore(max_open)
         self._open: set[asyncio.Task[None]] = set()
         self._urls = cycle([url] if isinstance(url, str) else url)
         self._session = aiohttp.ClientSession(

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 WIDTH, HEIGHT, MARGIN = 320, 170, 36
 COLORS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Lines with a colour and a legend of their own; those before them are grey."""
 
 
@@ -19,7 +19,7 @@ class Panel(Struct, frozen=True):
     lines: Mapping[str, Sequence[float]]
     top: float | None = None
     """The end of the axis; None for the greatest value."""
-    named: int = MOST_NAMED
+    named: int = MAX_NAMED
 
 
 class Bars(Struct, frozen=True):

@@ -20,7 +20,7 @@ WIDE = 100
 """Width in characters from which on tables have more space."""
 LEAST_ROWS = 4
 """Endpoints that are shown even if the terminal is lower."""
-MOST_BANDS, MOST_NAMED = 5, 8
+MAX_BANDS, MAX_NAMED = 5, 8
 """Bands, and members of a tier, that are shown."""
 QUIET = "dim"
 _CONDITIONS = {"up": "green", "draining": "yellow", "stale": "yellow"}
@@ -45,7 +45,7 @@ def render(
 ) -> RenderableType:
     """The snapshot below its `head` for a terminal of that size; without a height, all rows."""
     wide = width >= WIDE
-    bands = [band for band in seen.queues if band.requests or band.running or band.rate][:MOST_BANDS]
+    bands = [band for band in seen.queues if band.requests or band.running or band.rate][:MAX_BANDS]
     members = _members(seen.members)
     used = len(head) + len(members) + (len(bands) + 2 if bands else 0) + 5  # headings, rules, and a line that is free
     most = len(seen.endpoints) if height is None else max(height - used, LEAST_ROWS)
@@ -89,8 +89,8 @@ def status_line(seen: Snapshot) -> str:
     """The snapshot in one line, for output that isn't a terminal."""
     if seen.state.reason:
         return printable(seen.state.reason)
-    servers = ", ".join(_queues(row) for row in seen.endpoints[:MOST_NAMED])
-    more = f", {len(seen.endpoints) - MOST_NAMED} more" if len(seen.endpoints) > MOST_NAMED else ""
+    servers = ", ".join(_queues(row) for row in seen.endpoints[:MAX_NAMED])
+    more = f", {len(seen.endpoints) - MAX_NAMED} more" if len(seen.endpoints) > MAX_NAMED else ""
     tiers = [count(sum(row.tier == tier for row in seen.members), tier) for tier in ("collector", "picker")]
     in_flight = sum(row.in_flight for row in seen.endpoints)
     return f"waiting+running {servers or DASH}{more} · {count(in_flight, 'request')} in flight · {', '.join(tiers)}"
@@ -153,9 +153,9 @@ def _members(rows: Sequence[MemberRow]) -> list[Text]:
     lines = []
     for tier in ("watcher", "collector", "picker"):
         found = [row for row in rows if row.tier == tier]
-        words: list[str | tuple[str, str]] = [_member(row) for row in found[:MOST_NAMED]]
-        if len(found) > MOST_NAMED:
-            words.append((f"{len(found) - MOST_NAMED} more", QUIET))
+        words: list[str | tuple[str, str]] = [_member(row) for row in found[:MAX_NAMED]]
+        if len(found) > MAX_NAMED:
+            words.append((f"{len(found) - MAX_NAMED} more", QUIET))
         lines.append(line(tier, words or [("none", "bold red")]))
     return lines
 

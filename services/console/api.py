@@ -33,9 +33,9 @@ from shared.bus.query_messages import AskExplain
 from shared.pool_view.reader import PoolReader
 from shared.service.admin import REFUSED, as_json, as_json_list
 
-MOST_ENDPOINTS = 100
+MAX_ENDPOINTS = 100
 """Whose histories one request gets."""
-MOST_MOVES = 100
+MAX_MOVES = 100
 """Pairs of endpoints that the answer of a replay lists."""
 EVENT_STREAM = "text/event-stream"
 
@@ -84,7 +84,7 @@ def api_routes(console: Console) -> APIRouter:
         return as_json({"id": id, "attributes": reader.attributes(id)})
 
     @router.get("/pool/history", summary="The last ten minutes of some endpoints.", response_model=HistoryPage)
-    async def history(endpoint: Annotated[list[str], Query(max_length=MOST_ENDPOINTS)]) -> Response:
+    async def history(endpoint: Annotated[list[str], Query(max_length=MAX_ENDPOINTS)]) -> Response:
         return as_json({"interval": INTERVAL, "endpoints": console.history.of(endpoint)})
 
     @router.get("/flow", summary="What waits and runs under flow control.", response_model=FlowPage)
@@ -151,7 +151,7 @@ def api_routes(console: Console) -> APIRouter:
         except BusError as error:
             raise HTTPException(503, str(error)) from error
         page = to_builtins(found.total)
-        shown = {"moves": page["moves"][:MOST_MOVES], "more_moves": len(page["moves"][MOST_MOVES:])}
+        shown = {"moves": page["moves"][:MAX_MOVES], "more_moves": len(page["moves"][MAX_MOVES:])}
         return as_json({**page, **shown, "pickers": found.pickers, "missing": found.missing})
 
     return router

@@ -16,7 +16,7 @@ from shared.service.child import ChildFailed, asked, confined_with_plugins
 
 TIMEOUT = 30.0
 """Seconds that a document gets."""
-MOST_BYTES = 32 * 2**20
+MAX_BYTES = 32 * 2**20
 """Of a result."""
 
 
@@ -43,7 +43,7 @@ class _Document(Struct, frozen=True):
 async def check_document(text: str, bounds: Bounds) -> CheckResult:
     """What the tiers make of a document. Raises CheckFailed."""
     try:
-        said = await asked(__name__, msgspec.json.encode(_Document(text, bounds)), TIMEOUT, MOST_BYTES)
+        said = await asked(__name__, msgspec.json.encode(_Document(text, bounds)), TIMEOUT, MAX_BYTES)
         return msgspec.json.decode(said, type=CheckResult)
     except (ChildFailed, msgspec.DecodeError) as error:
         raise CheckFailed(f"the document can't be checked: {error}") from error

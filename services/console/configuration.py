@@ -13,7 +13,7 @@ from shared.config.schema import Bounds
 from shared.model import Configuration
 
 BUILT_IN = Configuration(text="")
-MOST_CHECKS = 4
+MAX_CHECKS = 4
 """Documents that are checked or wait for it: a check goes on when its client has gone."""
 
 
@@ -63,7 +63,7 @@ class Documents:
         if len(text) > self._most:
             errors = [f"the document has {len(text)} characters; {self._most} are allowed"]
             return _page(CheckResult(errors=errors))
-        if self._checks >= MOST_CHECKS:
+        if self._checks >= MAX_CHECKS:
             raise TooManyChecks(f"{self._checks} documents are being checked; try again later")
         self._checks += 1
         try:

@@ -21,7 +21,7 @@ PICKER = "picker"
 TIMEOUT = 2.0
 LIMIT = 200
 """Decisions that one answer has at most."""
-MOST_FLOWS = 1000
+MAX_FLOWS = 1000
 """Flows whose names are known."""
 KEPT = 1000
 """Decisions of all pickers that the stream begins with."""
@@ -132,7 +132,7 @@ class DecisionsTopic:
             if flow := decision.get("flow"):
                 self.flows.pop(hash := f"{flow_hash(flow):016x}", None)
                 self.flows[hash] = flow
-        while len(self.flows) > MOST_FLOWS:
+        while len(self.flows) > MAX_FLOWS:
             del self.flows[next(iter(self.flows))]
         replaced = {decision["key"] for decision in news}
         self._kept = deque((one for one in self._kept if one["key"] not in replaced), maxlen=KEPT)

@@ -9,7 +9,7 @@ from services.console.feed import event
 from shared.pool_view.reader import PoolReader
 from shared.pool_view.rows import BandRow, FlowRow
 
-MOST_FLOWS = 100
+MAX_FLOWS = 100
 
 
 def flow_page(reader: PoolReader, names: Mapping[str, str]) -> dict[str, Any]:
@@ -20,8 +20,8 @@ def flow_page(reader: PoolReader, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "pickers": {row.id: row.waiting for row in reader.members() if row.waiting is not None},
         "bands": [_band(band) for band in bands],
-        "flows": [_flow(priority, flow, names) for priority, flow in flows[:MOST_FLOWS]],
-        "more_flows": max(0, len(flows) - MOST_FLOWS),
+        "flows": [_flow(priority, flow, names) for priority, flow in flows[:MAX_FLOWS]],
+        "more_flows": max(0, len(flows) - MAX_FLOWS),
     }
 
 

@@ -119,7 +119,7 @@ class PickerService(Service):
             make_id=lambda: str(uuid.uuid4()),
             clock=time.monotonic,
             observe=lambda: chance() < settings.observe_responses,
-            most_observed=settings.max_observed_responses,
+            max_observed=settings.max_observed_responses,
             log_decisions=settings.log_decisions,
             flow=self.flow,
             max_message_timeout=settings.max_message_timeout,

@@ -20,7 +20,7 @@ from shared.plugin import Tier
 
 log = structlog.get_logger(__name__)
 
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """Requests in the queue; further ones are dropped, and peers ask again."""
 
 
@@ -42,7 +42,7 @@ class PrefixAnswers:
         self._bus, self._subjects, self._everybody = bus, subjects, everybody
         self._index, self._peers, self._mine = index, peers, mine
         self._heartbeat, self._clock = heartbeat, clock
-        self._requests: asyncio.Queue[Msg] = asyncio.Queue(MOST_REQUESTS)
+        self._requests: asyncio.Queue[Msg] = asyncio.Queue(MAX_REQUESTS)
         self._dumps = Dumps()
         self.asked_at = float("-inf")
         """When a request was answered last."""

@@ -43,7 +43,7 @@ class RequestHandler:
     clock: Callable[[], float]
     observe: Callable[[], bool] = lambda: True
     """Where the proxy shows no responses: whether to request the next one only to observe it."""
-    most_observed: int = 50
+    max_observed: int = 50
     """How many responses are observed at once."""
     log_decisions: bool = False
     flow: FlowAdmission | None = None
@@ -63,7 +63,7 @@ class RequestHandler:
     def observes(self) -> bool:
         """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a
         request, so the number of observed responses is limited."""
-        return self.observing < self.most_observed and self.observe()
+        return self.observing < self.max_observed and self.observe()
 
     def prepare(self, ready: RequestReady, now: float) -> Prepared:
         """Reads the request. One whose body can't be read will be refused."""

@@ -15,7 +15,7 @@ from services.watcher.endpoints_file import read_endpoints
 from services.watcher.positions import LineFinder, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_names, read_resource
 from shared.bus.publishable import fault
-from shared.config.problems import MOST_PROBLEMS, Problem, Problems, first_problems, join, nearest, show
+from shared.config.problems import MAX_PROBLEMS, Problem, Problems, first_problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
 from shared.datalayer.objects import KubernetesObject, ObjectKind
@@ -62,7 +62,7 @@ def read_documents(
     max_values: int = MAX_VALUES,
 ) -> Documents:
     """Read a whole file. Errors are added to `problems` with path and line; the result is incomplete then. After
-    `MOST_PROBLEMS` errors, the rest isn't read.
+    `MAX_PROBLEMS` errors, the rest isn't read.
 
     With `pool`, resources of other pools are ignored. A file with more than `max_values` values, keys included, is an
     error. The configuration is found, not validated: that takes the plugins
@@ -80,7 +80,7 @@ def read_documents(
         del document
         while entries:
             entries.pop()
-        if len(reader.errors) >= MOST_PROBLEMS:
+        if len(reader.errors) >= MAX_PROBLEMS:
             break
     problems.errors += by_line(reader.errors + parsing.errors)
     problems.warnings += reader.warnings

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from shared.bus.publishable import fault
 from shared.config.decode import MISSING, decode
-from shared.config.problems import MOST_PROBLEMS, Problems, join, show
+from shared.config.problems import MAX_PROBLEMS, Problems, join, show
 from shared.model import Endpoint, drains, is_ip, join_host_port, split_host_port
 
 _LABEL = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
@@ -42,7 +42,7 @@ class _Entry(Struct, frozen=True, rename="camel"):
 
 
 def read_endpoints(raw: object, path: str, problems: Problems) -> tuple[Endpoint, ...]:
-    """The valid entries of a list, in its order. Problems are added under `path`; after `MOST_PROBLEMS`, the rest isn't
+    """The valid entries of a list, in its order. Problems are added under `path`; after `MAX_PROBLEMS`, the rest isn't
     read.
 
     Null is an empty list, as in the Go EPP: a template without entries produces it.
@@ -56,7 +56,7 @@ def read_endpoints(raw: object, path: str, problems: Problems) -> tuple[Endpoint
     places: dict[str, str] = {}
     servers: dict[str, str] = {}
     for index, item in enumerate(raw):
-        if len(problems.errors) >= MOST_PROBLEMS:
+        if len(problems.errors) >= MAX_PROBLEMS:
             break
         place = join(path, index)
         endpoint = _read_entry(item, place, problems)

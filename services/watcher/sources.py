@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import MOST_PROBLEMS, Problem, first_problems
+from shared.config.problems import MAX_PROBLEMS, Problem, first_problems
 from shared.datalayer.objects import ObjectKind, Parts
 from shared.model import Endpoint
 
@@ -63,12 +63,12 @@ Event: TypeAlias = Reset | Upsert | Delete | Rejected | Removed
 def bounded(event: Event) -> Event:
     """The event with the first problems, warnings and ignored documents."""
     match event:
-        case Rejected(problems=problems) if len(problems) > MOST_PROBLEMS:
+        case Rejected(problems=problems) if len(problems) > MAX_PROBLEMS:
             return replace(event, problems=first_problems(problems))
-        case Reset(documents=documents) if max(len(documents.warnings), len(documents.ignored)) > MOST_PROBLEMS:
+        case Reset(documents=documents) if max(len(documents.warnings), len(documents.ignored)) > MAX_PROBLEMS:
             warnings, ignored = first_problems(documents.warnings), documents.ignored
-            if len(ignored) > MOST_PROBLEMS:
-                ignored = (*ignored[:MOST_PROBLEMS], f"… and {len(ignored) - MOST_PROBLEMS} more")
+            if len(ignored) > MAX_PROBLEMS:
+                ignored = (*ignored[:MAX_PROBLEMS], f"… and {len(ignored) - MAX_PROBLEMS} more")
             return replace(event, documents=replace(documents, warnings=warnings, ignored=ignored))
         case _:
             return event

@@ -15,7 +15,7 @@ from msgspec import Struct
 from services.watcher.resources import PoolId, Resource
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import MOST_PROBLEMS, Problem, Problems
+from shared.config.problems import MAX_PROBLEMS, Problem, Problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact, Pool
@@ -116,8 +116,8 @@ class State:
             problem = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
             conflicts.append((min(self._valid, default=""), problem))
         conflicts = [*self._collisions(), *conflicts]
-        self._conflicts = tuple(conflicts[:MOST_PROBLEMS])
-        if (more := len(conflicts) - MOST_PROBLEMS) > 0:
+        self._conflicts = tuple(conflicts[:MAX_PROBLEMS])
+        if (more := len(conflicts) - MAX_PROBLEMS) > 0:
             self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
         if not self._rejected and not self._conflicts:
             self.since = None

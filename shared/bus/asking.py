@@ -16,7 +16,7 @@ from shared.bus.subjects import Subjects
 
 T = TypeVar("T")
 
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Of all answers to one question, each of their pieces counted with `PIECE` more. What exceeds them ends the
 question."""
 PIECE = 500
@@ -58,7 +58,7 @@ class Answer(Struct, frozen=True):
 class Collected:
     """The pieces of the answers to one question, in the order in which each member sends them."""
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = MAX_BYTES) -> None:
         self._left = most
         self._parts: dict[_Member, list[bytes]] = {}
         """Of answers that aren't complete."""

@@ -40,7 +40,7 @@ REST = 9
 """How many times as long the process rests after a step: queries get a tenth of the event loop."""
 BYTES_PER_SECOND = 16 * 2**20
 """Of all answers together."""
-MOST_BYTES = 32 * 2**20
+MAX_BYTES = 32 * 2**20
 """Of one answer."""
 
 
@@ -126,8 +126,8 @@ class Responder:
                     if document is None:
                         document = self._document(query)
                     more, waiting = self._gather(document, content, largest, began)
-                    if size + len(content) > MOST_BYTES:
-                        raise Unanswerable(f"the answer has more than {MOST_BYTES} bytes")
+                    if size + len(content) > MAX_BYTES:
+                        raise Unanswerable(f"the answer has more than {MAX_BYTES} bytes")
                 except Unanswerable as reason:
                     more, error = False, str(reason)
                 except Exception as failure:  # noqa: BLE001 - one answer's mistake costs only that answer

@@ -73,14 +73,14 @@ class Problems:
         return f"<Problems {len(self.errors)} errors, {len(self.warnings)} warnings>"
 
 
-MOST_PROBLEMS = 100
+MAX_PROBLEMS = 100
 """The most problems of a document that are kept: a file of megabytes can have one in each line."""
 
 
 def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """The first problems, and the number of the others."""
-    more = len(problems) - MOST_PROBLEMS
-    return (*problems[:MOST_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
+    more = len(problems) - MAX_PROBLEMS
+    return (*problems[:MAX_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -17,12 +17,12 @@ from shared.pool_view.rows import AttributeValue
 
 Rows: TypeAlias = NDArray[np.intp]
 
-MOST_ATTRIBUTES = 256
+MAX_ATTRIBUTES = 256
 """Attributes of numbers that are kept; further ones are ignored."""
 REMEMBERED_FRAMES = 256
 """Sets of endpoints whose rows are remembered: a collector's frames mostly have the same."""
 LISTS = frozenset({ACTIVE_MODELS.wire, WAITING_MODELS.wire, SERVED_MODELS.wire})
-MOST_NAMES = 100
+MAX_NAMES = 100
 """Of a list that is kept."""
 NEVER = -np.inf
 _NONE: tuple[tuple[str, ...], float] = (), NEVER
@@ -64,7 +64,7 @@ class AttributeTable:
         for position in positions.tolist():
             self._senders[frame.ids[position]] = frame.sender
         for name, column in frame.columns.items():
-            if name not in self._values and len(self._values) >= MOST_ATTRIBUTES:
+            if name not in self._values and len(self._values) >= MAX_ATTRIBUTES:
                 continue
             values, at = self._column(name), self._at[name]
             new, bounds = unpack_floats(column)[positions], bounds_of(name)
@@ -151,4 +151,4 @@ def _names(value: object) -> tuple[str, ...] | None:
     """A list of names as it came; None for anything else."""
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         return None
-    return tuple(value[:MOST_NAMES])
+    return tuple(value[:MAX_NAMES])

@@ -476,7 +476,7 @@ def scrapes() -> Iterator[Case]:
         )
     for name, (binding, page) in pages.items():
         yield Case(name, len(page(0)), _scraped(binding, page))
-    most = ModelsExtractorParameters().most_bytes - 100
+    most = ModelsExtractorParameters().max_bytes - 100
     for name, text in {
         "models of nothing": b"0,",
         "models, a list each": b"[],",

@@ -34,7 +34,7 @@ ENDPOINTS = 100
 INTERVAL = 0.05
 WARM = 3.0
 """Seconds."""
-MOST_OPEN = 5_000
+MAX_OPEN = 5_000
 """Requests that are under way at most: a picker that can't keep up is left alone."""
 P50, P99 = 3.0, 15.0
 """Targets, in ms."""
@@ -64,7 +64,7 @@ async def ask(client: Http2Client, rate: float, seconds: float) -> int:
     while due < end:
         await asyncio.sleep(max(due - time.monotonic(), 0.0))
         while due <= time.monotonic():
-            if client.started - client.ended < MOST_OPEN:
+            if client.started - client.ended < MAX_OPEN:
                 client.start()
             else:
                 left_out += 1

@@ -35,7 +35,7 @@ class ModelsExtractorParameters(Struct, frozen=True, kw_only=True, rename="camel
     """Characters."""
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """The longest answer that is parsed."""
         return SPARE + self.max_models * (self.max_name_length + ENTRY)
 
@@ -66,12 +66,12 @@ class Listing(Struct, frozen=True):
 
 def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
     """The ids in the order of the list, without duplicates. No answer raises an exception."""
-    if len(page) > parameters.most_bytes:
-        most = f"maxModels and maxNameLength allow, {parameters.most_bytes}"
+    if len(page) > parameters.max_bytes:
+        most = f"maxModels and maxNameLength allow, {parameters.max_bytes}"
         return Listing(Outcome.INVALID, problem=f"{len(page)} bytes are more than {most}")
     commas = page.count(b",")
-    if commas > (most_commas := parameters.max_models * COMMAS + SPARE_COMMAS):
-        return Listing(Outcome.INVALID, problem=f"{commas} commas are more than maxModels allows, {most_commas}")
+    if commas > (max_commas := parameters.max_models * COMMAS + SPARE_COMMAS):
+        return Listing(Outcome.INVALID, problem=f"{commas} commas are more than maxModels allows, {max_commas}")
     try:
         entries = _LIST.decode(page).data
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -23,7 +23,7 @@ class DecisionRing:
     def __init__(self, size: int, layouts: int = 16) -> None:
         self._ring: deque[Decision] = deque()
         self._size = size
-        self._most_layouts = layouts
+        self._max_layouts = layouts
         self._layouts: deque[Layout] = deque()
         """Those of the decisions, in their order."""
         self.total = 0
@@ -36,7 +36,7 @@ class DecisionRing:
         ring.append(decision)
         if not layouts or layouts[-1] is not decision.layout:
             layouts.append(decision.layout)
-        while len(ring) > self._size or len(layouts) > self._most_layouts:
+        while len(ring) > self._size or len(layouts) > self._max_layouts:
             ring.popleft()
             while layouts[0] is not ring[0].layout:
                 layouts.popleft()

@@ -20,7 +20,7 @@ BUCKETS = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 """Seconds, as in the Go original."""
 NAMED_FLOWS = 100
 """Flows of a band with series of their own: those in which the most requests wait. The others share one."""
-MOST_NAMES, REMEMBERED = 1000, 3600.0
+MAX_NAMES, REMEMBERED = 1000, 3600.0
 """Flows that have a series of their own within so many seconds: clients invent ids, and series are kept for long."""
 _FOLD_EVERY = 512
 _POOL = ("inference_pool",)
@@ -171,7 +171,7 @@ class FlowMetrics(Collector):
 
     def _may_name(self, flow: str, now: float) -> bool:
         names = self._names
-        if flow not in names and len(names) >= MOST_NAMES:
+        if flow not in names and len(names) >= MAX_NAMES:
             oldest = next(iter(names))
             if now - names[oldest] < REMEMBERED:
                 return False

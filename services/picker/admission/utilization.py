@@ -22,7 +22,7 @@ from shared.quantities import PositiveDuration
 
 LEAST = 1e-9
 """Of the KV cache: below it, nothing is known of what a request takes."""
-MOST_READINGS = 8
+MAX_READINGS = 8
 """Sets of endpoints whose last reading is kept: the pool, and its stages."""
 
 
@@ -144,7 +144,7 @@ class UtilizationDetector(SaturationDetector, Filter):
             counted = fullness[fresh] if cycle.stale.policy == "ignore" else np.where(fresh, fullness, 1.0)
             saturation = float(np.add.reduce(counted)) / len(counted)
         oldest = min(_oldest(queue, fresh), _oldest(usage, fresh))
-        if len(self._readings) >= MOST_READINGS:
+        if len(self._readings) >= MAX_READINGS:
             self._readings.clear()
         kept: Rows = rows[fresh & (fullness < 1.0 + self.parameters.headroom)]
         kept.flags.writeable = False

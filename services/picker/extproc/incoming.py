@@ -36,7 +36,7 @@ _LONG = 64 * 2**10
 """Bytes of a message from which a body is copied once only."""
 _HEADERS = ("request_headers", "response_headers")
 _BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
-_MOST_FIELDS = 256
+_MAX_FIELDS = 256
 """Of a long message, without those in its headers and in what comes along: proxies write a handful."""
 _LONGEST_ADDRESS = 256
 """Characters of the endpoint that answered."""
@@ -109,8 +109,8 @@ _BARE = {
 }
 
 
-def read(data: bytes, most_entries: int = 5_000) -> Message:
-    """A serialized `ProcessingRequest`. Of a subset hint one entry more than `most_entries` is read. Raises DecodeError
+def read(data: bytes, max_entries: int = 5_000) -> Message:
+    """A serialized `ProcessingRequest`. Of a subset hint one entry more than `max_entries` is read. Raises DecodeError
     for bytes that are none."""
     if len(data) == 2 and (bare := _BARE.get(data)) is not None:
         return bare
@@ -121,14 +121,14 @@ def read(data: bytes, most_entries: int = 5_000) -> Message:
         start, end = wire.span(data)
         if end:
             tail = data[end:]
-            context = _CONTEXTS.get(tail) or _learn(tail, most_entries)
+            context = _CONTEXTS.get(tail) or _learn(tail, max_entries)
             if context is not None:
                 return Message(short[0], short[1](data[start:end]), end - start, context)
     message = ProcessingRequest.FromString(data)
     phase = message.WhichOneof("request")
     if phase is None:
         return Message(None, None, 0, _NOTHING)
-    shown, context = getattr(message, phase), _context(message, most_entries)
+    shown, context = getattr(message, phase), _context(message, max_entries)
     if phase not in _HEADERS:
         return Message(phase, shown, 0, context)
     return Message(phase, undecoded(shown.SerializeToString()), shown.ByteSize(), context)
@@ -139,7 +139,7 @@ def beside_body(data: bytes) -> int:
 
     Raises DecodeError for what is no message, or has more fields than any proxy writes.
     """
-    reader, beside = Reader(_MOST_FIELDS), len(data)
+    reader, beside = Reader(_MAX_FIELDS), len(data)
     try:
         for number, shown in reader.fields(memoryview(data)):
             if number in _BODIES and isinstance(shown, memoryview):
@@ -166,7 +166,7 @@ def _long_body(data: bytes) -> Message | None:
     return Message("request_body", Body(data[first:last], rest.end_of_stream), 0, context)
 
 
-def _learn(tail: bytes, most_entries: int = _LONGEST) -> Context | None:
+def _learn(tail: bytes, max_entries: int = _LONGEST) -> Context | None:
     """The context that these bytes hold; None when there is more in them, or when they are no fields of a message."""
     try:
         message = ProcessingRequest.FromString(tail)
@@ -174,13 +174,13 @@ def _learn(tail: bytes, most_entries: int = _LONGEST) -> Context | None:
         return None
     if message.WhichOneof("request") is not None:
         return None
-    context = _context(message, most_entries)
+    context = _context(message, max_entries)
     if len(tail) <= _LONGEST:
         _CONTEXTS.add(tail, context)
     return context
 
 
-def _context(message: Any, most_entries: int) -> Context:
+def _context(message: Any, max_entries: int) -> Context:
     announced, told, answered = message.HasField("protocol_config"), message.HasField("metadata_context"), None
     if message.attributes or told:
         answered = _served(message)
@@ -190,7 +190,7 @@ def _context(message: Any, most_entries: int) -> Context:
     if announced:
         config = message.protocol_config
         modes = _MODES.get((config.request_body_mode, config.response_body_mode))
-    return Context(modes, _subset(message, most_entries) if told else None, answered)
+    return Context(modes, _subset(message, max_entries) if told else None, answered)
 
 
 def _subset(message: Any, most: int) -> tuple[str, ...] | None:

@@ -31,11 +31,11 @@ _READABLE = (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.STREAMED, BodyMode.BUFFERED
 class Response:
     """One response. Each method appends the answers to its message, and returns the events."""
 
-    def __init__(self, mode: BodyMode, most_headers: int = 1000) -> None:
-        """The body of a response with more than `most_headers` isn't read."""
+    def __init__(self, mode: BodyMode, max_headers: int = 1000) -> None:
+        """The body of a response with more than `max_headers` isn't read."""
         self.mode = mode
         """How the proxy sends the body."""
-        self._most_headers = most_headers
+        self._max_headers = max_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
         self._tell_headers = False
@@ -77,7 +77,7 @@ class Response:
         headers, answer = NO_HEADERS, outgoing.RESPONSE_HEADERS_UNCHANGED
         reader, self._reader = self._reader, None
         status = read_status(shown)
-        if (reader is not None or self._tell_headers) and len(shown.entries) <= self._most_headers:
+        if (reader is not None or self._tell_headers) and len(shown.entries) <= self._max_headers:
             headers = read_headers(shown)
             if reader is not None and not shown.end_of_stream:
                 answer = self._answer_headers(reader, headers, status)

@@ -17,7 +17,7 @@ WINDOW = 0.03
 """Seconds for which peers may not know of a dispatch: a load table's 20 ms, and its way."""
 LINGER = 1.5
 """Seconds for which the counts of an idle flow stay, so that peers hear the last of them: three heartbeats."""
-MOST_FORGOTTEN = 500
+MAX_FORGOTTEN = 500
 """Idle flows that one call forgets: less than a millisecond."""
 
 OnPolicyFailure = Callable[[Plugin, Exception], None]
@@ -176,7 +176,7 @@ class Band:
         """Seconds that the oldest request at the head of a flow has waited; 0 when none waits."""
         return max(now - float(self.columns.since.min(initial=np.inf)), 0.0)
 
-    def forget_idle(self, before: float, most: int = MOST_FORGOTTEN) -> None:
+    def forget_idle(self, before: float, most: int = MAX_FORGOTTEN) -> None:
         """Forget up to so many of the flows that are idle since before then."""
         for flow in list(islice(self.idle, most)):
             if flow.idle_since > before:

@@ -2,7 +2,7 @@
 
 It has no clock and starts nothing: its caller calls `dispatch` on every event that can make room or turn (an arrival, a
 released charge, a fresh frame, another layout, a peer's table) and when `next_wake` is due. Each request's outcome is
-told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MOST_AT_ONCE` requests, and `next_wake`
+told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
 says that there are more.
 """
 
@@ -25,7 +25,7 @@ from shared.bus.columns import flow_hash
 from shared.bus.messages import QueueTable
 from shared.plugin import Plugin
 
-MOST_AT_ONCE = 100
+MAX_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
 COMPLETION_WEIGHT = 2
 """Prompt tokens that a completion token costs as much as."""
@@ -61,7 +61,7 @@ class _OpenBand(NamedTuple):
 
     band: Band
     ceiling: float
-    most_bytes: int
+    max_bytes: int
     """Of a request that its empty queue, and all queues if they are empty, would take; -1 if they take none."""
 
 
@@ -153,7 +153,7 @@ class FlowController:
         if known is None or known.saturation != saturation or known.version != self.peers.version:
             known = self._open_bands(saturation)
         open = known.bands.get(priority if priority in self._wanted else 0)
-        if open is None or item.bytes > open.most_bytes or not pool.room(open.ceiling) >= 1:
+        if open is None or item.bytes > open.max_bytes or not pool.room(open.ceiling) >= 1:
             return False
         band = open.band
         band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
@@ -198,7 +198,7 @@ class FlowController:
         deadlines, ended = self._deadlines, 0
         deadlines.observe(empty, now)
         outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
-        while ended < MOST_AT_ONCE and (item := deadlines.due(now)) is not None:
+        while ended < MAX_AT_ONCE and (item := deadlines.due(now)) is not None:
             ended += self._end(item, outcome, now)
         return ended
 
@@ -207,7 +207,7 @@ class FlowController:
         self._stopped = True
         ended = 0
         for band in self.bands():
-            while ended < MOST_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
+            while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
                 head = flow.queue.peek()
                 assert head is not None
                 ended += self._end(head, Outcome.SHUT_DOWN, now)
@@ -218,11 +218,11 @@ class FlowController:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
-        most, most_bytes = self.settings.max_requests, self.settings.max_bytes
+        max_requests, max_bytes = self.settings.max_requests, self.settings.max_bytes
         if (
             band.refuses(item)
-            or (most and self.requests + 1 > most)
-            or (most_bytes and self.bytes + item.bytes > most_bytes)
+            or (max_requests and self.requests + 1 > max_requests)
+            or (max_bytes and self.bytes + item.bytes > max_bytes)
         ):
             return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
         return None
@@ -266,7 +266,7 @@ class FlowController:
         self._dispatching, self._retry, done = True, inf, 0
         try:
             while self.requests:
-                if done == MOST_AT_ONCE:
+                if done == MAX_AT_ONCE:
                     self._retry = now
                     break
                 item = self._next(now, pool)

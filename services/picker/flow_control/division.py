@@ -25,15 +25,15 @@ REFRESH_A_ROW = 2e-6
 """Seconds more for each row of the tables: ten times what it costs."""
 PATIENCE = 0.05
 """Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
-_MOST_TURNS = 10
+_MAX_TURNS = 10
 
 
 class Division:
     """This picker's part of one band."""
 
-    def __init__(self, me: str, band: Band, peers: Peers, weights: dict[int, float], most_rows: int) -> None:
+    def __init__(self, me: str, band: Band, peers: Peers, weights: dict[int, float], max_rows: int) -> None:
         self._me, self._band, self._peers, self._weights = me, band, peers, weights
-        self._most_rows = most_rows
+        self._max_rows = max_rows
         self._at = -inf
         self._every = REFRESH
         """Seconds."""
@@ -77,7 +77,7 @@ class Division:
 
     def _patience(self) -> float:
         """Pickers don't lose patience all at once."""
-        return PATIENCE * (1 + min(self._turn, _MOST_TURNS - 1))
+        return PATIENCE * (1 + min(self._turn, _MAX_TURNS - 1))
 
     def _escape(self, now: float) -> int:
         """1 if nobody has used the room for so long that the tables must be wrong."""
@@ -117,7 +117,7 @@ class Division:
         columns = band.columns
         oldest = float(columns.since.min()) if band.requests else now
         flows, requests, running = columns.hashes, columns.counts[0], columns.counts[2]
-        most = self._peers.rows(self._most_rows, 1)
+        most = self._peers.rows(self._max_rows, 1)
         if len(columns) > most:
             rows = summarize(columns, now, most)
             flows, requests, running = rows.flows, rows.requests, rows.running

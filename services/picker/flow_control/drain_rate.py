@@ -2,7 +2,7 @@
 
 from math import ceil, exp, inf
 
-MOST_SECONDS = 60
+MAX_SECONDS = 60
 """What `seconds` says at most."""
 _OVER = 10.0
 """Seconds over which the rate is averaged, the newest counting most."""
@@ -23,10 +23,10 @@ class DrainRate:
         self._at, self.passed = now, 0
 
     def seconds(self, requests: int, now: float) -> int:
-        """Until so many requests will have left, in whole seconds from 1 to `MOST_SECONDS`."""
+        """Until so many requests will have left, in whole seconds from 1 to `MAX_SECONDS`."""
         self.fold(now)
         wait = requests / self._rate if self._rate > 0 else inf if requests else 0.0
-        return max(1, ceil(min(wait, MOST_SECONDS)))
+        return max(1, ceil(min(wait, MAX_SECONDS)))
 
     def __repr__(self) -> str:
         return f"<DrainRate {self._rate:.1f} a second>"

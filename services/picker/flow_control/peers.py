@@ -15,12 +15,12 @@ from shared.bus.messages import QueueTable
 
 EXPIRY = 1.5
 """Seconds without a table from which on a peer's no longer counts, as with its load."""
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 """Rows of all peers' tables together: quotas of so many take a millisecond or two. Where there is no room, the largest
 tables aren't counted."""
 BAND_WEIGHT, TABLE_WEIGHT = 10, 50
 """Rows that a band, and a table, count as in addition."""
-MOST_BANDS = 100
+MAX_PEER_BANDS = 100
 """Bands of peers that aren't known here: the highest count."""
 _HALF = 2**31
 _ODD = np.uint64(0x9E3779B97F4A7C15)
@@ -120,17 +120,17 @@ class Peers:
 
     def rows(self, most: int, bands: int) -> int:
         """Those that this picker's table of so many bands may have, so that all tables find room at every picker."""
-        part = MOST_ROWS // (len(self._peers) + 1)
+        part = MAX_ROWS // (len(self._peers) + 1)
         return max(min(most, part - TABLE_WEIGHT - (BAND_WEIGHT + 1) * bands), 0)  # a band's rest has a row
 
     def bands(self, here: Collection[int]) -> list[int]:
         """The bands of this picker, and those in which peers have requests, from the highest."""
-        others = nlargest(MOST_BANDS, self.waiting.keys() - here)
+        others = nlargest(MAX_PEER_BANDS, self.waiting.keys() - here)
         return sorted([*here, *others], reverse=True)
 
     def _makes_room(self, weight: int) -> bool:
         """Whether a table of this weight is counted; then, larger ones may not be any more."""
-        while self._weight + weight > MOST_ROWS:
+        while self._weight + weight > MAX_ROWS:
             largest = max(self._peers, key=lambda sender: self._peers[sender].weight, default=None)
             if largest is None or self._peers[largest].weight <= weight:
                 return False

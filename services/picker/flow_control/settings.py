@@ -20,9 +20,9 @@ from shared.config.problems import Invalid, Problem, show
 from shared.config.schema import FlowControlSection, PriorityBand
 from shared.plugin import Plugin, Role
 
-MOST_REQUESTS = 5000
+MAX_REQUESTS = 5000
 """That wait in a band, unless the configuration says otherwise."""
-MOST_BYTES = 10**9
+MAX_BYTES = 10**9
 """Of the requests that wait in a band."""
 GRACE = 2.0
 """Seconds beyond the longer TTL after which a wait ends even if the pool was empty again and again."""
@@ -37,8 +37,8 @@ class BandSettings(Struct, frozen=True):
 
     ordering: OrderingPolicy
     fairness: FairnessPolicy
-    max_requests: int = MOST_REQUESTS
-    max_bytes: int = MOST_BYTES
+    max_requests: int = MAX_REQUESTS
+    max_bytes: int = MAX_BYTES
 
 
 class Eviction(Struct, frozen=True):
@@ -105,8 +105,8 @@ def resolve(section: FlowControlSection, plugins: Mapping[str, Plugin]) -> FlowC
         return BandSettings(
             policy(entry.ordering_policy_ref or ORDERING, OrderingPolicy, f"{path}.orderingPolicyRef"),
             policy(entry.fairness_policy_ref or FAIRNESS, FairnessPolicy, f"{path}.fairnessPolicyRef"),
-            entry.max_requests or MOST_REQUESTS,
-            entry.max_bytes or MOST_BYTES,
+            entry.max_requests or MAX_REQUESTS,
+            entry.max_bytes or MAX_BYTES,
         )
 
     def evicting(kind: type[Policy], role: Role) -> Policy:

@@ -98,8 +98,8 @@ def slo_deadline(received_at: float, milliseconds: str) -> float:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
         return inf
     value = int(digits)
-    return received_at + value / 1000 if value <= _MOST_MILLISECONDS else inf
+    return received_at + value / 1000 if value <= _MAX_MILLISECONDS else inf
 
 
-_MOST_MILLISECONDS = (2**63 - 1) // 10**6
+_MAX_MILLISECONDS = (2**63 - 1) // 10**6
 """What the original's nanoseconds hold; beyond it a deadline is as far as none."""

@@ -19,11 +19,11 @@ from services.picker.request import Content, Media, Unparsable
 
 UNREAD = Prompt(tokens=0)
 """The prompt of a request that no model reads."""
-MOST_NAME = 64 * 2**10
+MAX_NAME = 64 * 2**10
 """Bytes of a model's name that are ever decoded: what limits names limits them to less."""
 _LONGEST_SALT = 1024
 """Bytes of a cache salt; the digest of a longer one stands for it."""
-MOST_ADAPTERS = 4 * MOST_NAME
+MAX_ADAPTERS = 4 * MAX_NAME
 """Bytes of a list of adapters that is decoded."""
 _ESCAPED = 6
 """Bytes that one of a text takes at most in JSON, escaped."""
@@ -124,8 +124,8 @@ class JsonBody(Struct):
 
 def name_of(field: str, value: Raw) -> str:
     """The model's name in a field; empty where there is none. Raises `Unparsable` for anything else."""
-    if value is not NOTHING and (size := len(memoryview(value))) > MOST_NAME * _ESCAPED:
-        raise Unparsable(f"{field}: the name has {size} bytes; the limit is {MOST_NAME}")
+    if value is not NOTHING and (size := len(memoryview(value))) > MAX_NAME * _ESCAPED:
+        raise Unparsable(f"{field}: the name has {size} bytes; the limit is {MAX_NAME}")
     name = text_of(value)
     if name is None and given(value):
         wrong, needed = f"{field}: not a string", "a model name is needed"
@@ -137,7 +137,7 @@ def adapters_of(lora_path: Raw) -> tuple[str, ...]:
     """The adapters that `lora_path` names; what can't be read is one, as it was sent."""
     if not given(lora_path):
         return ()
-    if len(memoryview(lora_path)) > MOST_ADAPTERS:
+    if len(memoryview(lora_path)) > MAX_ADAPTERS:
         return (shown(lora_path),)
     try:
         found = _decode_adapters(lora_path)

@@ -18,7 +18,7 @@ _FIXED = {1: 8, 5: 4}
 """Wire type → bytes."""
 _NUMBERS = 2**29
 """Field numbers are smaller."""
-_MOST_VARINT_BYTES = 10
+_MAX_VARINT_BYTES = 10
 _SLICE = 256 * 2**10
 """Bytes that are counted at a time: so many stay in a processor's cache."""
 UINT32 = 0xFFFF_FFFF
@@ -28,8 +28,8 @@ UINT32 = 0xFFFF_FFFF
 class Reader:
     """Reads a message and the messages in it, up to a number of fields together."""
 
-    def __init__(self, most_fields: int) -> None:
-        self._most = most_fields
+    def __init__(self, max_fields: int) -> None:
+        self._most = max_fields
         self.read = 0
         """Fields so far, and what else counts as fields."""
 
@@ -90,8 +90,8 @@ def packed(data: memoryview) -> npt.NDArray[np.uint32]:
     starts = np.empty_like(ends)
     starts[0], starts[1:] = 0, ends[:-1] + 1
     lengths = ends - starts + 1
-    if lengths.max() > _MOST_VARINT_BYTES:
-        raise ValueError(f"a number has more than {_MOST_VARINT_BYTES} bytes")
+    if lengths.max() > _MAX_VARINT_BYTES:
+        raise ValueError(f"a number has more than {_MAX_VARINT_BYTES} bytes")
     values = (raw[starts] & 0x7F).astype(np.uint32)
     for place in range(1, 5):
         longer = np.flatnonzero(lengths > place)
@@ -106,10 +106,10 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
     if at < len(message) and message[at] < 0x80:
         return message[at], at + 1
     value = 0
-    for place, byte in enumerate(message[at : at + _MOST_VARINT_BYTES]):
+    for place, byte in enumerate(message[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at + place + 1
-    if len(message) - at < _MOST_VARINT_BYTES:
+    if len(message) - at < _MAX_VARINT_BYTES:
         raise ValueError("a number is cut off at the end")
-    raise ValueError(f"a number has more than {_MOST_VARINT_BYTES} bytes")
+    raise ValueError(f"a number has more than {_MAX_VARINT_BYTES} bytes")

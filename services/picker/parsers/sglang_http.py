@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from services.picker.parsers import prompts
-from services.picker.parsers.json_body import MOST_ADAPTERS, BodyReader, JsonBody, name_of, salt_of
+from services.picker.parsers.json_body import MAX_ADAPTERS, BodyReader, JsonBody, name_of, salt_of
 from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt, TextOrIds
@@ -58,8 +58,8 @@ class _Generate(JsonBody):
     def _adapter(self) -> str:
         if not given(self.lora_path) or bytes(memoryview(self.lora_path)[:1]) != b"[":
             return name_of("lora_path", self.lora_path)
-        if (size := len(memoryview(self.lora_path))) > MOST_ADAPTERS:
-            raise Unparsable(f"lora_path: the list has {size} bytes; the limit is {MOST_ADAPTERS}")
+        if (size := len(memoryview(self.lora_path))) > MAX_ADAPTERS:
+            raise Unparsable(f"lora_path: the list has {size} bytes; the limit is {MAX_ADAPTERS}")
         try:
             adapters = {name or "" for name in _decode_adapters(self.lora_path)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -22,7 +22,7 @@ CARRIED = {
     for method, api in _METHODS.items()
 }
 """The OpenAI API of the JSON that a method's request carries."""
-_MOST_FIELDS = 5_000
+_MAX_FIELDS = 5_000
 """Fields of a message and of its HTTP body."""
 _HTTP_BODY, _DATA = 2, 2
 """Fields: `http_body` of the three requests, `data` of `google.api.HttpBody`."""
@@ -63,7 +63,7 @@ class VertexAiParser(Parser):
 
 def _data(message: memoryview) -> bytes | None:
     """The data of the message's HTTP body; None if it has none. Raises ValueError for what is no message."""
-    reader = Reader(_MOST_FIELDS)
+    reader = Reader(_MAX_FIELDS)
     bodies = [value for number, value in reader.fields(message) if number == _HTTP_BODY]
     found: bytes | None = None
     for body in bodies:

@@ -29,7 +29,7 @@ from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, gaps, m
 
 SEED = 1
 """Of the replay's random choices."""
-MOST_DRAWS = 64
+MAX_DRAWS = 64
 """Picks to try before the former first choice counts as impossible: with ten tied endpoints, one search in a thousand
 misses it."""
 UNSCHEDULED = "refused before they were scheduled"
@@ -95,7 +95,7 @@ class Replayer:
         drawn = run.picked[:1] if run is not None else ()
         stays = drawn == before
         if run is not None and before and drawn and not stays:
-            for possible in islice(director.scheduler.possible_first(cycle, run), MOST_DRAWS):
+            for possible in islice(director.scheduler.possible_first(cycle, run), MAX_DRAWS):
                 if before[0] in possible:
                     stays = True
                     break

@@ -24,9 +24,9 @@ class _Object(Struct):
 
 _object = msgspec.json.Decoder(_Object).decode
 _text = msgspec.json.Decoder(str).decode
-MOST_USAGE = 64 * 2**10
+MAX_USAGE = 64 * 2**10
 """Bytes of usage objects that are read of one chunk: those of servers have a few hundred."""
-_MOST_INNER = 2**19
+_MAX_INNER = 2**19
 """Bytes of objects in the object that are looked at: they are passed over a second time."""
 ESCAPED = 6
 """Bytes that one of a name takes at most in JSON, escaped."""
@@ -44,16 +44,16 @@ class Document(NamedTuple):
     """Bytes of usage objects that were read."""
 
 
-def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE) -> Document | None:
+def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) -> Document | None:
     """Read a JSON object; names that are `target` become `client` (both as JSON strings; empty ones change nothing).
-    Usage objects are read up to `most_usage` bytes, and none after that.
+    Usage objects are read up to `max_usage` bytes, and none after that.
 
     None for a text that isn't a JSON object.
     """
     try:
         top = _object(text)
         inner: list[_Object] = []
-        most = _MOST_INNER
+        most = _MAX_INNER
         for part in (top.response, top.message):
             if _is_short(part, most):
                 most -= len(memoryview(part))
@@ -63,7 +63,7 @@ def read(text: bytes, target: bytes, client: bytes, most_usage: int = MOST_USAGE
     usage, done = NOTHING, 0
     reports = [(one.usage, read_usage) for one in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
-        if _is_short(report, most_usage - done):
+        if _is_short(report, max_usage - done):
             done += len(memoryview(report))
             try:
                 usage = usage.merged(reads(report))

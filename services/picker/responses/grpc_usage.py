@@ -13,9 +13,9 @@ from services.picker.request import Unparsable
 from services.picker.responses import document
 from services.picker.responses.usage import NOTHING, Usage
 
-_MOST_FIELDS = 5_000
+_MAX_FIELDS = 5_000
 """Fields of the messages that come at once."""
-_MOST_FRAMES = 2_000
+_MAX_FRAMES = 2_000
 """Messages that come at once."""
 _EVENT = 5
 """Fields that reading a JSON object counts for, besides what is in it."""
@@ -45,8 +45,8 @@ class GrpcUsage:
         """The last piece of a stream, not read yet."""
         self._piece: Usage = NOTHING
         """The usage of a last piece that was read at once."""
-        self._reader = Reader(_MOST_FIELDS)
-        self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
+        self._reader = Reader(_MAX_FIELDS)
+        self._frames, self._compressed, self._inflated = _MAX_FRAMES, COMPRESSED, INFLATED
         """What is left to be read of what came at once: messages, bytes of compressed ones, and those uncompressed."""
         self._complete: Usage = NOTHING
 
@@ -55,13 +55,13 @@ class GrpcUsage:
         """The usage that the response has reported so far."""
         if self._complete is not NOTHING:
             return self._complete
-        return self._reading(memoryview(self._last), Reader(_MOST_FIELDS)) if self._last else self._piece
+        return self._reading(memoryview(self._last), Reader(_MAX_FIELDS)) if self._last else self._piece
 
     def feed(self, chunk: bytes) -> bool:
         """A piece of the body came. False when nothing more is to be read: no message can begin here, or be held, or
         what came at once takes too long to read."""
-        self._reader = Reader(_MOST_FIELDS)
-        self._frames, self._compressed, self._inflated = _MOST_FRAMES, COMPRESSED, INFLATED
+        self._reader = Reader(_MAX_FIELDS)
+        self._frames, self._compressed, self._inflated = _MAX_FRAMES, COMPRESSED, INFLATED
         if self._skipped:
             passed = min(self._skipped, len(chunk))
             self._skipped -= passed
@@ -141,15 +141,15 @@ def _embedded(message: memoryview, reader: Reader) -> Usage:
 
 def _carried(message: memoryview, reader: Reader) -> Usage:
     """Field of google.api.HttpBody: 2 data, which is a JSON object or some server-sent events. The last one with usage
-    counts. It is looked for in `_MOST_FRAMES` events, and while what comes at once counts for less than its limit."""
+    counts. It is looked for in `_MAX_FRAMES` events, and while what comes at once counts for less than its limit."""
     data = memoryview(b"")
     for number, value in reader.fields(message):
         if number == 2 and isinstance(value, memoryview):
             data = value
-    events = bytes(data).rsplit(b"data:", _MOST_FRAMES)
+    events = bytes(data).rsplit(b"data:", _MAX_FRAMES)
     reader.read += len(events) - 1  # they count with the fields of all messages that come at once
-    for text in reversed(events[-_MOST_FRAMES:]):
-        if reader.read > _MOST_FIELDS:
+    for text in reversed(events[-_MAX_FRAMES:]):
+        if reader.read > _MAX_FIELDS:
             break
         if b'"usage"' in text:
             reader.read += _EVENT + sum(map(text.count, (b",", b"[", b"{"))) // _VALUES

@@ -22,7 +22,7 @@ from services.picker.responses.usage import Usage
 LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
-MOST_LINES = 2000
+MAX_LINES = 2000
 """Lines of an event stream that are read of one chunk."""
 GROWTH = 2**20
 """Bytes by which restored names may lengthen a short response. A long one may double."""
@@ -79,7 +79,7 @@ class ResponseReader:
     holds = True
     """Whether the proxy takes held bytes however the body ends. If not, only parts of a name are held."""
     _usage: Usage = NO_USAGE
-    _usage_left = document.MOST_USAGE
+    _usage_left = document.MAX_USAGE
     """Bytes of usage objects that may be read of this chunk."""
     _grpc: GrpcUsage | None = None
 
@@ -128,7 +128,7 @@ class ResponseReader:
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """Take a piece of the body; what the client gets now. With `end`, nothing is held back."""
-        self._usage_left = document.MOST_USAGE
+        self._usage_left = document.MAX_USAGE
         if self._format is _EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
         if self._format is _JSON:
@@ -241,7 +241,7 @@ class ResponseReader:
 
     def _lines(self, lines: bytes) -> bytes:
         """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
-        if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MOST_LINES:
+        if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MAX_LINES:
             self._format = _OTHER
             return lines
         return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])

@@ -88,7 +88,7 @@ class Samples(Struct, frozen=True):
     """Which are known and not stale."""
 
 
-MOST_KEPT = 64
+MAX_KEPT = 64
 """Results by one attribute that are kept until it changes: of each plugin, and of the endpoints it looked at."""
 
 
@@ -256,7 +256,7 @@ class Cycle:
             return
         if (oldest := float(np.minimum.reduce(at))) >= self._oldest:
             derived = self.view.columns.numbers(key.wire).derived
-            if len(derived) >= MOST_KEPT:
+            if len(derived) >= MAX_KEPT:
                 derived.clear()
             made.flags.writeable = False
             derived[by, id(rows)] = _Kept(made, samples, oldest)

@@ -19,7 +19,7 @@ ROW = np.dtype(np.intp)
 SILENT_TRIALS = 16
 """How often a picker is asked again, for each row that it has named and once more, before it is taken to name no other
 by chance."""
-MOST_TRIALS = 256
+MAX_TRIALS = 256
 
 Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
 """Chooses some of these rows, which have these totals."""
@@ -196,7 +196,7 @@ class Profile:
         found = set(run.picked[:1])
         yield tuple(found)
         trials = silent = 0
-        while trials < MOST_TRIALS and silent < SILENT_TRIALS * (1 + len(found)):
+        while trials < MAX_TRIALS and silent < SILENT_TRIALS * (1 + len(found)):
             if cycle.view.layout is not cycle.layout:
                 break
             before = cycle.random.bit_generator.state

@@ -27,7 +27,7 @@ TOKEN_HEADER = "x-session-token"
 SESSION_HEADER = "x-session-id"
 LONGEST_TOKEN = 1024
 """Characters; longer ones name no endpoint."""
-MOST_SESSIONS = 131_072
+MAX_SESSIONS = 131_072
 """Clients choose their ids: beyond so many, the least recently used are forgotten."""
 
 
@@ -161,7 +161,7 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
 class Bindings:
     """The endpoint of each session, those first that were used least recently."""
 
-    def __init__(self, ttl: float, most: int = MOST_SESSIONS) -> None:
+    def __init__(self, ttl: float, most: int = MAX_SESSIONS) -> None:
         self._ttl, self._most = ttl, most
         self._endpoints: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """By a digest of the session's id: the endpoint's id, and when it was last used."""

@@ -41,7 +41,7 @@ class Columns:
         self._on_out_of_range = on_out_of_range
         self._numbers = NumberTable(0, limits)
         self._objects: dict[str, ObjectColumn] = {}
-        self._most_objects = 0
+        self._max_objects = 0
         """Of those, how many that no plugin reads."""
         self._read: set[str] = set()
         """Those of them that plugins read."""
@@ -68,7 +68,7 @@ class Columns:
             for tables in [((column.values, np.nan), (column.at, NEVER))]
         }
         self._own_objects = {name: column.moved(len(layout), here, there) for name, column in self._own_objects.items()}
-        self._most_objects = min(
+        self._max_objects = min(
             max(1, self._limits.attributes // 8), self._limits.attribute_bytes // (ROW * max(1, len(layout)))
         )
         self._layout = layout
@@ -168,9 +168,9 @@ class Columns:
         taken = [name for name in names if name in self._read]
         unread = [name for name in names if name not in self._read]
         if unread:
-            unread = sorted(unread, key=lambda name: name not in self._objects)[: self._most_objects]
+            unread = sorted(unread, key=lambda name: name not in self._objects)[: self._max_objects]
             kept = {name: column for name, column in self._objects.items() if name not in self._read}
-            many = len(kept.keys() | unread) > self._most_objects
+            many = len(kept.keys() | unread) > self._max_objects
             if many or sum(len(name) + column.weight for name, column in kept.items()) > self._limits.attribute_bytes:
                 gone = kept.keys() - unread if many else kept.keys()
                 self._objects = {name: column for name, column in self._objects.items() if name not in gone}

@@ -26,7 +26,7 @@ from shared.bus.queueing_delay import QueueingDelays
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
-MOST_TOKENS = 2**32 - 1
+MAX_TOKENS = 2**32 - 1
 """Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
 and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
 LEAST_ROWS = 1000
@@ -150,7 +150,7 @@ class InFlight:
     are the sums of all. A peer whose table exceeds `limits` isn't counted."""
 
     def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
-        self._most_rows = limits.peer_rows
+        self._max_rows = limits.peer_rows
         self._layout = Layout()
         self._placement = _Placement(self._layout)
         self._own: dict[str, list[int]] = {}
@@ -180,8 +180,8 @@ class InFlight:
         """Whether our own part changed since it was last published."""
 
     def charge(self, endpoint_id: str, tokens: int) -> Charge:
-        """Count one request, and its tokens up to `MOST_TOKENS`, for the endpoint until the charge is released."""
-        tokens = min(tokens, MOST_TOKENS)
+        """Count one request, and its tokens up to `MAX_TOKENS`, for the endpoint until the charge is released."""
+        tokens = min(tokens, MAX_TOKENS)
         self.add(endpoint_id, 1, tokens)
         if self._peers:
             self._expect(endpoint_id, tokens)
@@ -191,7 +191,7 @@ class InFlight:
         """Count one request for the endpoint that serves it and for `others`: (id, tokens, whether only until the
         response begins)."""
         charges = [(self.charge(other, its_tokens), until) for other, its_tokens, until in others]
-        tokens = min(tokens, MOST_TOKENS)
+        tokens = min(tokens, MAX_TOKENS)
         self.add(endpoint_id, 1, tokens)
         if self._peers:
             self._expect(endpoint_id, tokens)
@@ -308,7 +308,7 @@ class InFlight:
             return True
         peer = None if load.leaving else _Peer(load, self._layout, self._placement, seen)
         before = known.weight if known is not None else 0
-        if peer is not None and self._weight - before + peer.weight > self._most_rows:
+        if peer is not None and self._weight - before + peer.weight > self._max_rows:
             peer = None
         self._forget(load.sender, stays=peer is not None)
         if peer is not None:

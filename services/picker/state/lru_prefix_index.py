@@ -43,7 +43,7 @@ FEW = 8
 GENERATIONS = 4
 """A block in use is announced again whenever so many parts of its endpoint's blocks have been replaced: peers would
 forget it otherwise."""
-MOST_UNKNOWN = UNKNOWN_BLOCKS = 1000
+MAX_UNKNOWN = UNKNOWN_BLOCKS = 1000
 """Servers that peers name and the layout doesn't have, whose placements are kept for a while; blocks of each."""
 UNKNOWN_SWEEPS = 40
 """Sweeps until those are dropped: ten seconds."""
@@ -63,9 +63,9 @@ class Change(NamedTuple):
 class LruPrefixIndex(PrefixIndex):
     """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
-    def __init__(self, most_blocks: int = LIMITS_OF_VIEW.prefix_blocks) -> None:
-        """Endpoints share `most_blocks` evenly: none holds more than its part."""
-        self._most_blocks = self._part = most_blocks
+    def __init__(self, max_blocks: int = LIMITS_OF_VIEW.prefix_blocks) -> None:
+        """Endpoints share `max_blocks` evenly: none holds more than its part."""
+        self._max_blocks = self._part = max_blocks
         self.changes: list[Change] | None = None
         """What this picker has placed and withdrawn; None while nobody wants to know."""
         self.capacity_of: Callable[[int], int] = lambda _row: DEFAULT_CAPACITY
@@ -119,7 +119,7 @@ class LruPrefixIndex(PrefixIndex):
         recent, self.recent = self.recent, np.zeros(len(layout))
         self.recent[here] = recent[there]
         self._layout = layout
-        former, self._part = self._part, max(self._most_blocks // max(len(layout), 1), 1)
+        former, self._part = self._part, max(self._max_blocks // max(len(layout), 1), 1)
         self._rows = None
         self._capacities.clear()
         for name, slot in self._slots.items():
@@ -285,7 +285,7 @@ class LruPrefixIndex(PrefixIndex):
         if slot is None:
             if server in self._ids:
                 return self._slot(self._ids[server])
-            if len(self._unknown) >= MOST_UNKNOWN:
+            if len(self._unknown) >= MAX_UNKNOWN:
                 return None
             slot = self._new_slot(server)
             self._unknown[server] = UNKNOWN_SWEEPS

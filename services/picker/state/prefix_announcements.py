@@ -17,11 +17,11 @@ from shared.bus.codec import BATCHES_MASK, batch_digest
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import MAX_BATCHES, MAX_BLOCKS, PrefixBatch, PrefixOrigin, PrefixPiece
 
-MOST_REPEATED = 4 * 2**20
+MAX_REPEATED = 4 * 2**20
 """Bytes of batches that can be repeated: some ten seconds of 1 000 requests/s."""
 ANSWER = 64 * 2**10
 """Bytes of repeated batches in an answer, at least one batch."""
-MOST_DUMPS = 8
+MAX_DUMPS = 8
 """Dumps that are being sent at once; who asks for another one is told to ask again."""
 IDLE = 2.0
 """Seconds after which a dump ends for another one if nobody has asked for its next piece."""
@@ -64,7 +64,7 @@ class Announcements:
         """The last batch, encoded."""
         self._sent.append(payload)
         self._bytes += len(payload)
-        while self._bytes > MOST_REPEATED:
+        while self._bytes > MAX_REPEATED:
             self._bytes -= len(self._sent.popleft())
 
     def skip(self) -> None:
@@ -103,7 +103,7 @@ class Dumps:
     def have_room(self, now: float) -> bool:
         """Whether another one may begin, be it for those that nobody takes any more."""
         self._sessions = {number: taken for number, taken in self._sessions.items() if now - taken[1] <= IDLE}
-        return len(self._sessions) < MOST_DUMPS
+        return len(self._sessions) < MAX_DUMPS
 
     def begin(self, dump: Callable[[int], Iterator[PrefixPiece]], now: float) -> int:
         """The session of a dump, which is made for it."""

@@ -26,13 +26,13 @@ LISTENING = 10.0
 """Seconds after an origin's last message for which it may be listening."""
 FORGOTTEN = 300.0
 """Seconds after an origin's last message from which on it takes nothing back."""
-MOST_ORIGINS = 1000
+MAX_ORIGINS = 1000
 """Beyond it, further ones are ignored until others are forgotten."""
-MOST_HELD = 32 * 2**20
+MAX_HELD = 32 * 2**20
 """Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
-MOST_BATCHES = 4096
+MAX_BATCHES = 4096
 """Batches that are held of an origin: to let go of them takes some milliseconds."""
-MOST_TRANSLATED = 10_000
+MAX_TRANSLATED = 10_000
 """Marks of a dump that are remembered: usual dumps have a few."""
 BATCH = 500
 """Bytes that a held batch counts as in addition to its sender's id and its columns."""
@@ -125,7 +125,7 @@ class PrefixPeers:
             return
         if self.joining or origin.restoring or batch.sequence != origin.applied + 1:
             size = _size(batch)
-            if self._held + size <= MOST_HELD and len(origin.held) < MOST_BATCHES:
+            if self._held + size <= MAX_HELD and len(origin.held) < MAX_BATCHES:
                 self._held += size
                 origin.held[batch.sequence] = batch
             return
@@ -230,7 +230,7 @@ class PrefixPeers:
     def origin(self, id: str, run: int, now: float) -> Origin | None:
         """The origin, which may be new; None if there are too many."""
         origin = self._origins.get((id, run))
-        if origin is None and len(self._origins) < MOST_ORIGINS:
+        if origin is None and len(self._origins) < MAX_ORIGINS:
             origin = self._origins[id, run] = Origin(id, run, now)
         return origin
 
@@ -311,7 +311,7 @@ class Restore:
         if self._marks is None:
             self._marks = list(self._marks_of(piece))
         translated, known = self._translated, (1 << len(self._marks)) - 1
-        if len(translated) > MOST_TRANSLATED:
+        if len(translated) > MAX_TRANSLATED:
             translated.clear()
         marks = [mark & known for mark in unpack_hashes(piece.marks).tolist()]
         for mark in set(marks):

@@ -18,7 +18,7 @@ from services.picker.transport.ext_proc import SERVICE
 LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
-MOST_WATCHES = 1_000
+MAX_WATCHES = 1_000
 """Clients that are told of changes."""
 
 _pb: Any = health_pb2
@@ -71,7 +71,7 @@ class Health:
 
     def watch(self, watch: "_Watch") -> bool:
         """Tell it of changes; False if there are too many."""
-        if len(self._watches) >= MOST_WATCHES:
+        if len(self._watches) >= MAX_WATCHES:
             return False
         self._watches[watch] = None
         return True
@@ -125,7 +125,7 @@ class _Watch:
         if self._health.watch(self):
             self.tell()
         else:
-            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MOST_WATCHES} clients are told of changes by now")
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients are told of changes by now")
 
     def tell(self) -> None:
         """The status may have changed."""

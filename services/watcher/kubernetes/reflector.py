@@ -38,7 +38,7 @@ SHORTEST_WATCH = 1.0
 """Seconds, or half of the requested duration. A second watch in a row that ends sooner, without an event, is a failure:
 otherwise there would be no pause."""
 
-MOST_OBJECTS, MOST_PAGES = 200_000, 10_000
+MAX_OBJECTS, MAX_PAGES = 200_000, 10_000
 """Limits of one list. A cluster has at most 150 000 pods; endless pages would take all memory."""
 Strip: TypeAlias = Callable[[JsonObject, Resource], JsonObject]
 """Returns what is kept of an object, as client-go's TransformFunc does."""
@@ -94,14 +94,14 @@ async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip 
             # watch from there repeats what later pages have.
             version = page.resource_version
             items = [strip(item, selection.resource) for item in page.items]
-            for _ in range(MOST_PAGES):
+            for _ in range(MAX_PAGES):
                 if not page.next:
                     return items, version
-                if len(items) > MOST_OBJECTS:
-                    raise BadAnswer(f"can't list {selection}: more than {MOST_OBJECTS} objects")
+                if len(items) > MAX_OBJECTS:
+                    raise BadAnswer(f"can't list {selection}: more than {MAX_OBJECTS} objects")
                 page = await api.page(selection, limit, page.next)
                 items += [strip(item, selection.resource) for item in page.items]
-            raise BadAnswer(f"can't list {selection}: more than {MOST_PAGES} pages")
+            raise BadAnswer(f"can't list {selection}: more than {MAX_PAGES} pages")
         except Expired as error:
             if limit is None:
                 raise

@@ -9,14 +9,14 @@ from services.collector.http.response import BadResponseError, Response, Respons
 
 LONGEST_REFUSAL = 600
 """Characters: the beginning of a line, whose control characters take four each, and what is said of it."""
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 """Of an input: as many as a page may have here."""
 HEADER_LIMIT = 256
 
 
 def check(data: bytes) -> None:
     """Raises AssertionError, or what the reader let out, for an input that shows a fault."""
-    data = data[:MOST_BYTES]
+    data = data[:MAX_BYTES]
     whole = _read(data, [len(data)])
     assert whole == _read(data, range(1, len(data) + 1))
     if data:
@@ -25,7 +25,7 @@ def check(data: bytes) -> None:
 
 def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exception]:
     """What is read, or the kind of its refusal; the connection's further use aside, as what follows isn't looked at."""
-    reader = ResponseReader(MOST_BYTES, HEADER_LIMIT)
+    reader = ResponseReader(MAX_BYTES, HEADER_LIMIT)
     answer: Response | None = None
     try:
         for start, end in pairwise([0, *cuts]):
@@ -37,8 +37,8 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
     except BadResponseError as error:
         refusal = str(error)
     else:
-        assert len(answer.body) <= MOST_BYTES
-        assert not answer.encoding or sum(map(len, _expanded(answer))) <= MOST_BYTES
+        assert len(answer.body) <= MAX_BYTES
+        assert not answer.encoding or sum(map(len, _expanded(answer))) <= MAX_BYTES
         return answer.status, answer.reason, answer.headers, answer.body, answer.encoding
     assert 0 < len(refusal) < LONGEST_REFUSAL
     return BadResponseError
@@ -47,6 +47,6 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
 def _expanded(answer: Response) -> list[bytes]:
     """The pieces of a compressed body; nothing of one that breaks off, or is too large."""
     try:
-        return list(decompress(answer, MOST_BYTES))
+        return list(decompress(answer, MAX_BYTES))
     except (BadResponseError, TooLargeError):
         return []

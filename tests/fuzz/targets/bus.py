@@ -63,7 +63,7 @@ POOL = "default_pool"
 PACKED = ("<f8", "<f4", "<u8", "<u4")
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions")]
 ASKED = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * 400}]}).encode()
-MOST_CANDIDATES = 3
+MAX_CANDIDATES = 3
 STEP = 0.3
 """Seconds between two messages."""
 NEVER_SAID = "pointsman_picker_attribute_age_seconds"
@@ -103,7 +103,7 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
-        self.candidates = Candidates(most=MOST_CANDIDATES)
+        self.candidates = Candidates(most=MAX_CANDIDATES)
         self.queues = Peers()
         self.answers = Collected()
         self.prefixes = PrefixPeers(self.view.prefixes)
@@ -175,7 +175,7 @@ class Listener:
                 candidate = decode(Candidate, data)
                 self.candidates.heard(candidate, now)
                 self.observed.heard(WATCHER, candidate.owner, now, leaving=candidate.leaving)
-                assert len(self.candidates) <= MOST_CANDIDATES
+                assert len(self.candidates) <= MAX_CANDIDATES
             case "request":
                 decode(PrefixRequest, data)
             case "query":

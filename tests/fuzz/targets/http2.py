@@ -33,7 +33,7 @@ from tests.unit.services.picker.transport.http2.peer import (
 )
 
 LIMITS = structs.replace(OPTIONS, max_message_size=5_000, max_decompressed_size=5_000, max_concurrent_streams=20)
-MOST_BYTES = 100_000
+MAX_BYTES = 100_000
 """Of all frames of an input."""
 CUT_FINELY = 4_000
 """Bytes up to which they also come one by one."""
@@ -50,7 +50,7 @@ def check(data: bytes) -> None:
     steps = _steps(data)
     greets = not data.startswith(PREFACE[:3])
     with capture_logs():
-        whole = _converse(steps, greets, MOST_BYTES)
+        whole = _converse(steps, greets, MAX_BYTES)
         for cut in (7, 1):
             if sum(len(step) for step in steps if isinstance(step, bytes)) <= CUT_FINELY * cut:
                 assert _converse(steps, greets, cut).heard == whole.heard
@@ -106,7 +106,7 @@ def _check_frames(peer: Peer) -> None:
 
 def _steps(data: bytes) -> list[Step]:
     steps: list[Step] = []
-    encoder, room = Encoder(), MOST_BYTES
+    encoder, room = Encoder(), MAX_BYTES
     for part in sequences.parts(data):
         step = _step(part, encoder)
         if isinstance(step, bytes):
@@ -128,7 +128,7 @@ def _step(part: bytes, encoder: Encoder) -> Step:
         if "drain" in said:
             return lambda peer: peer.connection.drain(last=bool(said["drain"]))
         made = frame(said["kind"], said.get("flags", 0), said.get("stream", 0), _payload(said, encoder))
-        return made * min(int(said.get("times", 1)), MOST_BYTES // len(made))
+        return made * min(int(said.get("times", 1)), MAX_BYTES // len(made))
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError, struct.error):
         return part
 
@@ -137,6 +137,6 @@ def _payload(said: dict[str, Any], encoder: Encoder) -> bytes:
     if "headers" in said:
         return encoder.encode([(str(name), str(value)) for name, value in said["headers"]])
     if "message" in said:
-        content = str(said["message"]).encode("utf-8", "replace") * min(int(said.get("long", 1)), MOST_BYTES)
+        content = str(said["message"]).encode("utf-8", "replace") * min(int(said.get("long", 1)), MAX_BYTES)
         return message(gzip.compress(content, mtime=0), 1) if said.get("gzip") else message(content)
     return bytes.fromhex(said.get("hex", ""))

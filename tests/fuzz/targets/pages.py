@@ -23,7 +23,7 @@ from shared.bus.frame_columns import pack
 from shared.bus.messages import Frame
 from shared.model import Endpoint
 
-MOST_PAGES = 4
+MAX_PAGES = 4
 ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)
 WANTED = ("m", "m_total", "latency_bucket", "latency_count", "vllm:num_requests_waiting", "vllm:lora_requests_info")
 PARTS = ("_bucket", "_sum", "_count", "_total", "_info", "_created", "_gsum", "_gcount")
@@ -91,7 +91,7 @@ class Watch:
 
 def check(data: bytes) -> None:
     """Raises AssertionError, or what the readers let out, for an input that shows a fault."""
-    pages = data.split(b"\f", MOST_PAGES - 1)
+    pages = data.split(b"\f", MAX_PAGES - 1)
     for page in pages:
         _check_scans(page)
     families = [_families(page) for page in pages]

@@ -202,7 +202,7 @@ async def test_no_more_than_so_many_are_open() -> None:
         await release.wait()
         return await right(request, body)
 
-    async with loaded(slow, most_open=4) as (client, tally):
+    async with loaded(slow, max_open=4) as (client, tally):
         await send(client, tally, 12)
     assert most == 4
     assert tally.throttled > 0

@@ -135,7 +135,7 @@ async def test_a_picker_that_starts_late_is_ready_with_all_placements(nats: Nats
 async def test_a_picker_that_starts_waits_for_one_that_is_busy_with_dumps(
     nats: NatsServer, pool: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefix_announcements, "MOST_DUMPS", 1)
+    monkeypatch.setattr(prefix_announcements, "MAX_DUMPS", 1)
     monkeypatch.setattr(prefix_announcements, "IDLE", 3600.0)
     monkeypatch.setattr(prefix_announcements, "MAX_BLOCKS", 2 * BLOCKS)
     first = await started(pool, nats.url, "p1")

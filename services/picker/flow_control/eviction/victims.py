@@ -6,7 +6,7 @@ from math import ceil, isfinite
 
 from services.picker.flow_control.interfaces import EvictionFilterPolicy, EvictionOrderPolicy, Running
 
-MOST_VICTIMS = 2
+MAX_VICTIMS = 2
 """Of one decision: the mean footprint that the count is made with may be wrong."""
 _ROUNDING = 1e-9
 
@@ -14,13 +14,13 @@ _ROUNDING = 1e-9
 def count(saturation: float, ceiling: float, in_flight: int, pending: float = 0.0) -> int:
     """Requests to evict so that the saturation falls below the ceiling, if each weighs as much as the mean of those in
     flight. `pending` is the saturation that evictions under way will still release. At least one, unless that
-    suffices; at most `MOST_VICTIMS`."""
+    suffices; at most `MAX_VICTIMS`."""
     if in_flight <= 0 or not (isfinite(saturation) and saturation > 0):
         return 0
     wanted = saturation - ceiling - pending
     if wanted < 0 or (wanted == 0 and pending > 0):
         return 0
-    return min(max(1, ceil(wanted / (saturation / in_flight) - _ROUNDING)), MOST_VICTIMS)
+    return min(max(1, ceil(wanted / (saturation / in_flight) - _ROUNDING)), MAX_VICTIMS)
 
 
 def victims(

@@ -17,7 +17,7 @@ from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.state.layout import Floats
 
-MOST_PROGRAMS = 10_000
+MAX_PROGRAMS = 10_000
 """Programs whose service is remembered; of more, those that were served last."""
 _GREATEST = 2.0**512
 """Growth of what is counted, at which all services are scaled down."""
@@ -75,7 +75,7 @@ class _Service:
         return total, scale
 
     def _forget(self, now: float) -> None:
-        if len(self._of) > MOST_PROGRAMS:
+        if len(self._of) > MAX_PROGRAMS:
             self._of.popitem(last=False)
         if self._ttl and now - self._swept >= self._sweep:
             self._swept = now

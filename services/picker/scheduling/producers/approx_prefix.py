@@ -22,7 +22,7 @@ DEFAULT_BLOCK = 16
 """Tokens."""
 SMALLEST_BLOCK = 64
 """Tokens: smaller blocks cost more than they tell (the reference's floor)."""
-MOST_BLOCKS = 2**18
+MAX_BLOCKS = 2**18
 """Of an endpoint, whatever it reports: 16 million tokens in the smallest blocks, more than the caches of eight of
 today's GPUs. The index takes some 40 MB to remember as many."""
 _HASHES: AttributeKey[list[int]] = AttributeKey("PromptBlocks", "approx-prefix-cache-producer", list)
@@ -101,7 +101,7 @@ class ApproxPrefixProducer(Producer):
         block = self._block_tokens(cycle.view)
         content = cycle.request.content
         seed = f"{cycle.model}\x00{content.cache_salt}\x00{block}".encode()
-        hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._most_blocks(block))
+        hashes = block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, self._max_blocks(block))
         matched = cycle.view.prefixes.match(hashes)
         cycle.put(_HASHES, hashes)
         cycle.put(PREFIX_MATCH, PrefixMatch(matched, len(hashes), block))
@@ -148,7 +148,7 @@ class ApproxPrefixProducer(Producer):
             block = int(view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
         return max(block or self._block, SMALLEST_BLOCK)
 
-    def _most_blocks(self, block: int) -> int:
+    def _max_blocks(self, block: int) -> int:
         tokens = self.parameters.max_prefix_tokens_to_match
         return max(tokens // block, 1) if tokens else self.parameters.max_prefix_blocks_to_match
 
@@ -159,5 +159,5 @@ class ApproxPrefixProducer(Producer):
             blocks = columns.numbers(CACHE_NUM_BLOCKS.wire).values.item(row)
             size = columns.numbers(CACHE_BLOCK_SIZE.wire).values.item(row)
             if blocks > 0 and size > 0:
-                return min(max(int(blocks * size * self.parameters.capacity_factor) // block, 1), MOST_BLOCKS)
+                return min(max(int(blocks * size * self.parameters.capacity_factor) // block, 1), MAX_BLOCKS)
         return max(int(self.parameters.lru_capacity_per_server * self.parameters.capacity_factor), 1)

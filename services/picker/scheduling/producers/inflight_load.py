@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, TOKENIZED_PROMPT, Cycle
 from services.picker.scheduling.interfaces import Producer
 from services.picker.scheduling.named_attribute import prefix_match
-from services.picker.state.inflight import MOST_TOKENS
+from services.picker.state.inflight import MAX_TOKENS
 from shared.plugin import Input
 
 
@@ -51,11 +51,11 @@ class InFlightLoadProducer(Producer):
         """What the request is charged with on this endpoint."""
         charged = cycle.uncached_tokens_at(row)
         if self.parameters.add_estimated_output_tokens:
-            estimate = round(min(cycle.prompt_tokens * self.parameters.output_ratio, MOST_TOKENS))
+            estimate = round(min(cycle.prompt_tokens * self.parameters.output_ratio, MAX_TOKENS))
             if cycle.request.content.output_limit is not None:
                 estimate = min(estimate, cycle.request.content.output_limit)
             estimate *= cycle.request.content.parallel
             if self.parameters.max_estimated_output_tokens:
                 estimate = min(estimate, self.parameters.max_estimated_output_tokens)
             charged += estimate
-        return min(charged, MOST_TOKENS)
+        return min(charged, MAX_TOKENS)

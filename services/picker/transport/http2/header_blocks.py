@@ -45,10 +45,10 @@ class _Table(HeaderTable):
 class HeaderBlocks(Generic[T]):
     """The header blocks of one connection. `read` makes of a decoded block what is remembered with it."""
 
-    def __init__(self, most_bytes: int, most_continuations: int, read: Callable[[list[tuple[str, str]]], T]) -> None:
-        self._most_bytes, self._most_continuations = most_bytes, most_continuations
+    def __init__(self, max_bytes: int, max_continuations: int, read: Callable[[list[tuple[str, str]]], T]) -> None:
+        self._max_bytes, self._max_continuations = max_bytes, max_continuations
         self._read = read
-        self._decoder = Decoder(max_header_list_size=most_bytes)
+        self._decoder = Decoder(max_header_list_size=max_bytes)
         self._table = self._decoder.header_table = _Table()
         self._remembered: dict[bytes, T] = {}
         self._fragments: list[bytes] = []
@@ -65,8 +65,8 @@ class HeaderBlocks(Generic[T]):
 
     def go_on(self, fragment: bytes) -> None:
         """The next fragment. Raises ConnectionFailed when they are too many or too long."""
-        if len(self._fragments) > self._most_continuations:
-            raise flooded(f"a header block has more than {self._most_continuations} CONTINUATION frames")
+        if len(self._fragments) > self._max_continuations:
+            raise flooded(f"a header block has more than {self._max_continuations} CONTINUATION frames")
         self._take(fragment)
 
     def joined(self) -> bytes:
@@ -77,14 +77,14 @@ class HeaderBlocks(Generic[T]):
     def _take(self, fragment: bytes) -> None:
         self._fragments.append(fragment)
         self._size += len(fragment)
-        if self._size > self._most_bytes:
-            raise flooded(f"a header block has more than {self._most_bytes} bytes")
+        if self._size > self._max_bytes:
+            raise flooded(f"a header block has more than {self._max_bytes} bytes")
 
     def decode(self, block: bytes) -> list[tuple[str, str]]:
         """The headers of a block, each to be decoded once and in order. Raises ConnectionFailed: after a block that
         can't be decoded, no other can."""
-        if len(block) > self._most_bytes:
-            raise flooded(f"a header block has more than {self._most_bytes} bytes")
+        if len(block) > self._max_bytes:
+            raise flooded(f"a header block has more than {self._max_bytes} bytes")
         if _RESIZES.match(block):
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, "more than two sizes of the table")
         self._decoded += len(block)
@@ -92,7 +92,7 @@ class HeaderBlocks(Generic[T]):
         try:
             headers = list(self._decoder.decode(block, raw=True))
         except OversizedHeaderListError as error:
-            raise flooded(f"headers of more than {self._most_bytes} bytes") from error
+            raise flooded(f"headers of more than {self._max_bytes} bytes") from error
         except HPACKError as error:
             raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
         if self._table.changes != before or _resizes(block):

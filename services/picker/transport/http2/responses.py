@@ -41,7 +41,7 @@ NOT_GRPC = b"this port serves gRPC: POST with content-type application/grpc\n"
 """Body of the answer to a request that isn't gRPC's."""
 _PLAIN_TEXT = _literal("content-type", b"text/plain") + _literal("allow", b"POST")
 _TRAILERS = tuple(_literal("grpc-status", b"%d" % code) for code in range(17))
-_MOST_DETAILS = 1024
+_MAX_DETAILS = 1024
 """Bytes of a status message."""
 
 
@@ -49,7 +49,7 @@ def trailers(status: StatusCode, details: str) -> bytes:
     """Trailers of a call; after `RESPONSE`, all headers of one without a message."""
     if not details:
         return _TRAILERS[status]
-    shown = details.encode("utf-8", "replace")[:_MOST_DETAILS]
+    shown = details.encode("utf-8", "replace")[:_MAX_DETAILS]
     message = b"".join(b"%c" % byte if 32 <= byte <= 126 and byte != 37 else b"%%%02X" % byte for byte in shown)
     return _TRAILERS[status] + _literal("grpc-message", message)
 

@@ -18,7 +18,7 @@ _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
 _EXCUSED = 4
 """Frames without content that may be under way for such a stream: its end, trailers, a RST_STREAM."""
-_MOST_SETTINGS = 100
+_MAX_SETTINGS = 100
 """Settings of one frame; RFC 9113 has six."""
 _HELD = 2**40
 """Subtracted from the connection's window to stop sending."""
@@ -182,8 +182,8 @@ class Streams:
         """The payload of a SETTINGS frame; what it allows waits for `flush`. Raises ConnectionFailed."""
         if len(settings) % frames.SETTING.size:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS have 6 bytes each")
-        if len(settings) > _MOST_SETTINGS * frames.SETTING.size:
-            raise flooded(f"more than {_MOST_SETTINGS} settings in a frame")
+        if len(settings) > _MAX_SETTINGS * frames.SETTING.size:
+            raise flooded(f"more than {_MAX_SETTINGS} settings in a frame")
         window = self.stream_window
         for number, value in frames.SETTING.iter_unpack(settings):
             if number == frames.MAX_FRAME_SIZE:

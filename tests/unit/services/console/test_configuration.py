@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.console.checking import CheckFailed, CheckResult, check_document
-from services.console.configuration import MOST_CHECKS, Documents, TooManyChecks
+from services.console.configuration import MAX_CHECKS, Documents, TooManyChecks
 from shared.config.schema import Bounds
 from shared.model import Configuration
 
@@ -46,14 +46,14 @@ async def test_few_documents_wait_for_their_check() -> None:
         return CheckResult(text)
 
     documents = Documents(Bounds(), 10, one)
-    waiting = [asyncio.create_task(documents.check(f"{number}")) for number in range(MOST_CHECKS)]
+    waiting = [asyncio.create_task(documents.check(f"{number}")) for number in range(MAX_CHECKS)]
     await asyncio.sleep(0)
     with pytest.raises(TooManyChecks, match="4 documents are being checked"):
         await documents.check("more")
     released.set()
     assert (await documents.run(None)).revision == ""
     assert [page["revision"] for page in await asyncio.gather(*waiting)] == [
-        f"{number}" for number in range(MOST_CHECKS)
+        f"{number}" for number in range(MAX_CHECKS)
     ]
     assert (await documents.check("more"))["revision"] == "more"
 

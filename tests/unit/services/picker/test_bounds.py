@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.scheduling.cycle import PREFIX_MATCH
-from services.picker.scheduling.producers.approx_prefix import MOST_BLOCKS, ApproxPrefixProducer
+from services.picker.scheduling.producers.approx_prefix import MAX_BLOCKS, ApproxPrefixProducer
 from services.picker.state.view import View
 from shared.attributes import (
     ACTIVE_MODELS,
@@ -121,7 +121,7 @@ def test_what_is_remembered_of_an_endpoint_is_bounded_whatever_it_reports(blocks
     report(made, {CACHE_BLOCK_SIZE: [size], CACHE_NUM_BLOCKS: [blocks]})
     run = cycle(made, request(b"x" * 1_000))
     producer.produce(run)
-    made.prefixes.add("a1", range(1, 300_000), MOST_BLOCKS * 2)
+    made.prefixes.add("a1", range(1, 300_000), MAX_BLOCKS * 2)
     for _ in range(20):  # each makes some more room
         producer.picked(run, 0)
-    assert made.prefixes.blocks_of("a1") <= MOST_BLOCKS
+    assert made.prefixes.blocks_of("a1") <= MAX_BLOCKS

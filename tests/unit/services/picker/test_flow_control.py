@@ -540,7 +540,7 @@ def test_metrics_of_what_waits() -> None:
 
 
 def test_clients_cant_make_series_of_flows_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_metrics, "MOST_NAMES", 2)
+    monkeypatch.setattr(flow_metrics, "MAX_NAMES", 2)
     band = {"fairnessPolicyRef": "round-robin-fairness-policy"}
     world = World("a1", configuration=document(flowWeights={"known": 2}, defaultPriorityBand=band))
     world.ask("running")

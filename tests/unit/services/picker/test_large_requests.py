@@ -9,7 +9,7 @@ import pytest
 from services.picker.extproc.messages import BodyMode
 from services.picker.request import Headers
 from services.picker.request_stream import HEAVY, RequestStream
-from services.picker.responses.reader import GROWTH, LIMIT, MOST_LINES, ResponseReader
+from services.picker.responses.reader import GROWTH, LIMIT, MAX_LINES, ResponseReader
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, read
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
 from tests.unit.services.picker.world import pool
@@ -134,5 +134,5 @@ def test_names_put_back_lengthen_a_response_within_bounds(asked: str) -> None:
     piece = 100 * 6 * len(asked)
     assert came <= went <= 2 * came + GROWTH + piece
     assert (went == came) == (len(asked) == 1)
-    came, went = restored(b'data:{"model":"s"}\n' * (MOST_LINES + 1), 1, asked)
+    came, went = restored(b'data:{"model":"s"}\n' * (MAX_LINES + 1), 1, asked)
     assert went == came, "of too many lines at once none is read"

@@ -69,4 +69,4 @@ def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
         "first",
         "other",
     }
-    assert service.handler.most_observed == 7
+    assert service.handler.max_observed == 7

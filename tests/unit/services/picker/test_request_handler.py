@@ -387,7 +387,7 @@ def test_where_the_proxy_shows_no_responses_chance_decides_which_are_asked_for(o
 
 def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() -> None:
     world = World()
-    world.handler.most_observed = 2
+    world.handler.max_observed = 2
 
     def asked(stream: RequestStream) -> bool:
         (answer,) = world.say(stream, started("text/event-stream"))
@@ -403,7 +403,7 @@ def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() ->
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
 def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_and_dont_use_it_up(kind: str) -> None:
     world = World()
-    world.handler.most_observed = 1
+    world.handler.max_observed = 1
     world.view.upsert("pool.rewrite.any", rewrite("tuned"))
     renamed = [world.routed() for _ in range(3)]
     world.view.delete("pool.rewrite.any")

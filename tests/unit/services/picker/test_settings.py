@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.picker.parsers.json_body import MOST_NAME
+from services.picker.parsers.json_body import MAX_NAME
 from services.picker.settings import PickerSettings
 from shared.config import Invalid
 from shared.service import parse
@@ -60,5 +60,5 @@ def test_a_body_as_large_as_may_be_has_to_find_room() -> None:
 
 
 def test_a_model_name_may_be_as_long_as_parsers_read_it() -> None:
-    assert read("--max-model-name", "64Ki").max_model_name == MOST_NAME
-    assert problems("--max-model-name", str(MOST_NAME + 1)) == ["--max-model-name: '65537' is above 65536"]
+    assert read("--max-model-name", "64Ki").max_model_name == MAX_NAME
+    assert problems("--max-model-name", str(MAX_NAME + 1)) == ["--max-model-name: '65537' is above 65536"]

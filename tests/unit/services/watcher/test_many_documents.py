@@ -7,7 +7,7 @@ import yaml
 
 from services.watcher.documents import read_documents
 from services.watcher.positions import MAX_KEY, with_lines
-from shared.config.problems import MOST_PROBLEMS, Problem, Problems
+from shared.config.problems import MAX_PROBLEMS, Problem, Problems
 
 
 class Counted:
@@ -45,7 +45,7 @@ def test_documents_behind_the_last_problem_are_not_looked_at(monkeypatch: pytest
 def test_after_a_hundred_problems_the_rest_of_a_file_is_not_read(text: str) -> None:
     problems = Problems()
     read_documents(text, "f", problems)
-    assert MOST_PROBLEMS <= len(problems.errors) < MOST_PROBLEMS + 5
+    assert MAX_PROBLEMS <= len(problems.errors) < MAX_PROBLEMS + 5
 
 
 OBJECTIVE = """---

@@ -82,7 +82,7 @@ def test_the_limits_are_parameters() -> None:
 def test_an_answer_that_is_far_too_long_is_not_read_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "_LIST", None)
     parameters = ModelsExtractorParameters(max_models=3, max_name_length=100)
-    listing = read_models(b" " * (parameters.most_bytes + 1), parameters)
+    listing = read_models(b" " * (parameters.max_bytes + 1), parameters)
     assert listing.outcome is Outcome.INVALID
     assert listing.problem == "68909 bytes are more than maxModels and maxNameLength allow, 68908"
 

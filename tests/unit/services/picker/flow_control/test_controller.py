@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from services.picker.flow_control.band import MOST_FORGOTTEN
-from services.picker.flow_control.controller import MOST_AT_ONCE, BlockedBand
+from services.picker.flow_control.band import MAX_FORGOTTEN
+from services.picker.flow_control.controller import MAX_AT_ONCE, BlockedBand
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
 from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_id
@@ -160,16 +160,16 @@ def test_finishing_twice_counts_once() -> None:
 
 def test_each_call_is_bounded_and_says_that_there_is_more() -> None:
     picker = Picker(settings(ttl=1.0))
-    for number in range(2 * MOST_AT_ONCE + 1):
+    for number in range(2 * MAX_AT_ONCE + 1):
         picker.add(number)
-    assert picker.controller.dispatch(0.5, picker.pool) == MOST_AT_ONCE
+    assert picker.controller.dispatch(0.5, picker.pool) == MAX_AT_ONCE
     assert picker.controller.next_wake() == 0.5
-    assert picker.controller.expire(2.0, False) == MOST_AT_ONCE
+    assert picker.controller.expire(2.0, False) == MAX_AT_ONCE
     assert picker.controller.next_wake() <= 2.0
     assert picker.controller.expire(2.0, False) == 1
-    for number in range(MOST_AT_ONCE + 1):
+    for number in range(MAX_AT_ONCE + 1):
         picker.add(number)
-    assert [picker.controller.shut_down(3.0) for _ in range(3)] == [MOST_AT_ONCE, 1, 0]
+    assert [picker.controller.shut_down(3.0) for _ in range(3)] == [MAX_AT_ONCE, 1, 0]
 
 
 def test_shutdown_ends_every_wait_and_takes_nobody() -> None:
@@ -281,13 +281,13 @@ def test_a_million_ids_take_the_memory_of_as_many_as_are_allowed() -> None:
 
 def test_a_table_forgets_some_idle_flows_at_a_time() -> None:
     picker = Picker()
-    for number in range(2 * MOST_FORGOTTEN + 1):
+    for number in range(2 * MAX_FORGOTTEN + 1):
         picker.controller.cancel(picker.add(number, f"flow-{number}"), 0.0)
     left = []
     for _ in range(3):
         picker.controller.table(10.0)
         left.append(len(picker.controller.bands()[0].flows))
-    assert left == [MOST_FORGOTTEN + 1, 1, 0]
+    assert left == [MAX_FORGOTTEN + 1, 1, 0]
 
 
 def test_changes_only_grow() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.flow_control.peers import EXPIRY, MOST_BANDS, MOST_ROWS, TABLE_WEIGHT, News, Peers
+from services.picker.flow_control.peers import EXPIRY, MAX_PEER_BANDS, MAX_ROWS, TABLE_WEIGHT, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
 from shared.bus.columns import flow_hash
 from shared.bus.messages import MAX_BANDS, MAX_FLOWS, QueueTable
@@ -248,7 +248,7 @@ def test_where_there_is_no_room_the_largest_tables_are_not_counted(tables: list[
 
 def test_tables_without_rows_are_limited_too() -> None:
     peers, _ = hear(*(Heard([], sender=str(number)) for number in range(1000)))
-    assert len(peers) == MOST_ROWS / TABLE_WEIGHT
+    assert len(peers) == MAX_ROWS / TABLE_WEIGHT
 
 
 def test_all_pickers_find_room_for_their_tables() -> None:
@@ -279,6 +279,6 @@ def test_bands_that_only_peers_know_are_limited() -> None:
         told = table(*many(100, 100, 1000 * number), (-7, 1, 1, 1, 0, 0, 0, 0))
         picker.controller.apply(str(number), 1, 1.0, msgspec.structs.replace(told), 1.0)
     totals = picker.controller.totals(1.0)
-    assert len(totals) == MOST_BANDS + 2
+    assert len(totals) == MAX_PEER_BANDS + 2
     assert list(totals) == sorted(totals, reverse=True)
     assert totals[-7][0] > 0

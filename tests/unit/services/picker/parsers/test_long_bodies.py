@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.picker.parsers.json_body import MOST_NAME
+from services.picker.parsers.json_body import MAX_NAME
 from services.picker.parsers.json_counts import LONGEST
 from services.picker.parsers.json_values import JsonParameters
 from services.picker.parsers.openai import OpenAIParser
@@ -122,7 +122,7 @@ def test_a_body_beyond_the_limits_is_refused(most: JsonParameters, body: bytes, 
 
 def test_a_name_is_decoded_and_a_salt_kept_up_to_a_length() -> None:
     body = b'{"model":"%s","cache_salt":"%s","prompt":"hi"}'
-    assert "the limit is 65536" in str(outcome("/v1/completions", body % (b"m" * 7 * MOST_NAME, b"s")))
+    assert "the limit is 65536" in str(outcome("/v1/completions", body % (b"m" * 7 * MAX_NAME, b"s")))
     short, long, other = (
         read("/v1/completions", body % (b"m", salt)) for salt in (b"s" * 1022, b"s" * 9999, b"t" * 9999)
     )

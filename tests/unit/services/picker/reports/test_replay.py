@@ -118,7 +118,7 @@ def test_with_the_document_that_decided_nothing_goes_elsewhere(world: dict[str, 
         report(view, {WAITING_QUEUE_SIZE: [9.0] * len(names), KV_CACHE_USAGE: [0.9] * len(names)}, now=NOW + 1)
         view.in_flight.charge(names[0], 1000)
     before = known(picker)
-    with patch.object(replaying, "MOST_DRAWS", MANY), patch.multiple(profile, MOST_TRIALS=MANY, SILENT_TRIALS=MANY):
+    with patch.object(replaying, "MAX_DRAWS", MANY), patch.multiple(profile, MAX_TRIALS=MANY, SILENT_TRIALS=MANY):
         found = replayed(picker, text)
     assert known(picker) == before
     assert found.errors == ()

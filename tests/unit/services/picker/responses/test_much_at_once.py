@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from services.picker.request import Headers
-from services.picker.responses.reader import MOST_LINES, ResponseReader
+from services.picker.responses.reader import MAX_LINES, ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from tests.benchmarks.bench_longest import field, frame
 
@@ -50,7 +50,7 @@ def test_compressed_messages_are_read_up_to_a_size(size: int, usage: Usage) -> N
     assert usage_of("application/grpc", [first, frame(COMPLETE, "deflate")], "deflate") == usage
 
 
-@pytest.mark.parametrize(("lines", "usage"), [(MOST_LINES - 1, READ), (MOST_LINES, NOTHING)])
+@pytest.mark.parametrize(("lines", "usage"), [(MAX_LINES - 1, READ), (MAX_LINES, NOTHING)])
 def test_lines_of_events_are_read_up_to_a_number(lines: int, usage: Usage) -> None:
     assert usage_of("text/event-stream", [b"\n" * lines + b"data: {%s}\n" % USAGE]) == usage
 
@@ -58,7 +58,7 @@ def test_lines_of_events_are_read_up_to_a_number(lines: int, usage: Usage) -> No
 def test_after_too_many_lines_what_is_left_of_the_piece_passes_too() -> None:
     reader = ResponseReader("served", "asked")
     reader.begin(Headers([("content-type", "text/event-stream")]))
-    piece = b'data: {"model":"served"}\n' * (MOST_LINES + 1) + b'data: {"mod'
+    piece = b'data: {"model":"served"}\n' * (MAX_LINES + 1) + b'data: {"mod'
     assert reader.feed(piece, False) == piece
     assert reader.feed(b'el":"served"}\n', True) == b'el":"served"}\n'
 

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from services.picker.state.inflight import EXPIRY, MOST_TOKENS, Charge, InFlight
+from services.picker.state.inflight import EXPIRY, MAX_TOKENS, Charge, InFlight
 from services.picker.state.layout import Layout
 from shared.bus.columns import endpoint_hash, unpack_counts, unpack_hashes
 from tests.unit.services.picker.world import endpoint, load
@@ -44,7 +44,7 @@ class InFlightMachine(RuleBasedStateMachine):
     @rule(target=charges, name=st.sampled_from(NAMES), tokens=TOKENS | st.sampled_from([2**32, 2**62]))
     def request_is_routed(self, name: str, tokens: int) -> Charge:
         charge = self.table.charge(name, tokens)
-        self.held[charge] = (name, min(tokens, MOST_TOKENS))
+        self.held[charge] = (name, min(tokens, MAX_TOKENS))
         self.since[name] += 1
         return charge
 
@@ -120,7 +120,7 @@ class InFlightMachine(RuleBasedStateMachine):
         ids, packed_requests, packed_tokens = self.table.columns()
         published = zip(unpack_counts(packed_requests).tolist(), unpack_counts(packed_tokens).tolist(), strict=True)
         assert dict(zip(unpack_hashes(ids).tolist(), published, strict=True)) == {
-            endpoint_hash(name): (count, min(weight, MOST_TOKENS)) for name, (count, weight) in own.items()
+            endpoint_hash(name): (count, min(weight, MAX_TOKENS)) for name, (count, weight) in own.items()
         }
         for _, rows in self.peers.values():
             for name, (more_requests, more_tokens) in rows.items():

@@ -7,7 +7,7 @@ from services.picker.state.block_states import ANNOUNCED, FORMER, MARKS, marks_o
 from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import (
     FEW,
-    MOST_UNKNOWN,
+    MAX_UNKNOWN,
     UNKNOWN_BLOCKS,
     UNKNOWN_SWEEPS,
     Change,
@@ -55,7 +55,7 @@ def test_an_endpoint_that_has_gone_matches_nothing_and_its_blocks_are_swept_litt
 
 
 def test_endpoints_that_come_and_go_never_make_the_index_larger_than_its_bound() -> None:
-    made = LruPrefixIndex(most_blocks=100)
+    made = LruPrefixIndex(max_blocks=100)
     for turn in range(20):
         name = f"a{turn}"
         made.relayout(Layout([endpoint(name)]))
@@ -66,7 +66,7 @@ def test_endpoints_that_come_and_go_never_make_the_index_larger_than_its_bound()
 
 
 def test_when_endpoints_come_the_others_parts_shrink_little_by_little() -> None:
-    made = LruPrefixIndex(most_blocks=8000)
+    made = LruPrefixIndex(max_blocks=8000)
     made.relayout(Layout([endpoint("a1")]))
     made.add("a1", list(range(8000)), 8000)
     made.relayout(Layout([endpoint("a1"), endpoint("a2"), endpoint("a3"), endpoint("a4")]))
@@ -207,7 +207,7 @@ def test_a_block_that_a_peer_uses_stays_young_and_need_not_be_announced() -> Non
 
 
 def test_endpoints_hold_what_they_can_and_an_equal_part_of_all() -> None:
-    made = LruPrefixIndex(most_blocks=30)
+    made = LruPrefixIndex(max_blocks=30)
     made.relayout(Layout([endpoint("a1"), endpoint("a2"), endpoint("a3")]))
     made.capacity_of = lambda row: 5 if row == 0 else 1000
     for name in ("a1", "a2", "a3"):
@@ -237,7 +237,7 @@ def test_placements_on_a_server_that_never_comes_are_dropped() -> None:
 
 def test_of_servers_that_nobody_here_knows_a_limited_number_is_remembered() -> None:
     made = index("a1")
-    for unknown in range(MOST_UNKNOWN + 50):
+    for unknown in range(MAX_UNKNOWN + 50):
         made.hold(unknown, [1], repeat(OTHER))
     made.hold(server("a1"), [1], repeat(OTHER))
     assert (matches(made, [1]), len(made.servers())) == ([1], 1)

@@ -8,8 +8,8 @@ from services.picker.state.lru_prefix_index import Change, LruPrefixIndex
 from services.picker.state.prefix_announcements import (
     ANSWER,
     IDLE,
-    MOST_DUMPS,
-    MOST_REPEATED,
+    MAX_DUMPS,
+    MAX_REPEATED,
     Announcements,
     Dumps,
     dump,
@@ -72,7 +72,7 @@ def test_the_last_batches_can_be_repeated() -> None:
 def test_what_can_be_repeated_is_bounded_and_comes_in_pieces() -> None:
     size = ANSWER // 2 - 10
     mine = sent(Announcements("p1", 7), [bytes(size)] * 100)
-    kept = MOST_REPEATED // size
+    kept = MAX_REPEATED // size
     if kept < 100:
         assert mine.since(100 - kept - 1) is None
     batches, more = mine.since(90) or ([], False)
@@ -121,7 +121,7 @@ def pieces(session: int) -> Iterator[PrefixPiece]:
 
 def test_a_dump_ends_for_another_one_only_if_nobody_takes_it() -> None:
     dumps = Dumps()
-    first, *others = [dumps.begin(pieces, 0.0) for _ in range(MOST_DUMPS)]
+    first, *others = [dumps.begin(pieces, 0.0) for _ in range(MAX_DUMPS)]
     assert not dumps.have_room(IDLE)
     assert dumps.next(first, IDLE) == PrefixPiece(run=1, sequence=1, session=first, more=True)
     assert dumps.have_room(IDLE + 1)

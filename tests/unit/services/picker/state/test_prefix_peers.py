@@ -12,9 +12,9 @@ from services.picker.state.prefix_peers import (
     DIFFERENT,
     FORGOTTEN,
     LISTENING,
-    MOST_BATCHES,
-    MOST_HELD,
-    MOST_ORIGINS,
+    MAX_BATCHES,
+    MAX_HELD,
+    MAX_ORIGINS,
     OVERTAKEN,
     Origin,
     PrefixPeers,
@@ -156,35 +156,35 @@ def test_an_overtaken_heartbeat_is_no_difference() -> None:
 def test_what_is_held_is_bounded() -> None:
     world = World(complete=False)
     size = BATCH + len("p2") + 8 + 1 + 4 + 8 * MAX_BLOCKS
-    for sequence in range(1, MOST_HELD // size + 50):
+    for sequence in range(1, MAX_HELD // size + 50):
         world.hear(sequence, *range(MAX_BLOCKS))
     world.peers.complete()
     assert world.peers.blocks == MAX_BLOCKS
-    while world.peers.blocks < MOST_HELD // size * MAX_BLOCKS:
+    while world.peers.blocks < MAX_HELD // size * MAX_BLOCKS:
         before = world.peers.blocks
         world.asked()
         assert before < world.peers.blocks <= before + 2 * MAX_BLOCKS, "some at a time"
-    world.hear(MOST_HELD // size + 50, 1)
-    assert world.asked(1.0) == [("p2", MOST_HELD // size)], "the others are missing"
+    world.hear(MAX_HELD // size + 50, 1)
+    assert world.asked(1.0) == [("p2", MAX_HELD // size)], "the others are missing"
 
 
 def test_few_batches_are_held_of_one_origin() -> None:
     """To let go of very many at once takes long."""
     world = World()
-    for sequence in range(2, MOST_BATCHES + 50):
+    for sequence in range(2, MAX_BATCHES + 50):
         world.hear(sequence, sequence)
     world.hear(1, 1)
-    while world.peers.batches < MOST_BATCHES:
+    while world.peers.batches < MAX_BATCHES:
         before = world.peers.batches
         world.asked()
         assert world.peers.batches > before
-    assert world.held() == set(range(1, MOST_BATCHES + 2))
-    assert world.asked(1.0) == [("p2", MOST_BATCHES + 1)], "the others are missing"
+    assert world.held() == set(range(1, MAX_BATCHES + 2))
+    assert world.asked(1.0) == [("p2", MAX_BATCHES + 1)], "the others are missing"
 
 
 def test_marks_of_a_dump_are_translated_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of origins that the dump doesn't name say nothing."""
-    monkeypatch.setattr(prefix_peers, "MOST_TRANSLATED", 1)
+    monkeypatch.setattr(prefix_peers, "MAX_TRANSLATED", 1)
     world = World(complete=False)
     restore = Restore(world.peers, world.index, "p1", world.now, None)
     for number in range(3):
@@ -213,7 +213,7 @@ def test_marks_of_a_dump_are_translated_however_many_there_are(monkeypatch: pyte
 def test_held_batches_of_many_rows_count_for_them() -> None:
     world = World(complete=False)
     columns = (8 + 1 + 4 + 8) * MAX_BLOCKS
-    most = MOST_HELD // (BATCH + len("p2") + columns)
+    most = MAX_HELD // (BATCH + len("p2") + columns)
     many = replace(
         batch(1, *range(MAX_BLOCKS)),
         servers=pack_hashes([SERVER] * MAX_BLOCKS),
@@ -269,14 +269,14 @@ def test_runs_of_a_picker_are_told_apart_and_late_words_of_the_former_one_do_no_
 
 def test_origins_are_forgotten_and_their_blocks_stay() -> None:
     world = World()
-    for number in range(MOST_ORIGINS + 5):
+    for number in range(MAX_ORIGINS + 5):
         world.hear(1, number, id=f"p{number}")
-    assert len(world.held()) == world.peers.listening(0.0) == MOST_ORIGINS
+    assert len(world.held()) == world.peers.listening(0.0) == MAX_ORIGINS
     world.now = FORGOTTEN + 1
     assert world.peers.listening(LISTENING + 1) == 0
     world.peers.expire(world.now)
     world.hear(1, 5000, id="late")
-    assert len(world.held()) == MOST_ORIGINS + 1
+    assert len(world.held()) == MAX_ORIGINS + 1
     assert world.peers.state()["origins"] == [{"id": "late", "run": 1, "applied": 1, "latest": 1}]
 
 
@@ -323,7 +323,7 @@ def test_a_dump_says_how_far_it_goes_and_what_was_held_follows_it() -> None:
 def test_a_server_of_a_dump_for_which_there_is_no_room_leaves_the_marks_of_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lru_prefix_index, "MOST_UNKNOWN", 0)
+    monkeypatch.setattr(lru_prefix_index, "MAX_UNKNOWN", 0)
     world = World(complete=False)
     piece = PrefixPiece(
         run=1,

@@ -97,7 +97,7 @@ async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that(tr
 
 
 async def test_watchers_beyond_the_limit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "MOST_WATCHES", 1)
+    monkeypatch.setattr(health, "MAX_WATCHES", 1)
     async with serving(Ready(True)) as (_, client):
         first = client.watch("readiness")
         assert await client.next(first) == "SERVING"

@@ -3,7 +3,7 @@ import pytest
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.producers.inflight_load import InFlightLoadParameters, InFlightLoadProducer
-from services.picker.state.inflight import MOST_TOKENS
+from services.picker.state.inflight import MAX_TOKENS
 from tests.unit.services.picker.world import cycle, pool, request
 
 
@@ -52,9 +52,9 @@ def test_every_sequence_that_is_generated_at_once_has_its_own_output() -> None:
 def test_a_request_weighs_no_more_than_peers_can_be_told() -> None:
     ratio = InFlightLoadParameters(add_estimated_output_tokens=True, output_ratio=1e308)
     run = cycle(pool("a1"), request(b"xxxx" * 100, parallel=2**31 - 1))
-    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MOST_TOKENS
+    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MAX_TOKENS
     ratio = InFlightLoadParameters(add_estimated_output_tokens=True)
-    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MOST_TOKENS
+    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MAX_TOKENS
 
 
 def test_with_an_estimate_of_the_output_the_tokens_count_until_the_end() -> None:

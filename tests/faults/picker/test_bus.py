@@ -39,7 +39,7 @@ FLOOD = 64 * 1024
 
 
 async def picks_on(pickers: Pickers, seconds: float, *services: PickerService) -> None:
-    """Each picks ten times a second, at most 600 times: when an index is full, each forgets what is the oldest there."""
+    """Each picks ten times a second, at most 600 times: a full index forgets what is the oldest to this picker."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for service in services:

@@ -38,7 +38,7 @@ def _main(settings: UpSettings) -> int:
         return 0
     screen = Screen(plain=settings.plain)
     if not screen.live:
-        tiers = ("watcher", "collector", "picker")
+        tiers = ("watcher", "collector", "picker", "console")
         flags = {tier: {**plan.flags.get(tier, {}), "log-format": "console"} for tier in tiers}
         plan = structs.replace(plan, flags=flags)
     return asyncio.run(run_session(partial(Up, plan, screen), "up", directory=settings.directory))

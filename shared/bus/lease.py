@@ -181,13 +181,14 @@ class Lease:
             await cancel(task)
 
     async def _pause(self) -> None:
-        """Until the next request is due; a release or a new connection cuts it short."""
-        self._wake.clear()
+        """Until the next request is due; a release or a new connection cuts it short, also one during the last
+        request."""
         wait = self._times.next_request(self._clock()) - self._clock()
         deadline = self._times.deadline()
         if deadline is not None:
             wait = min(wait, deadline - self._clock())
         await set_within(self._wake, wait)
+        self._wake.clear()
 
     def _connected(self) -> None:
         """NATS may have been wiped meanwhile."""

@@ -176,8 +176,8 @@ class Membership:
     async def _expire(self) -> None:
         while True:
             due = self._members.next_expiry()
-            self._wake.clear()
             await set_within(self._wake, None if due is None else due - self._clock())
+            self._wake.clear()  # only now: somebody may have come or left during `GATHER`
             try:
                 self._members.expire(self._clock())
                 self._tell()

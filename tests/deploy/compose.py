@@ -41,6 +41,8 @@ class Compose:
         self.environment: dict[str, str] = {}
         """What users set for `docker-compose`."""
         self.profiles: tuple[str, ...] = ()
+        self.token = ""
+        """What the console asks for, if anything."""
         shutil.copy(ROOT / "docker-compose.yml", directory)
         shutil.copytree(ROOT / "deploy", directory / "deploy")
         self.scales = dict(SCALES)
@@ -97,10 +99,13 @@ class Compose:
 
     # ---- what the processes say
 
-    async def get(self, url: str) -> str:
-        """The text of a page. Raises AssertionError, so that one can wait for it."""
+    async def get(self, url: str, body: object = None) -> str:
+        """The text of a page, or the answer to `body`. Raises AssertionError, so that one can wait for it."""
+        method = "GET" if body is None else "POST"
+        headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        timeout = aiohttp.ClientTimeout(total=5)
         try:
-            async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=5)) as response:
+            async with self._session.request(method, url, json=body, headers=headers, timeout=timeout) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             raise AssertionError(f"{url}: {type(error).__name__}: {error}") from error
@@ -128,10 +133,26 @@ class Compose:
 
     async def shown(self) -> int:
         """How many endpoints the console shows. Raises AssertionError as long as it doesn't know the pool."""
-        url = f"http://127.0.0.1:{self.ports['POINTSMAN_CONSOLE_PORT']}"
-        page = yaml.safe_load(await self.get(f"{url}/api/pool"))
+        page = yaml.safe_load(await self.get(f"{self._console}/api/pool"))
         assert page["about"]["synced"], page["about"]["problem"]
         return len(page["endpoints"])
+
+    async def drains(self, endpoint: str) -> None:
+        """Drain an endpoint from the console, and take it back."""
+        for drain in (True, False):
+            await self.get(f"{self._console}/api/pool/drain", {"endpoint": endpoint, "drain": drain})
+
+            async def is_so(drain: bool = drain) -> bool:
+                for state in await self.states("picker"):
+                    (known,) = [known for known in state["endpoints"] if known["id"] == endpoint]
+                    assert known["draining"] is drain, known
+                return True
+
+            await eventually(is_so, "pickers know that it drains", timeout=PATIENCE, step=0.2)
+
+    @property
+    def _console(self) -> str:
+        return f"http://127.0.0.1:{self.ports['POINTSMAN_CONSOLE_PORT']}"
 
     # ---- waiting
 

@@ -1,11 +1,13 @@
 """docs/deploy-compose.md, followed literally: its commands in its order, from this folder."""
 
 import json
+import os
 import re
 import shlex
 import time
 
 from tests.deploy.compose import PATIENCE, PROJECT, Compose
+from tests.deploy.compose_scenarios import ENDPOINTS
 from tests.deploy.images import ROOT, SERVICES
 from tests.deploy.results import Result
 from tests.deploy.shell import Failed, need, run
@@ -31,6 +33,7 @@ async def follow(compose: Compose) -> Result:
     may have is given by the environment: the project's name and ports."""
     need("curl", "script", package="curl bsdutils")
     began, played = time.monotonic(), []
+    endpoints, owner = (ROOT / ENDPOINTS).read_bytes(), ROOT.stat()
     try:
         for command in commands():
             await _one(compose, command)
@@ -41,6 +44,9 @@ async def follow(compose: Compose) -> Result:
         problem = ""
     finally:
         await compose("down", "--volumes", "--timeout", "1")
+        for file in ((folder := (ROOT / ENDPOINTS).parent), *folder.iterdir()):
+            os.chown(file, owner.st_uid, owner.st_gid)
+        (ROOT / ENDPOINTS).write_bytes(endpoints)
     return Result(
         scenario=SCENARIO,
         seconds=time.monotonic() - began,
@@ -61,7 +67,7 @@ async def _one(compose: Compose, command: str) -> None:
             return True
 
         await eventually(answered, "an answer", timeout=PATIENCE, step=1)
-    elif " -f " in command:
+    elif " logs -f " in command:
         assert "picker" in await _shell(compose, f"timeout {FOLLOWS} {command} || [ $? = 124 ]")
     elif "docker ps" in command and not compose.engine.own:
         return  # it names the pickers of every project of the engine
@@ -73,6 +79,10 @@ async def _one(compose: Compose, command: str) -> None:
         said = await _shell(compose, command)
         if command.endswith(" status"):
             assert "picker" in said, said
+        elif "actions.yml" in command:
+            (compose.token,) = re.findall(r"CONSOLE_TOKEN=(\w+)", command)
+            await compose.settled()
+            await compose.drains("default/vllm-1")
         elif (scales := dict(re.findall(r"--scale (\w+)=(\d+)", command))) or command.endswith("up -d"):
             compose.scales = {"picker": 2, "collector": 2} | {name: int(number) for name, number in scales.items()}
             await compose.settled()

@@ -78,3 +78,26 @@ async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsS
     await second.close()
     await eventually(lambda: first.ids == ("c1",), "who leaves says so: the clock stands still")
     await first.close()
+
+
+async def test_members_that_leave_one_right_after_the_other(connect: Connect) -> None:
+    """The clock stands still: nobody's expiry makes up for a change that was overlooked."""
+    buses, changes = [await connect() for _ in range(3)], list[tuple[str, ...]]()
+    leaving: list[asyncio.Task[None]] = []
+
+    def changed(ids: tuple[str, ...]) -> None:
+        changes.append(ids)
+        if changes[-2:] == [("c1", "c2", "c3"), ("c1", "c3")]:
+            leaving.append(asyncio.create_task(third.close()))
+
+    first, second, third = (
+        Membership(bus, SUBJECTS, POOL, "collector", id, on_change, clock=lambda: 0.0)
+        for bus, id, on_change in zip(buses, ("c1", "c2", "c3"), (changed, lambda _: None, lambda _: None), strict=True)
+    )
+    for one in (first, second, third):
+        await one.start()
+    await eventually(lambda: changes[-1] == ("c1", "c2", "c3"))
+    await second.close()
+    await eventually(lambda: changes[-2:] == [("c1", "c3"), ("c1",)], lambda: changes)
+    await asyncio.gather(*leaving)
+    await first.close()

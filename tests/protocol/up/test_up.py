@@ -75,6 +75,7 @@ async def test_requests_reach_the_servers_and_what_dies_starts_again(
     assert not run.alive
     assert run.lines[-1].endswith("nothing is left running.")
     assert "Traceback" not in run.output
+    assert not [line for line in run.lines if "| {" in line], "a process logs JSON"
     assert not (tmp_path / ".run").exists()
 
 

@@ -193,6 +193,8 @@ class Listener:
                 assert (member.id in self.members) is not member.leaving
             case "synced" | "fact" | "delete":
                 key = f"{POOL}.synced" if kind == "synced" else key
+                if not key.startswith(f"{POOL}."):
+                    return  # a reader subscribes to its pool's alone
                 operation = {"KV-Operation": "DEL", **dict(zip((EPOCH_HEADER, SEQUENCE_HEADER), order, strict=False))}
                 entry = parse_entry(key, data, operation if kind == "delete" else {})
                 self._stored.append(entry)

@@ -38,7 +38,8 @@ MAX_BYTES = 100_000
 CUT_FINELY = 4_000
 """Bytes up to which they also come one by one."""
 GROWTH = 200
-"""Bytes of answers for each byte of the client: 35 of a compressed message may be an echo of 5 000."""
+"""Bytes of answers, also while they wait, for each byte of the client: 35 of a compressed message may be an echo of
+5 000."""
 END = 10_000.0
 """Seconds after which every connection that doesn't speak has ended."""
 
@@ -69,7 +70,7 @@ def _converse(steps: Sequence[Step], greets: bool, cut: int) -> Peer:
         else:
             step(peer)
             peer.hear()
-        assert peer.memory.used <= said
+        assert peer.memory.used <= GROWTH * said
     for seconds in (10.0, 60.0, 100.0, END, END):
         peer.wait(peer.now + seconds)
     heard = sum(len(one.payload) for one in peer.heard)

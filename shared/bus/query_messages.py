@@ -26,7 +26,7 @@ MAX_DOCUMENT = 900_000
 """Bytes of a document that is to be replayed: a query is one message."""
 MAX_ANSWER, MAX_VALUES = 32 * 2**20, 1_000_000
 """Bytes and values of an answer: a value takes a hundred times the memory and time of a byte."""
-MAX_SHORT, MAX_FEW = 2**20, 50_000
+MAX_SHORT, MAX_FEW = 8 * 2**20, 50_000
 """The same of answers that are asked for all the time: these are read in some milliseconds. A picker's status with a
 thousand peers has 0.4 MB and 20 000 values."""
 NO_ARGUMENTS = msgspec.Raw(b"\x80")

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from pointsman.command import Format, parse_options, print_json
 from pointsman.description import Description, describe
+from pointsman.output import print_lines
 from services.picker.pipeline import build
 from services.watcher.files import FileReader, Limits, ParsedFile, Unusable, list_files, read_bytes, reason, within
 from services.watcher.resources import Resource
@@ -236,9 +237,9 @@ def main(argv: Sequence[str]) -> int:
         print_json({"ok": ok, "files": reports})
         return 0 if ok else 1
     for report in reports:
-        print("\n".join(text(report)), flush=True)
+        print_lines(text(report))
         for problem in report.errors:
-            print(f"{report.origin}: {problem}", file=sys.stderr)
+            print_lines([f"{report.origin}: {problem}"], error=True)
         for problem in report.warnings:
-            print(f"{report.origin}: warning: {problem}", file=sys.stderr)
+            print_lines([f"{report.origin}: warning: {problem}"], error=True)
     return 0 if ok else 1

@@ -1,18 +1,9 @@
-"""Texts of others in a terminal: ids and reasons from the bus may have characters that control it."""
+"""Lines in a terminal."""
 
 import sys
 from collections.abc import Iterable
 
-
-def printable(text: str) -> str:
-    r"""The text with all other characters escaped, line breaks too: one text can't pass for two.
-
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+from shared.printable import printable
 
 
 def print_lines(lines: Iterable[str], *, error: bool = False) -> None:

@@ -322,4 +322,4 @@ def _print(pages: Iterable[Page]) -> None:
     for number, page in enumerate(pages):
         print_lines(["", *lines(page)] if number and page.ok else lines(page), error=not page.ok)
         for metric in page.missing:
-            print(f"{page.url}: missing: {metric}", file=sys.stderr)
+            print_lines([f"{page.url}: missing: {metric}"], error=True)

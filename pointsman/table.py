@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pointsman.output import printable
+from shared.printable import printable
 
 DASH = "–"
 

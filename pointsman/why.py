@@ -5,15 +5,18 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 
 from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.endpoint_report import sentences
 from pointsman.output import print_lines
 from shared.bus.asking import Answer, ask_all
+from shared.bus.errors import BusError
 from shared.bus.query_messages import AskDecision, AskView
 from shared.config.problems import Invalid, Problem
 from shared.service import parse, report
@@ -51,7 +54,7 @@ async def _requests(settings: WhySettings) -> int:
         for id in settings.request:
             answers = await _remembering(asker, id)
             found[id] = decisions(answers)
-            _complain(answers)
+            _complain(answers, _Decisions)
     if settings.format == "json":
         print_json(found)
     for id, made in found.items():
@@ -76,14 +79,27 @@ async def _remembering(asker: Asker, id: str) -> list[Answer]:
     return answers
 
 
+class _Reasons(Struct):
+    """What is shown of a decision."""
+
+    at: str
+    why: list[str]
+
+
+class _Decisions(Struct):
+    decisions: list[dict[str, Any]]
+    """Each can be read as `_Reasons`."""
+
+    def __post_init__(self) -> None:
+        msgspec.convert(self.decisions, list[_Reasons])
+
+
 def decisions(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """The decisions of all pickers, the newest first, each with the id of its picker."""
-    found = [
-        {"picker_id": answer.id, **decision}
-        for answer in answers
-        if not answer.error
-        for decision in answer.document()["decisions"]
-    ]
+    """The decisions of all pickers whose answers can be read, the newest first, each with the id of its picker."""
+    found: list[dict[str, Any]] = []
+    for answer in answers:
+        with suppress(BusError):
+            found += [{"picker_id": answer.id, **decision} for decision in answer.read(_Decisions).decisions]
     return sorted(found, key=lambda decision: str(decision["at"]), reverse=True)
 
 
@@ -112,11 +128,18 @@ async def _views(asker: Asker, tier: str, settings: WhySettings) -> list[dict[st
     """What the members of a tier know of the endpoint, each with its id."""
     question = AskView(endpoint=settings.endpoint)
     answers = await ask_all(asker.bus, asker.subjects, asker.pool, tier, question, timeout=asker.timeout)
-    _complain(answers)
-    return [{"member": answer.id, **answer.document()} for answer in answers if not answer.error]
-
-
-def _complain(answers: Sequence[Answer]) -> None:
+    found: list[dict[str, Any]] = []
     for answer in answers:
-        if answer.error:
-            print_lines([f"{answer.tier} {answer.id}: {answer.error}"], error=True)
+        with suppress(BusError):
+            found.append({"member": answer.id, **answer.read(dict)})
+    _complain(answers, dict)
+    return found
+
+
+def _complain(answers: Sequence[Answer], kind: type) -> None:
+    """Say which aren't there, or can't be read as `kind`."""
+    for answer in answers:
+        try:
+            answer.read(kind)
+        except BusError as error:
+            print_lines([str(error)], error=True)

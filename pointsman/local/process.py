@@ -19,6 +19,8 @@ from typing import Self
 
 import structlog
 
+from shared.printable import printable
+
 log = structlog.get_logger(__name__)
 
 TAIL = 20
@@ -41,7 +43,7 @@ class ProcessError(Exception):
     def __init__(self, process: "Process", what: str) -> None:
         self.process = process
         lines = process.tail()
-        shown = "".join(f"\n  | {line}" for line in lines) or " (its log is empty)"
+        shown = "".join(f"\n  | {printable(line)}" for line in lines) or " (its log is empty)"
         super().__init__(f"{process.name} {what}; end of {process.log}:{shown}")
 
 

@@ -9,10 +9,10 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.output import printable
 from pointsman.top.format import DASH, count, duration, percent
 from pointsman.top.snapshot import Snapshot
 from shared.pool_view.rows import BandRow, EndpointRow, MemberRow
+from shared.printable import printable
 
 STALE = 2.0
 """Seconds after which pickers don't trust a metric (their default)."""

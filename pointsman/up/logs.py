@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pointsman.local.process import Process
+from shared.printable import printable
 
 INTERVAL = 0.1
 """Seconds between two looks at the files."""
@@ -41,7 +42,7 @@ class Logs:
                 end = MOST
             self._read[path] = self._read.get(path, 0) + end
             for line in data[:end].decode(errors="replace").splitlines():
-                self._tell(f"{name:<{self._width}} | {line}")
+                self._tell(f"{name:<{self._width}} | {printable(line)}")
 
     def __repr__(self) -> str:
         return f"<Logs of {len(self._logs)} processes>"

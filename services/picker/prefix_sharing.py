@@ -27,7 +27,7 @@ from services.picker.state.prefix_announcements import Announcements, parts
 from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.bus import Msg
-from shared.bus.codec import UNKNOWN_SENDER, SenderLog, decode, encode
+from shared.bus.codec import SHOWN, UNKNOWN_SENDER, SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
@@ -48,6 +48,8 @@ NO_BATCH = 2**63 - 1
 """The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 BUSY = (0.1, 0.5)
 """Seconds, between these, after which a picker is asked again that is busy."""
+MAX_ASKED = 16
+"""Pickers that are asked for all placements: one that invents ids may name a new one each time."""
 LONGEST = 120.0
 """Seconds that a dump may take, or the batches that are missing, with the time in which the other picker is busy."""
 
@@ -253,6 +255,8 @@ class PrefixSharing:
                 log.info("prefixes.restored", peer=peer, blocks=self._index.held)
                 return
             failed.add(peer)
+            if len(failed) >= MAX_ASKED:
+                break
         self.peers.complete()
 
     async def _complete_peer(self, failed: set[str]) -> str | None:
@@ -364,11 +368,11 @@ class PrefixSharing:
                 if not piece.busy:
                     return piece
                 if self._clock() >= until:
-                    log.info("prefixes.unanswered", peer=peer, reason="it is busy")
+                    log.info("prefixes.unanswered", peer=peer[:SHOWN], reason="it is busy")
                     return None
                 await asyncio.sleep(random.uniform(*BUSY))
         except BusError as error:
-            log.info("prefixes.unanswered", peer=peer, reason=str(error))
+            log.info("prefixes.unanswered", peer=peer[:SHOWN], reason=str(error)[:SHOWN])
         except Malformed as error:
             self._bus.malformed.report(peer, error, subject=subject)
         return None

@@ -17,9 +17,11 @@ from shared.bus.subjects import Subjects
 T = TypeVar("T")
 
 MAX_BYTES = 256 * 2**20
-"""Of all answers to one question, each of their pieces counted with `PIECE` more. What exceeds them ends the
-question."""
+"""Of all answers to one question, each of their pieces counted with `PIECE` more and `VALUE` for each value. What
+exceeds them ends the question."""
 PIECE = 500
+VALUE = 100
+"""Bytes for which each value counts in it, at least what it takes once it is read."""
 
 
 class Unanswered(BusError):
@@ -55,12 +57,36 @@ class Answer(Struct, frozen=True):
             raise Malformed(f"{self.tier} {self.id} answers what can't be read: {error}") from error
 
 
-class Collected:
-    """The pieces of the answers to one question, in the order in which each member sends them."""
+class _Parts:
+    """An answer that isn't complete, which may have so many bytes and values."""
 
-    def __init__(self, most: int = MAX_BYTES) -> None:
+    def __init__(self, most: tuple[int, int]) -> None:
+        self.content: list[bytes] = []
+        self._bytes, self._values = most
+
+    def add(self, content: bytes, values: int) -> bool:
+        """Whether there is room for it."""
+        self._bytes -= len(content)
+        self._values -= values
+        if self._bytes < 0 or self._values < 0:
+            return False
+        self.content.append(content)
+        return True
+
+
+def _count_values(content: bytes) -> int:
+    """Of a piece of JSON, at least as many as it has: what commas separate and brackets begin."""
+    return content.count(b",") + content.count(b"[") + content.count(b"{")
+
+
+class Collected:
+    """The pieces of the answers to one question, in the order in which each member sends them. `each`: bytes and values
+    of one answer."""
+
+    def __init__(self, most: int = MAX_BYTES, each: tuple[int, int] = Question.MOST) -> None:
         self._left = most
-        self._parts: dict[_Member, list[bytes]] = {}
+        self._each = each
+        self._parts: dict[_Member, _Parts] = {}
         """Of answers that aren't complete."""
         self.pieces = 0
         self.whole: dict[_Member, Answer] = {}
@@ -84,17 +110,24 @@ class Collected:
         if self.full:
             raise Malformed("the answers are too large")
         piece = decode(AnswerPiece, data)
+        values = _count_values(piece.content)
+        self._left -= VALUE * values
+        if self.full:
+            raise Malformed("the answers are too large")
         member = piece.sender, piece.tier, piece.run
-        parts = self._parts.setdefault(member, [])
+        parts = self._parts.get(member)
+        if parts is None:
+            parts = self._parts[member] = _Parts(self._each)
         self.pieces += 1
         error = piece.error
-        if piece.number != len(parts):
+        if piece.number != len(parts.content):
             error = error or "a part of the answer got lost"
-        parts.append(piece.content)
+        if not parts.add(piece.content, values):
+            error = error or "the answer is too large"
         if piece.more and not error:
             return None
         del self._parts[member]
-        answer = self.whole.setdefault(member, Answer(*member, content=b"".join(parts), error=error))
+        answer = self.whole.setdefault(member, Answer(*member, content=b"".join(parts.content), error=error))
         self.ids.add(answer.id)
         return answer
 
@@ -102,7 +135,7 @@ class Collected:
         """Those that are complete, and the others with an error, sorted."""
         why = "the answers are too large" if self.full else "the rest of the answer didn't come in time"
         cut = [
-            Answer(*member, content=b"".join(parts), error=why)
+            Answer(*member, content=b"".join(parts.content), error=why)
             for member, parts in self._parts.items()
             if member not in self.whole
         ]
@@ -117,7 +150,7 @@ async def ask(
 ) -> Answer:
     """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
     NotConnected."""
-    collected = Collected()
+    collected = Collected(each=question.MOST)
 
     def is_last(message: Msg) -> bool:
         try:
@@ -152,7 +185,7 @@ async def ask_all(
     error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
     no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
     Raises NotConnected."""
-    collected = Collected()
+    collected = Collected(each=question.MOST)
     wanted = set(expected)
 
     def is_last(message: Msg) -> bool:

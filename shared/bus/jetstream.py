@@ -59,6 +59,8 @@ class Bucket(Struct, frozen=True, kw_only=True):
     deletable: bool | None = False
     """Allow single messages to be deleted. None: allow it in a new bucket; in an existing one it can't be allowed any
     more."""
+    max_bytes: int = 0
+    """Of all messages, unless an administrator has set another limit; 0: no limit. The server reserves them."""
 
     @property
     def stream(self) -> str:
@@ -84,6 +86,8 @@ class Bucket(Struct, frozen=True, kw_only=True):
             config["republish"] = {"src": subject, "dest": self.republish}
         if self.message_ttl:
             config["allow_msg_ttl"] = True
+        if self.max_bytes:
+            config["max_bytes"] = self.max_bytes
         return config
 
 
@@ -164,6 +168,8 @@ async def ensure_bucket(bus: Bus, bucket: Bucket, *, timeout: float = API_TIMEOU
         return Ensured(True, bucket.replicas)
     replicas = found.get("num_replicas", 1)
     wanted["num_replicas"] = max(bucket.replicas, replicas if isinstance(replicas, int) else 1)
+    if isinstance(limit := found.get("max_bytes"), int) and limit > 0:
+        wanted.pop("max_bytes", None)
     if all(_same(found.get(name), value) for name, value in wanted.items()):
         return Ensured(False, wanted["num_replicas"])
     if wanted["max_age"]:

@@ -24,6 +24,11 @@ MAX_HEADERS = 1000
 """Of a request that is to be explained."""
 MAX_DOCUMENT = 900_000
 """Bytes of a document that is to be replayed: a query is one message."""
+MAX_ANSWER, MAX_VALUES = 32 * 2**20, 1_000_000
+"""Bytes and values of an answer: a value takes a hundred times the memory and time of a byte."""
+MAX_SHORT, MAX_FEW = 8 * 2**20, 50_000
+"""The same of answers that are asked for all the time: these are read in some milliseconds. A picker's status with a
+thousand peers has 0.4 MB and 20 000 values."""
 NO_ARGUMENTS = msgspec.Raw(b"\x80")
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -66,12 +71,15 @@ class Question(Struct, frozen=True, kw_only=True):
     """The arguments of one kind of query. A member ignores those that it doesn't know."""
 
     KIND: ClassVar[str]
+    MOST: ClassVar[tuple[int, int]] = (MAX_ANSWER, MAX_VALUES)
+    """Bytes and values of an answer that the asker reads."""
 
 
 class AskStatus(Question, frozen=True):
     """How the member is: a `shared.service.status.MemberStatus`. Every tier answers it."""
 
     KIND = "status"
+    MOST = (MAX_SHORT, MAX_FEW)
 
 
 class AskView(Question, frozen=True):
@@ -88,6 +96,7 @@ class AskDecisions(Question, frozen=True):
     """A picker's last decisions, the newest first: `{"total", "decisions"}`."""
 
     KIND = "decisions"
+    MOST = (MAX_SHORT, MAX_FEW)
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: _Number = 0
     """Only those behind so many: the `total` of an earlier answer of the same run."""

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
-from shared.bus.query_messages import LONGEST, MAX_ERROR, MAX_PIECE, AnswerPiece, Query, Question
+from shared.bus.query_messages import LONGEST, MAX_ANSWER, MAX_ERROR, MAX_PIECE, AnswerPiece, Query, Question
 from shared.bus.reply_subjects import is_answerable
 from shared.bus.subjects import READER, Subjects
 from shared.tasks import cancel
@@ -40,8 +40,6 @@ REST = 9
 """How many times as long the process rests after a step: queries get a tenth of the event loop."""
 BYTES_PER_SECOND = 16 * 2**20
 """Of all answers together."""
-MAX_BYTES = 32 * 2**20
-"""Of one answer."""
 
 
 class Unanswerable(Exception):
@@ -126,8 +124,8 @@ class Responder:
                     if document is None:
                         document = self._document(query)
                     more, waiting = self._gather(document, content, largest, began)
-                    if size + len(content) > MAX_BYTES:
-                        raise Unanswerable(f"the answer has more than {MAX_BYTES} bytes")
+                    if size + len(content) > MAX_ANSWER:
+                        raise Unanswerable(f"the answer has more than {MAX_ANSWER} bytes")
                 except Unanswerable as reason:
                     more, error = False, str(reason)
                 except Exception as failure:  # noqa: BLE001 - one answer's mistake costs only that answer

@@ -33,15 +33,18 @@ FORGOTTEN = 300.0
 """Seconds after which nothing is remembered of the delays of a silent picker."""
 MAX_LOAD_ROWS = 200_000
 """Rows in the loads of all pickers."""
+ORDERED = 64
+"""Characters of a process's id whose numbers order it: an id may have 4 096, and each number of it takes time."""
 _DIGITS = re.compile(r"(\d+)")
 
 F = TypeVar("F", bound=Fact)
 
 
 class _Member:
-    __slots__ = ("heard", "load")
+    __slots__ = ("heard", "load", "order")
 
-    def __init__(self, heard: float) -> None:
+    def __init__(self, id: str, heard: float) -> None:
+        self.order = (_natural(id[:ORDERED]), id)
         self.heard = heard
         self.load: Load | None = None
         """Of a picker: its last table."""
@@ -131,7 +134,7 @@ class PoolView:
         if member is None:
             if len(self._members) >= len(TIERS) * self._limits.max_senders:
                 return None
-            member = self._members[tier, id] = _Member(now)
+            member = self._members[tier, id] = _Member(id, now)
         member.heard = max(member.heard, now)
         return member
 
@@ -231,7 +234,7 @@ class PoolView:
         for sender in self._attributes.senders():
             assigned[sender] = assigned.get(sender, 0) + 1
         rows = []
-        for (tier, id), member in self._members.items():
+        for (tier, id), member in sorted(self._members.items(), key=lambda one: (TIERS.index(one[0][0]), one[1].order)):
             load = member.load
             rows.append(
                 MemberRow(
@@ -244,7 +247,7 @@ class PoolView:
                     waiting=self._queues.waiting(id) if tier == PICKER else None,
                 )
             )
-        return sorted(rows, key=lambda row: (TIERS.index(row.tier), _natural(row.id)))
+        return rows
 
     def queues(self, now: float) -> tuple[BandRow, ...]:
         """What waits at the pickers; empty without flow control."""

@@ -2,10 +2,13 @@
 
 import logging
 import sys
-from typing import Literal
+from io import StringIO
+from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
+
+from shared.printable import printable
 
 _TALKATIVE = ("uvicorn", "watchfiles", "nats", "asyncio")
 """Libraries that report their daily work as news."""
@@ -28,9 +31,10 @@ def configure(level: str, form: Literal["json", "console"], **bound: str) -> Non
     if form == "json":
         last = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # Not the renderer's own choice where `rich` is installed: that prints local variables, and so passwords.
-        plain = structlog.dev.plain_traceback
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
+        last = [
+            _make_printable,
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_write_traceback),
+        ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -54,3 +58,15 @@ def configure(level: str, form: Literal["json", "console"], **bound: str) -> Non
     logging.captureWarnings(True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _make_printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """What isn't text is rendered by its repr, which is printable."""
+    return {name: printable(value) if isinstance(value, str) else value for name, value in event.items()}
+
+
+def _write_traceback(target: TextIO, error: ExcInfo) -> None:
+    """Not the renderer's own choice where `rich` is installed: that prints local variables, and so passwords."""
+    written = StringIO()
+    structlog.dev.plain_traceback(written, error)
+    target.write("\n".join(map(printable, written.getvalue().split("\n"))))

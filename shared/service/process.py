@@ -26,6 +26,7 @@ from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, Pla
 
 from shared.config.problems import Invalid
 from shared.plugin_failures import PluginFailures
+from shared.printable import printable
 from shared.service import logs
 from shared.service.admin import AdminServer, Pages, ProcessPages, build_app
 from shared.service.configured import Configured, ConfiguredMetrics
@@ -269,7 +270,7 @@ def warn_of_variables(kind: type[Struct], environ: Mapping[str, str]) -> None:
 def report(error: Invalid) -> int:
     """Print every problem, a line each, and give the exit code for it."""
     for line in error.lines():
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     return EXIT_INVALID
 
 

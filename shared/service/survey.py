@@ -16,6 +16,7 @@ from shared.bus.messages import Holder
 from shared.bus.query_messages import AskStatus
 from shared.bus.subjects import Subjects, split_pool
 from shared.service.status import MemberStatus
+from shared.tasks import in_turns
 
 TIERS = ("watcher", "collector", "picker")
 LEASE = "watcher"
@@ -61,7 +62,7 @@ async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.
     NotConnected."""
     asked = (ask_all(bus, subjects, pool, tier, AskStatus(), timeout=timeout) for tier in TIERS)
     (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
-    members, failed = _read([answer for found in answers for answer in found])
+    members, failed = await _read([answer for found in answers for answer in found])
     found = list(problems(members, failed, leader if not unknown else None))
     said = [*([unknown] if unknown else []), *notes(members)]
     return Survey(
@@ -87,10 +88,10 @@ async def _leader(bus: Bus, subjects: Subjects) -> tuple[str, str]:
         return "", f"the lease can't be read: {error}"
 
 
-def _read(answers: Iterable[Answer]) -> tuple[list[MemberStatus], list[Failed]]:
+async def _read(answers: Iterable[Answer]) -> tuple[list[MemberStatus], list[Failed]]:
     members: list[MemberStatus] = []
     failed: list[Failed] = []
-    for answer in answers:
+    async for answer in in_turns(answers):
         try:
             members.append(answer.read(MemberStatus))
         except BusError as error:

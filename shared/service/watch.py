@@ -72,11 +72,16 @@ def _identities(paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 
 
 def _directories(path: Path) -> list[Path]:
-    """Those in which a rename can change what the path means: its own, its parent, and its links' parents."""
-    found = [path] if path.is_dir() else []
-    for _ in range(MAX_LINKS):
-        found.append(path.absolute().parent)
-        if not path.is_symlink():
-            break
-        path = path.parent / path.readlink()
+    """Those in which a rename can change what the path means: its own, its parent, and its links' parents; as far as
+    they can be found: a path may be forbidden, too long, or on a file system that is gone."""
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        link = path
+        for _ in range(MAX_LINKS):
+            found.append(link.absolute().parent)
+            if not link.is_symlink():
+                break
+            link = link.parent / link.readlink()
+        if path.is_dir():
+            found.append(path)
     return found

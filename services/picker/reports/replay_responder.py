@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from services.picker.reports.past_records import Recorder, ReplayTask, packed_end, packed_task
 from services.picker.request_handler import RequestHandler
-from shared.bus.query_messages import LONGEST, AskReplay
-from shared.bus.responder import MAX_BYTES, Document, Steps, Unanswerable
+from shared.bus.query_messages import LONGEST, MAX_ANSWER, AskReplay
+from shared.bus.responder import Document, Steps, Unanswerable
 from shared.config.schema import BOUNDS, Bounds
 from shared.service.child import Child, ChildFailed
 
@@ -69,7 +69,7 @@ class ReplayResponder:
                 continue
             made = 0
         left = until - self._handler.clock()
-        yield (answering := asyncio.ensure_future(child.answer(max(left, 0.0) + self._grace, MAX_BYTES)))
+        yield (answering := asyncio.ensure_future(child.answer(max(left, 0.0) + self._grace, MAX_ANSWER)))
         content = answering.result()
         for start in range(0, len(content), PIECE):
             yield content[start : start + PIECE]

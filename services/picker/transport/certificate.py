@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -36,6 +37,8 @@ LOOK_EVERY = 5.0
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: HTTP/2 allows no others (RFC 9113, section 9.2.2)."""
 _CLOCK_SKEW = datetime.timedelta(hours=1)
+_UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""What `cryptography` raises for files that it can't read, or that have what it doesn't know."""
 
 
 class Certificate(Struct, frozen=True):
@@ -86,14 +89,14 @@ def read(directory: str, most: int = MAX_TEXT) -> Certificate:
     chain_path, key_path = Path(directory) / CERTIFICATE_FILE, Path(directory) / KEY_FILE
     chain, key = [read_text(str(path), "--cert-path", most) for path in (chain_path, key_path)]
     try:
-        certificate = x509.load_pem_x509_certificate(chain.encode())
-    except ValueError as error:
+        public = x509.load_pem_x509_certificates(chain.encode())[0].public_key()
+    except _UNREADABLE as error:
         raise _invalid(f"{chain_path} is no PEM certificate: {error}") from error
     try:
         private = serialization.load_pem_private_key(key.encode(), password=None)
-    except (ValueError, TypeError) as error:
+    except _UNREADABLE as error:
         raise _invalid(f"{key_path} is no PEM private key without a password: {error}") from error
-    if private.public_key() != certificate.public_key():
+    if private.public_key() != public:
         raise _invalid(f"{key_path} is not the private key of the certificate in {chain_path}")
     return Certificate(chain=chain, key=key)
 
@@ -106,7 +109,7 @@ def read_client_ca(path: str, most: int = MAX_TEXT) -> str:
     text = read_text(path, "--client-ca-file", most)
     try:
         x509.load_pem_x509_certificates(text.encode())
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise Invalid([Problem("--client-ca-file", f"{path} has no PEM certificate: {error}")]) from error
     return text
 
@@ -142,7 +145,7 @@ class Certificates:
                 if changed:
                     context = await asyncio.to_thread(_context, certificate, client_ca)
                     expirations = await asyncio.to_thread(_expirations, certificate, client_ca)
-            except (Invalid, ssl.SSLError) as error:
+            except (Invalid, OSError) as error:  # of OpenSSL, or there is no room for its file
                 if str(error) != refused:
                     refused = str(error)
                     log.warning("certificate.refused", problem=refused)
@@ -164,7 +167,12 @@ def certificates_of(settings: PickerSettings) -> Certificates:
         own = read(settings.cert_path, most)
     else:
         own = self_signed(sorted({"localhost", "127.0.0.1", socket.gethostname()}), datetime.datetime.now(datetime.UTC))
-    return Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
+    certificates = Certificates(own, read_client_ca(client_ca, most) if client_ca else "")
+    try:
+        certificates.context()
+    except OSError as error:
+        raise _invalid(f"the certificate can't be used: {error}") from error
+    return certificates
 
 
 def _expirations(certificate: Certificate, client_ca: str) -> Mapping[str, float]:

@@ -26,7 +26,7 @@ ALL_PODS = Selection(PODS, "default")
 
 
 async def works(client: Client) -> bool:
-    return len((await client.page(ALL_PODS, 500)).items) == 2
+    return len(list((await client.page(ALL_PODS, 500)).items)) == 2
 
 
 class ServiceAccount:

@@ -139,6 +139,8 @@ NO_LISTS = (
     *(b"", b"[]", b"{", b"\xff", b'{"items":[]}'),
     b'{"metadata":{"resourceVersion":"1"},"items":{"a":1}}',
     b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{}}]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[1]}',
+    b'{"metadata":{"resourceVersion":"1"},"items":[{"metadata":{"name":"a","resourceVersion":"1"},"x":1e999}]}',
     b'{"metadata":{"resourceVersion":"1"},"items":' + b"[" * 100_000,
 )
 WHAT = {
@@ -198,7 +200,7 @@ async def test_an_answer_that_is_no_list_is_told(
     server.next.append(handler)
     timeout = 0.2 if expected is TimedOut else 30.0
     with pytest.raises(expected, match=said or None):
-        await (await connected(kubernetes_request_timeout=timeout)).page(ALL_PODS, 500)
+        list((await (await connected(kubernetes_request_timeout=timeout)).page(ALL_PODS, 500)).items)
 
 
 async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect) -> None:
@@ -208,7 +210,7 @@ async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect
 
 async def test_a_list_of_nothing_may_have_null_for_items(server: ApiServer, connected: Connect) -> None:
     server.next.append(answer(200, {"metadata": {"resourceVersion": "1"}, "items": None}))
-    assert (await (await connected()).page(ALL_PODS, 500)).items == []
+    assert list((await (await connected()).page(ALL_PODS, 500)).items) == []
 
 
 async def test_a_server_that_does_not_speak_http(connected: Connect, server: ApiServer, tmp_path: Path) -> None:

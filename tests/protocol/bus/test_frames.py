@@ -12,7 +12,7 @@ from shared.bus import jetstream as js
 from shared.bus.columns import pack_ages, pack_floats, unpack_ages, unpack_floats
 from shared.bus.connection import Bus
 from shared.bus.errors import JetStreamError
-from shared.bus.frame_bucket import FrameBucket
+from shared.bus.frame_bucket import MAX_BYTES, FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_reader import FrameReader
@@ -120,6 +120,20 @@ async def test_the_bucket_is_as_designed(connect: Connect) -> None:
         config = (await js.api(bus, "STREAM.INFO.KV_attributes", {})).config
         wanted = {"storage": "memory", "max_msgs_per_subject": 1, "max_age": 5_000_000_000, "num_replicas": 1}
         assert {name: config[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(("limit", "wanted"), [(-1, MAX_BYTES), (1_000_000, 1_000_000), (50_000_000, 50_000_000)])
+async def test_an_existing_bucket_gets_a_limit_unless_it_has_one(connect: Connect, limit: int, wanted: int) -> None:
+    bus = await connect()
+    config = js.Bucket(name="attributes", storage="memory", ttl=5.0).config()
+    await js.api(bus, "STREAM.CREATE.KV_attributes", {**config, "max_bytes": limit})
+    async with publishing(bus):
+
+        async def limited() -> bool:
+            found = (await js.api(bus, "STREAM.INFO.KV_attributes", {})).config
+            return bool(found["max_bytes"] == wanted)
+
+        await eventually(limited, "the limit")
 
 
 async def test_a_frame_of_a_snapshot_counts_as_one_time_to_live_old_until_a_live_one_comes(connect: Connect) -> None:

@@ -1,5 +1,6 @@
 """A JetStream store that is full: what the owner does, and what readers see, until there is room again."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -7,18 +8,21 @@ import pytest
 
 from shared.bus import jetstream as js
 from shared.bus.connection import Bus
+from shared.bus.errors import JetStreamError, NoRoom
+from shared.bus.frame_bucket import FrameBucket
+from shared.bus.lease import Lease
 from shared.bus.publisher import FactPublisher
 from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect, leading, reading, stranger
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[NatsServer]:
     """Room for about 140 of the facts below."""
-    async with nats_server(tmp_path / "nats", jetstream="max_file_store: 200KB") as running:
+    async with nats_server(tmp_path / "nats", jetstream="max_file_store: 200KB, max_memory_store: 40MB") as running:
         yield running
 
 
@@ -85,3 +89,31 @@ async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
             return (await js.extent(bus, "endpoints")).messages == 22
 
         await eventually(alone, "what others wrote is gone")
+
+
+async def test_frames_that_fill_their_bucket_leave_room_for_the_lease(connect: Connect) -> None:
+    bucket = FrameBucket(watcher := await connect("watcher"), SUBJECTS, ttl=10 * TIMEOUT)
+    collector = await connect("collector")
+
+    async def there() -> bool:
+        try:
+            await js.extent(collector, "attributes")
+        except JetStreamError:
+            return False
+        return True
+
+    async def fill() -> None:
+        for number in range(60):
+            await js.put(collector, SUBJECTS.frame(POOL, "c1", number), b"x" * 1_000_000, timeout=TIMEOUT)
+
+    await bucket.start()
+    try:
+        await eventually(there, lambda: bucket)
+        with pytest.raises(NoRoom):
+            await fill()
+        lease = Lease(watcher, SUBJECTS, "watcher", "w1")
+        async with asyncio.timeout(TIMEOUT):
+            await lease.acquire()
+        await lease.release()
+    finally:
+        await bucket.close()

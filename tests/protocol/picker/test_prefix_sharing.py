@@ -285,6 +285,33 @@ async def test_a_picker_waits_no_longer_than_it_is_told_for_one_that_doesnt_answ
             assert "prefixes" in reasons
 
 
+async def test_a_picker_doesnt_ask_endless_invented_ones_for_their_placements(
+    nats: NatsServer, pool: AsyncExitStack
+) -> None:
+    heard: list[PrefixBatch] = []
+    invented = count()
+    async with Bus(nats.url, name="inventor") as inventor:
+        await inventor.wait_connected(5.0)
+
+        async def answer(reply: str) -> None:
+            known = PrefixBatch(
+                sender=f"p{next(invented)}", run=1, sequence=0, hashing=heard[-1].hashing, complete=True
+            )
+            await inventor.publish(reply, encode(known))
+
+        tasks = set[asyncio.Task[None]]()
+        await inventor.subscribe(
+            Subjects().prefix_peers(POOL),
+            lambda message: tasks.add(asyncio.create_task(answer(message.reply))) if heard else None,
+        )
+        await inventor.subscribe(
+            Subjects().prefix_batch(POOL, "picker"), lambda message: heard.append(decode(PrefixBatch, message.data))
+        )
+        async with serving(picker(nats.url, id="picker")):
+            await eventually(lambda: heard and heard[-1].complete, "it has asked enough of them")
+    assert next(invented) >= prefix_sharing.MAX_ASKED
+
+
 async def test_nothing_is_shared_where_that_is_switched_off_or_nothing_is_hashed(
     nats: NatsServer, pool: AsyncExitStack
 ) -> None:

@@ -170,6 +170,16 @@ def test_a_file_of_endpoints_or_resources_says_what_is_in_it(
     assert check.out.splitlines() == [f"{path}: ok", *shown]
 
 
+def test_a_file_doesnt_control_the_terminal(tmp_path: Path, check: Run) -> None:
+    good = '{name: a, address: 10.0.0.1, port: 80, labels: {x: "\\e[2Jb\\nall: ok"}}'
+    bad = '{name: a, address: 10.0.0.1, port: 80, "\\e[2J\\nb": 1}'
+    for entry in (good, bad):
+        check(write(tmp_path / "endpoints.yaml", f"endpoints: [{entry}]"))
+        assert "\x1b" not in check.out + check.err
+        assert "\\x1b[2J" in check.out + check.err
+        assert not any(line.startswith(("all", "b")) for line in check.out.splitlines() + check.err.splitlines())
+
+
 def test_many_endpoints_are_counted(tmp_path: Path, check: Run) -> None:
     entries = [{"name": f"e-{n}", "address": f"10.0.0.{n}", "port": 80} for n in range(1, SHOWN + 4)]
     assert check(write(tmp_path / "endpoints.json", json.dumps({"endpoints": entries}))) == 0

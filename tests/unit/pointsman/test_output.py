@@ -5,8 +5,9 @@ import json
 import pytest
 
 from pointsman.command import print_json
-from pointsman.output import print_lines, printable
+from pointsman.output import print_lines
 from pointsman.table import text_table
+from shared.printable import printable
 
 EVIL = "a\x1b[2J\x9b1m\x7f\u202e\rb"
 

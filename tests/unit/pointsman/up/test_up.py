@@ -126,9 +126,9 @@ def test_logs_are_told_by_whole_lines_with_the_name_of_their_process(tmp_path: P
     logs.read()
     processes[1].log.write_text("x\n")
     with processes[0].log.open("a") as file:
-        file.write("o\n")
+        file.write("o\n\x1b[2J\n")
     logs.read()
-    assert told == ["nats     | one", "nats     | two", "picker-1 | x"]
+    assert told == ["nats     | one", "nats     | two", r"nats     | \x1b[2J", "picker-1 | x"]
 
 
 async def test_a_process_that_ends_starts_again_after_growing_pauses(tmp_path: Path) -> None:

@@ -59,6 +59,34 @@ def test_answers_that_are_no_documents_or_too_large_are_malformed() -> None:
         answer.document()
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [piece(0, b"[" + b"1" * 59, more=True), piece(1, b"1" * 60, more=True)],
+        [piece(0, b"[[],[],[],", more=True), piece(1, b"[],[]", more=True)],
+        [piece(0, b"[1,1,1,1,1,1,1,1,1,1,1]")],
+        [piece(0, b'[{"a":{"b":{"c":{}}}},{"a":{"b":{"c":{}}}}]')],
+    ],
+    ids=["bytes", "values in two pieces", "numbers", "objects"],
+)
+def test_an_answer_that_takes_too_much_ends_alone(pieces: list[bytes]) -> None:
+    collected = Collected(each=(100, 9))
+    for data in pieces:
+        collected.take(data)
+    collected.take(piece(0, b"[1,[],{}]", id="q"))
+    assert not collected.begun
+    large, small = collected.answers()
+    assert small.document() == [1, [], {}]
+    with pytest.raises(Unanswered, match="the answer is too large"):
+        large.document()
+
+
+def test_values_count_in_what_all_answers_may_take() -> None:
+    collected = Collected(most=10_000)
+    with pytest.raises(Malformed, match="too large"):
+        collected.take(piece(0, b"[" + b"1," * 100 + b"1]"))
+
+
 @pytest.mark.parametrize("more", [False, True])
 @pytest.mark.parametrize("members", [1, 4])
 def test_answers_that_are_too_large_together_end_the_question(more: bool, members: int) -> None:

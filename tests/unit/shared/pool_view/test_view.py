@@ -192,6 +192,15 @@ def test_a_table_that_a_later_one_overtook_says_nothing() -> None:
     assert only(made).in_flight == 2
 
 
+def test_of_a_long_id_only_the_beginning_is_ordered_by_its_numbers() -> None:
+    made = view()
+    beginning = "1" * 80
+    ids = [f"{beginning}9", f"{beginning}10", "c10", "c9"]
+    for id in ids:
+        made.heard(COLLECTOR, id, 0.0)
+    assert [row.id for row in made.members(0.0)] == [f"{beginning}10", f"{beginning}9", "c9", "c10"]
+
+
 def test_members_are_those_that_were_heard_lately_and_one_watcher_leads() -> None:
     made = view("a", "b")
     made.heard(WATCHER, "watcher-1/0a0b", 0.0)

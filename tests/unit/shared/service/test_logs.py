@@ -64,6 +64,22 @@ def test_lines_below_the_level_are_left_out_and_talkative_libraries_are_heard_fr
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
+def test_what_others_say_doesnt_control_the_terminal(form: str) -> None:
+    evil = r"a\x1b[2J\x9bb\nc"
+    body = f"""
+log.info("{evil}", reason="{evil}", reasons=["{evil}"])
+logging.getLogger("lib").warning("{evil}")
+try:
+    raise OSError("{evil}")
+except OSError:
+    log.exception("bus.lost")
+"""
+    text = run(body, form)
+    assert not set(text) & {"\x1b", "\x9b"}
+    assert not any(line.startswith("c") for line in text.splitlines()[:2])
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
 def test_an_exception_comes_with_its_traceback_and_without_local_variables(form: str) -> None:
     """A local variable may hold a password."""
     body = """

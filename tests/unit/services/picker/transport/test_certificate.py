@@ -1,5 +1,6 @@
 """Certificates: made at start, or read from the files of a Kubernetes TLS secret."""
 
+from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -7,7 +8,15 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from services.picker.transport.certificate import Certificate, Certificates, read, self_signed
+from services.picker.settings import PickerSettings
+from services.picker.transport.certificate import (
+    Certificate,
+    Certificates,
+    certificates_of,
+    read,
+    read_client_ca,
+    self_signed,
+)
 from shared.config.problems import Invalid
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -65,6 +74,58 @@ def test_a_file_that_is_no_pem_is_named(tmp_path: Path, name: str, says: str) ->
     (tmp_path / name).write_text("rubbish")
     with pytest.raises(Invalid, match=rf"--cert-path: .*{name} is {says}"):
         read(str(tmp_path))
+
+
+CURVE = bytes.fromhex("06082a8648ce3d030107")
+"""P-256 as DER has it."""
+UNKNOWN = CURVE[:-1] + b"\x7f"
+VERSION = bytes.fromhex("a003020102")
+"""3, as certificates have it."""
+OTHER_VERSION = VERSION[:-1] + b"\x09"
+
+
+def edited(pem: str, before: bytes, after: bytes) -> str:
+    """PEM with other bytes."""
+    first, *middle, last = pem.strip().split("\n")
+    return "\n".join([first, b64encode(b64decode("".join(middle)).replace(before, after)).decode(), last, ""])
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("tls.crt", CURVE, UNKNOWN), ("tls.key", CURVE, UNKNOWN), ("tls.crt", VERSION, OTHER_VERSION)],
+)
+def test_what_nobody_can_read_is_named_and_changes_nothing(
+    tmp_path: Path, name: str, before: bytes, after: bytes
+) -> None:
+    """An unknown curve or version isn't a ValueError."""
+    made = self_signed(["a"], NOW)
+    write(tmp_path, made)
+    file = tmp_path / name
+    file.write_text(edited(file.read_text(), before, after))
+    with pytest.raises(Invalid, match=rf"--cert-path: .*{name} is no PEM"):
+        read(str(tmp_path))
+
+
+def test_every_certificate_of_a_chain_is_read(tmp_path: Path) -> None:
+    made = self_signed(["a"], NOW)
+    write(tmp_path, Certificate(chain=made.chain + edited(made.chain, VERSION, OTHER_VERSION), key=made.key))
+    with pytest.raises(Invalid, match=r"tls\.crt is no PEM certificate"):
+        read(str(tmp_path))
+
+
+def test_a_client_ca_that_nobody_can_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(edited(self_signed(["a"], NOW).chain, VERSION, OTHER_VERSION))
+    with pytest.raises(Invalid, match="--client-ca-file"):
+        read_client_ca(str(file))
+
+
+def test_what_openssl_cant_use_is_an_error_at_the_start(tmp_path: Path) -> None:
+    made = self_signed(["a"], NOW)
+    text = bytes.fromhex("0c09") + b"Pointsman"
+    write(tmp_path, Certificate(chain=edited(made.chain, text, text[:-1] + b"\xff"), key=made.key))
+    with pytest.raises(Invalid, match="--cert-path: the certificate can't be used"):
+        certificates_of(PickerSettings(cert_path=str(tmp_path)))
 
 
 def test_a_key_of_another_certificate_is_an_error(tmp_path: Path) -> None:

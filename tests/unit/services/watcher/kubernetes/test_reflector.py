@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import time
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -496,3 +497,28 @@ async def test_a_list_whose_pages_never_end_is_a_wrong_answer() -> None:
     api: Any = Endless()
     with pytest.raises(BadAnswer, match="more than 10000 pages"):
         await list_all(api, ALL_PODS, 500, lambda item, _: item)
+
+
+async def test_others_run_while_the_objects_of_a_long_page_are_made() -> None:
+    others = 0
+
+    class Long:
+        async def page(self, *_: object) -> Page:
+            return Page(map(made, range(20)), "1")
+
+    def made(number: int) -> JsonObject:
+        time.sleep(0.002)
+        return {"metadata": {"name": str(number), "others": others}}
+
+    async def run() -> None:
+        nonlocal others
+        while True:
+            others += 1
+            await asyncio.sleep(0)
+
+    api: Any = Long()
+    running = asyncio.create_task(run())
+    items, _ = await list_all(api, ALL_PODS, 500, lambda item, _: item)
+    running.cancel()
+    assert len(items) == 20
+    assert items[-1]["metadata"]["others"] > items[0]["metadata"]["others"]

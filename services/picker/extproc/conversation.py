@@ -67,7 +67,7 @@ class Conversation:
         self._state = _IDLE
         self._headers = NO_HEADERS
         self._error_format: ErrorFormat | None = None
-        """Set when the headers had to make room for others."""
+        """Set when the headers may be gone before a refusal."""
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
@@ -190,12 +190,16 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    def may_be_evicted(self) -> None:
+        """The request that has just been routed may end by `evict`."""
+        self._error_format = refusals.error_format_of(self._headers)
+
     def evict(self, refusal: Refusal) -> list[Event]:
         """End a request that was routed, whatever the proxy has sent on of its response. Does nothing when the response
         is complete."""
         if self._state is not _ROUTED or self._completed:
             return []
-        self._answers = [refusals.answer(refusal, refusals.error_format_of(self._headers))]
+        self._answers = [refusals.answer(refusal, self._error_format or refusals.error_format_of(self._headers))]
         self._echo = None
         self._state = _REFUSED
         return self._complete(aborted=True)

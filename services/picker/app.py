@@ -18,6 +18,7 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
 from services.picker.flow_control.admission import FlowAdmission
+from services.picker.garbage import GarbageCollection, search_young_only
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
@@ -384,6 +385,7 @@ class PickerService(Service):
         self.prefixes.pace.wake()
 
     async def _maintain(self) -> None:
+        garbage = GarbageCollection(lambda: self.handler.open, time.monotonic())
         while True:
             await asyncio.sleep(MAINTENANCE)
             if gone := self.view.in_flight.expire(time.monotonic()):
@@ -396,10 +398,12 @@ class PickerService(Service):
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
             self.flow.maintain()
+            garbage.look(time.monotonic())
 
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman picker`."""
+    search_young_only()
     return run(PickerSettings, service, argv, "picker")
 
 

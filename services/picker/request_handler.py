@@ -8,7 +8,7 @@ import structlog
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.body_buffer import MemoryBudget
-from services.picker.decision import Decision
+from services.picker.decision import SHOWN, Decision
 from services.picker.director import Prepared
 from services.picker.extproc.events import (
     Limits,
@@ -81,7 +81,7 @@ class RequestHandler:
         if too_long is not None:
             content, unreadable = Content(), too_long
         request = Request(
-            id=head.request_id,
+            id=head.request_id[:SHOWN],  # plugins may keep it until the response ends
             headers=head.headers,
             path=head.path,
             content=content,

@@ -230,6 +230,8 @@ class RequestStream:
             evictor = ticket.gate.evictor
             if evictor is not None and self._charge is not None:
                 self._evictable = ticket.runs(evictor, now)
+                if self._evictable:
+                    self._conversation.may_be_evicted()
         self._counted = handler.metrics.decided(decision, handler.clock() - now)
 
     def _route(self, route: Route, hooks: ResponseHooks | None) -> None:

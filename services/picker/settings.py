@@ -79,8 +79,9 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     max_held_bodies: Annotated[
         Size,
         Meta(
-            description="maximum bytes of all bodies that are arriving or not answered yet. Beyond it, requests are "
-            "refused with 503, first those whose unfinished bodies are large and old. At least --max-request-body"
+            description="maximum bytes of all bodies, and of headers above 8Ki, that are arriving or not answered yet. "
+            "Beyond it, requests are refused with 503, first those whose unfinished bodies are large and old. At least "
+            "--max-request-body"
         ),
     ] = 512 * 2**20
     max_model_name: Annotated[

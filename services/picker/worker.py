@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from services.picker.app import PickerService
+from services.picker.garbage import search_young_only
 from services.picker.settings import PickerSettings
 from services.picker.workers.channel import Status, WorkerEnd
 from shared.config.problems import Invalid
@@ -106,6 +107,7 @@ class WorkerService(PickerService):
 def main() -> int:
     """Run a worker; its exit code. The supervisor reports invalid settings."""
     gc.freeze()  # modules live until the end
+    search_young_only()
     settings = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PickerSettings)
     logs.configure(settings.log_level, settings.log_format, tier="picker", id=settings.id)
     with socket.socket(fileno=int(sys.argv[1])) as channel:

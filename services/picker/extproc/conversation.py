@@ -22,6 +22,7 @@ from services.picker.extproc.headers import read_few, read_headers
 from services.picker.extproc.incoming import Context, Message
 from services.picker.extproc.messages import GATEWAY_MODES, BodyMode
 from services.picker.extproc.outgoing import Mutation
+from services.picker.extproc.refusals import ErrorFormat
 from services.picker.extproc.request_answers import request_answers
 from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
@@ -33,6 +34,10 @@ _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = BodyMode.BUFFERED_PARTIAL, BodyMode.FUL
 _BUFFERED = (BodyMode.BUFFERED, _BUFFERED_PARTIAL)
 _HEADERS_DECIDE = (BodyMode.NONE, BodyMode.STREAMED)
 _ECHOED = (_FULL_DUPLEX, _GRPC)
+_SMALL_HEADERS = 8 * 2**10
+"""Bytes of memory of headers that count in no budget: nearly all requests have less."""
+_PER_HEADER = 128
+"""Bytes of memory that a header takes beside its own."""
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
@@ -61,6 +66,8 @@ class Conversation:
         """Those that the proxy announces; some announce none."""
         self._state = _IDLE
         self._headers = NO_HEADERS
+        self._error_format: ErrorFormat | None = None
+        """Set when the headers may be gone before a refusal."""
         self._head: RequestHead | None = None
         self._subset: tuple[str, ...] | None = None
         self._received_at = 0.0
@@ -183,12 +190,16 @@ class Conversation:
         if self._undecided():
             self._refuse(refusal)
 
+    def may_be_evicted(self) -> None:
+        """The request that has just been routed may end by `evict`."""
+        self._error_format = refusals.error_format_of(self._headers)
+
     def evict(self, refusal: Refusal) -> list[Event]:
         """End a request that was routed, whatever the proxy has sent on of its response. Does nothing when the response
         is complete."""
         if self._state is not _ROUTED or self._completed:
             return []
-        self._answers = [refusals.answer(refusal, refusals.error_format_of(self._headers))]
+        self._answers = [refusals.answer(refusal, self._error_format or refusals.error_format_of(self._headers))]
         self._echo = None
         self._state = _REFUSED
         return self._complete(aborted=True)
@@ -267,6 +278,12 @@ class Conversation:
         if count > limits.header_count or size > limits.header_bytes:
             self._headers = read_few(shown, refusals.FORMAT_HEADERS)
             return self._refuse(refusals.large_headers(count, size, limits))
+        held = size + _PER_HEADER * count
+        if held > _SMALL_HEADERS:
+            if not self._body.has_room(held):
+                self._headers = read_few(shown, refusals.FORMAT_HEADERS)
+                return self.no_room()
+            self._body.keep_beside(held, self._drop_headers)
         self._headers = read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
@@ -326,6 +343,11 @@ class Conversation:
                 return self._ready(has_body=self._body.size > 0)
         return []
 
+    def _drop_headers(self) -> None:
+        """The request had to make room for others."""
+        self._error_format = refusals.error_format_of(self._headers)
+        self._headers, self._subset = NO_HEADERS, None
+
     def _merge_subset(self, context: Context) -> None:
         """Proxies attach the hint to some phases only. A phase without it doesn't revoke it."""
         if context.subset is not None:
@@ -359,7 +381,8 @@ class Conversation:
     # -- refusals
 
     def _refuse(self, refusal: Refusal) -> list[Event]:
-        self._answers.append(refusals.answer(refusal, refusals.error_format_of(self._headers)))
+        form = self._error_format or refusals.error_format_of(self._headers)
+        self._answers.append(refusals.answer(refusal, form))
         self._body.clear()
         self._state = _REFUSED
         return [Refused(refusal)]
@@ -388,6 +411,7 @@ class Conversation:
         """The response; one that comes before the decision is the proxy's own."""
         if self._state is not _ROUTED:
             self._body.clear()
+            self._headers, self._head, self._subset = NO_HEADERS, None, None
             self._state = _OVERTAKEN
         return self.response
 

@@ -29,6 +29,9 @@ MAX_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
 COMPLETION_WEIGHT = 2
 """Prompt tokens that a completion token costs as much as."""
+MAX_COST = 2**31 - 1
+"""Tokens that one request can have cost: model servers report them, peers learn of no more at once, and sums of 64 bits
+hold four billion such requests."""
 
 
 class Pool(Protocol):
@@ -187,6 +190,7 @@ class FlowController:
         cost = prompt_tokens if prompt_tokens > 0 else 0
         if completion_tokens > 0:
             cost += COMPLETION_WEIGHT * completion_tokens
+        cost = min(cost, MAX_COST)
         band.finish(item, cost, now)
         if cost and band.counts_served:
             self._served(band, flow.hash, cost, now)

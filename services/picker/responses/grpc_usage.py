@@ -21,8 +21,8 @@ _EVENT = 5
 """Fields that reading a JSON object counts for, besides what is in it."""
 _VALUES = 4
 """Values of a JSON object that count for one field more, by its commas and opening braces and brackets."""
-_LONGEST_PIECE = 64 * 2**10
-"""Bytes of a piece of a stream that is kept until the next: longer ones are read at once."""
+_LONGEST_PIECE = 4 * 2**10
+"""Bytes of a piece of a stream that is kept until the next, and counts in no budget: longer ones are read at once."""
 _PIECE = b"\x0a"
 """How a GenerateResponse begins that is a piece of a stream: field 1."""
 

@@ -146,6 +146,7 @@ class ExtProcCall:
         "_messages",
         "_outcome",
         "_service",
+        "_stalled",
         "_stream",
         "_woken",
     )
@@ -163,6 +164,8 @@ class ExtProcCall:
         """Messages that wait, while there is something to be done before."""
         self._held = 0
         """Bytes that they take."""
+        self._stalled = False
+        """Whether what is to be done waits until the stream takes more answers."""
         self._woken = False
         """Whether the outbox is going to be looked into."""
         self._half_closed = False
@@ -187,7 +190,8 @@ class ExtProcCall:
 
     def drained(self) -> None:
         """The stream takes more answers."""
-        if self._messages is not None:
+        if self._stalled:
+            self._stalled = False
             self._service.turns.add(self._step, heavy=True)
 
     def end(self) -> None:
@@ -293,7 +297,10 @@ class ExtProcCall:
     def _step(self) -> bool:
         """Makes one answer, or takes one message; whether there is more to do."""
         handler = self._handler
-        if handler is None or self._messages is None or self._stream.congested:
+        if handler is None or self._messages is None:
+            return False
+        if self._stream.congested:
+            self._stalled = True
             return False
         if self._answers is not None:
             try:
@@ -310,6 +317,9 @@ class ExtProcCall:
                 self._answers = None
         elif self._messages and not (handler.closed or handler.handed_back):
             self._take_some(handler, self._messages)
+            if self._messages and self._answers is None:  # other streams have their turn before the next ones
+                self._service.turns.add(self._step, heavy=True)
+                return False
         else:
             self._messages = None
             self._stream.resume()

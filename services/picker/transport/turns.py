@@ -11,7 +11,7 @@ Step = Callable[[], bool]
 
 class Turns:
     """The work of all streams. Light work, such as the answers to requests that have waited, gets a share of each turn;
-    of heavy work a turn does one step, and one piece of it at a time."""
+    of heavy work a turn does one step, and one piece of it at a time: what a piece is, its stream says."""
 
     MOST = 0.005
     """Seconds of a turn for light work."""

@@ -8,6 +8,8 @@ from services.picker.transport.http2.frames import HEAD, HEAD_SIZE
 
 Frame: TypeAlias = tuple[int, int, int, bytes]
 """Type, flags, stream, payload."""
+_KEPT = 4096
+"""Bytes that were read and may stay until further ones come."""
 _BEGINNING = len(frames.PREFACE) + HEAD_SIZE
 
 
@@ -41,6 +43,8 @@ class FrameReader:
         if self._have < self._need:
             if not self.greeted:
                 self._check_preface()
+            if self._at > _KEPT:
+                self._join()
             return None
         if self._more:
             self._join()
@@ -54,6 +58,8 @@ class FrameReader:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes; the limit is {self._most}")
         if self._have < HEAD_SIZE + size:
             self._need = HEAD_SIZE + size
+            if self._at > _KEPT:
+                self._join()
             return None
         start = at + HEAD_SIZE
         self._at = start + size

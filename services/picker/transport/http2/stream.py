@@ -21,6 +21,8 @@ log = structlog.get_logger(__name__)
 _END_HEADERS = frames.END_HEADERS
 _END = frames.END_HEADERS | frames.END_STREAM
 _EMPTY: deque[bytes | memoryview] = deque(maxlen=0)
+_SHOWN = 100
+"""Characters of a path in a log line."""
 _BYTES_PER_MESSAGE = 8 * 2**10
 """Unzipped bytes that take as long as a message."""
 UPDATES_PER_FRAME = 10
@@ -73,10 +75,13 @@ class Http2Stream:
         "_compressed",
         "_congested",
         "_finishing",
+        "_gzip",
         "_head_sent",
+        "_http_status",
         "_left",
         "_length",
         "_message",
+        "_path",
         "_paused",
         "_pending",
         "_prefix",
@@ -86,7 +91,6 @@ class Http2Stream:
         "blocked_since",
         "deadline",
         "half_closed",
-        "head",
         "id",
         "pending",
         "since",
@@ -95,7 +99,9 @@ class Http2Stream:
 
     def __init__(self, siblings: Siblings, stream_id: int, head: RequestHead) -> None:
         self.id = stream_id
-        self.head = head
+        self._gzip, self._http_status = head.gzip, head.http_status
+        self._path = head.path[:_SHOWN]
+        """Of the head no more is kept: a peer may have many streams, each with long headers."""
         self.window = siblings.stream_window
         """Bytes that the peer takes on this stream; below 0 after it has changed its mind."""
         self.since = siblings.now
@@ -192,7 +198,7 @@ class Http2Stream:
         most = min(options.max_message_size, options.max_decompressed_size) if compressed else options.max_message_size
         if length > most:
             self.finish(StatusCode.RESOURCE_EXHAUSTED, f"a message of {length} bytes; the limit is {most}")
-        elif compressed and not self.head.gzip:
+        elif compressed and not self._gzip:
             self.finish(StatusCode.INTERNAL, "a compressed message without grpc-encoding")
         self._length, self._compressed, self._prefix = length, compressed != 0, b""
         if not length and self._call is not None:
@@ -230,8 +236,8 @@ class Http2Stream:
             raise StreamFailed(self.id, ErrorCode.PROTOCOL_ERROR, "less than content-length")
         call = self._call
         if call is None:
-            if self._finishing is None and self.head.http_status:
-                self._refuse(self.head.http_status)
+            if self._finishing is None and self._http_status:
+                self._refuse(self._http_status)
         elif self._length >= 0 or self._prefix:
             self.finish(StatusCode.INTERNAL, "the call ends within a message")
         else:
@@ -357,13 +363,13 @@ class Http2Stream:
 
     def fail(self) -> None:
         """The call has raised what is being handled."""
-        log.exception("grpc.call_failed", path=self.head.path)
+        log.exception("grpc.call_failed", path=self._path)
         self.finish(StatusCode.INTERNAL, "the picker has failed on this request")
 
     def expire(self) -> None:
         """The deadline is over."""
-        if self._finishing is None and self.head.http_status:
-            self._refuse(self.head.http_status)
+        if self._finishing is None and self._http_status:
+            self._refuse(self._http_status)
         else:
             self.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
 
@@ -392,7 +398,7 @@ class Http2Stream:
             try:
                 call.end()
             except Exception:  # the top of a call: the others go on
-                log.exception("grpc.call_failed", path=self.head.path)
+                log.exception("grpc.call_failed", path=self._path)
 
     def _tell_drained(self) -> None:
         if self._call is not None:

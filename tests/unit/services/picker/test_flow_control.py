@@ -504,6 +504,25 @@ def test_eviction_makes_room_for_a_higher_band() -> None:
     assert world.is_calm
 
 
+@pytest.mark.parametrize(
+    ("path", "kind", "body", "grpc_status"),
+    [
+        ("/v1/messages", "application/json", b'"rate_limit_error"', None),
+        ("/v1/completions", "application/grpc", b"request evicted", 8),
+    ],
+)
+def test_clients_of_evicted_requests_can_read_the_refusal(
+    path: str, kind: str, body: bytes, grpc_status: int | None
+) -> None:
+    world = World("a1", configuration=document(enableEviction=True))
+    world.prioritize(urgent=10, batch=-1)
+    batch = world.ask("batch", path=path, content_type=kind, x_llm_d_inference_objective="batch")
+    world.ask("urgent", x_llm_d_inference_objective="urgent")
+    answer = refused(batch.collect())
+    assert body in answer.body
+    assert answer.grpc_status == grpc_status
+
+
 def test_only_sheddable_requests_are_evicted() -> None:
     world = World("a1", configuration=document(enableEviction=True))
     world.prioritize(urgent=10)

@@ -1,7 +1,10 @@
 """Large bodies and long names, from the message to the answers: nothing is kept, or grows, without bound."""
 
+import gc
 import json
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 
 import pytest
@@ -136,3 +139,74 @@ def test_names_put_back_lengthen_a_response_within_bounds(asked: str) -> None:
     assert (went == came) == (len(asked) == 1)
     came, went = restored(b'data:{"model":"s"}\n' * (MAX_LINES + 1), 1, asked)
     assert went == came, "of too many lines at once none is read"
+
+
+@contextmanager
+def kept() -> Iterator[Callable[[], int]]:
+    """How many bytes have been allocated since the beginning, and not freed."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield lambda: tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+LONG = {f"x-{number}": "a" * 600 for number in range(100)}
+
+
+@BOTH
+def test_long_headers_whose_bodies_never_come_make_room_for_other_requests(modes: tuple[BodyMode, BodyMode]) -> None:
+    world = World(most=10**6)
+    with kept() as size:
+        unfinished = [
+            world.begin(headers({**dict(CHAT), **LONG, "x-mine": str(number)}, modes=modes))[0] for number in range(100)
+        ]
+        assert size() < 2 * 10**6, "of more than six million"
+    assert world.handler.budget.used <= 10**6
+    _, answers = world.begin(headers(CHAT, modes=modes), body(sent(2000), end=True))
+    assert destinations(answers)
+    statuses = {world.say(stream, body(sent(), end=True))[-1].status for stream in unfinished}
+    assert statuses == {503, 0}, "some had to go, and the others go on"
+    for stream in unfinished:
+        stream.end()
+    assert world.handler.budget.used == 0
+
+
+def test_a_request_that_made_room_is_refused_in_the_form_of_its_api() -> None:
+    world = World(most=10**5)
+    path = {":method": "POST", ":path": "/v1/messages"}
+    streams = [world.begin(headers({**path, **LONG}, modes=LEAN))[0] for _ in range(2)]
+    answer = refused(world.say(streams[0], body(sent(), end=True)))
+    assert answer.status == 503
+    assert json.loads(answer.body)["error"]["type"] == "overloaded_error"
+
+
+def test_long_headers_for_which_there_is_no_room_are_refused() -> None:
+    world = World(most=10**5)
+    world.handler.budget.used += 5 * 10**4
+    _, answers = world.begin(headers({**dict(CHAT), **LONG}, modes=LEAN))
+    assert refused(answers).status == 503
+    assert world.handler.budget.used == 5 * 10**4
+
+
+def test_of_a_routed_request_no_long_id_is_kept_until_its_response() -> None:
+    world = World()
+    with kept() as size:
+        streams = []
+        for number in range(20):
+            shown = {**dict(CHAT), "x-request-id": f"{number}" + "x" * 50_000}
+            stream, answers = world.begin(headers(shown, modes=LEAN), body(sent(), end=True))
+            assert destinations(answers)
+            streams.append(stream)
+        assert size() < 5 * 10**5
+
+
+def test_a_long_beginning_of_an_event_isnt_remembered() -> None:
+    reader = ResponseReader("base", "mine", LIMIT)
+    reader.begin(Headers([("content-type", "text/event-stream")]))
+    with kept() as size:
+        event = b'data: {"id":"%s","model":"base"}\n\n' % (b"x" * 10**6)
+        assert reader.feed(event, False) == event.replace(b"base", b"mine")
+        del event
+        assert size() < 10**5

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.picker.flow_control.controller import MAX_COST
 from services.picker.flow_control.peers import EXPIRY, MAX_PEER_BANDS, MAX_ROWS, TABLE_WEIGHT, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
 from shared.bus.columns import flow_hash
@@ -48,6 +49,16 @@ def test_an_idle_flow_stays_until_peers_have_heard_of_it() -> None:
     picker.finish(item, 5, 0)
     assert rows(picker.controller.table(1.4)) == [(0, flow_hash("a"), 0, 0, 0, 0, 1, 5)]
     assert rows(picker.controller.table(1.6)) == []
+
+
+def test_what_servers_say_of_their_tokens_has_a_limit() -> None:
+    picker = Picker()
+    for number in range(300):  # two to the 63rd together
+        item = picker.add(number, "a")
+        picker.dispatch()
+        picker.finish(item, 3 * 2**53, 2**53)
+    [(*_, dispatched, served)] = rows(picker.controller.table(0.0))
+    assert (dispatched, served) == (300, 300 * MAX_COST % 2**32)
 
 
 def test_a_long_table_sums_up_the_smallest_flows() -> None:

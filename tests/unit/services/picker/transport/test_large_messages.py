@@ -161,6 +161,27 @@ async def test_messages_wait_while_their_answers_are_not_read() -> None:
     call.end()
 
 
+async def test_many_messages_of_one_stream_do_not_hold_up_others() -> None:
+    sent: list[int] = []
+
+    class Named(Kept):
+        def __init__(self, name: int) -> None:
+            self.name = name
+
+        def send(self, message: bytes) -> None:
+            sent.append(self.name)
+
+    service = ExtProc(lambda: Noting([], int), memory=MemoryBudget())
+    calls = [service.begin(Named(name), ()) for name in (1, 2)]
+    for call, messages in zip(calls, (10, 3), strict=True):
+        for _ in range(messages):
+            call.receive(bytes(17_000))
+    await eventually(lambda: len(sent) == 13)
+    assert sent == [1, 2] * 3 + [1] * 7
+    for call in calls:
+        call.end()
+
+
 async def test_large_requests_are_answered_one_after_the_other() -> None:
     steps: list[Stepping] = []
 

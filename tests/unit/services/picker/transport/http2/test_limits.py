@@ -1,6 +1,7 @@
 """Every limit of `Http2Options`: what exceeds it ends the connection, or the stream, with the right code."""
 
 import gzip
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ from msgspec import structs
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import DEFAULTS, Http2Options
 from services.picker.settings import PickerSettings
-from services.picker.transport.calls import StatusCode
+from services.picker.transport.calls import Metadata, StatusCode, Stream
+from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
 from services.picker.transport.http2.streams import StreamCount
 from services.picker.transport.reflection import Reflection
@@ -26,7 +28,9 @@ from tests.unit.services.picker.transport.http2.peer import (
     INITIAL_WINDOW_SIZE,
     OPTIONS,
     PING,
+    PREFACE,
     PRIORITY,
+    REQUEST,
     SETTINGS,
     Peer,
     block,
@@ -232,6 +236,46 @@ def test_what_streams_leave_unread_counts_as_held_memory() -> None:
     peer.say(headers(21), data(21, message(b"hello")))
     peer.connection.lost()
     assert memory.used == 0
+
+
+class Forgetful:
+    """A call that keeps nothing."""
+
+    def __init__(self, stream: Stream, metadata: Metadata) -> None:
+        pass
+
+    def receive(self, message: bytes) -> None:
+        pass
+
+    def half_close(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("rest", [b"", frame(PING, 0, 0, bytes(8))[:12]], ids=["whole", "begun"])
+def test_of_what_was_read_nothing_stays(rest: bytes) -> None:
+    """A peer can have many connections, and many streams."""
+    connection = Http2Connection(
+        {"/test.Test/Echo": Forgetful}, OPTIONS, MemoryBudget(), StreamCount(100), now=0.0, wake=lambda: None
+    )
+    heads = [headers(stream, fields=[*REQUEST, ("x", f"{stream}" * 5_000)]) for stream in range(1, 41, 2)]
+    more = connection.receive(PREFACE + settings(), 0.0)
+    tracemalloc.start()
+    try:
+        for said in (*heads, b"".join([data(1, message(bytes(16_000)))] * 16) + rest):
+            more = connection.receive(said, 0.0)
+            while more:
+                more = connection.receive(b"", 0.0)
+        del said
+        assert connection.open == 20
+        assert tracemalloc.get_traced_memory()[0] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 # Header blocks

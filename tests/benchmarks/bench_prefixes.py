@@ -8,8 +8,8 @@ It starts nats-servers of its own and takes about a minute. It prints
   core, CPU a pick, also as a multiple of a fixed loop of plain Python, and bytes of batches a pick. The prompts have 16
   blocks, of which 4 or all are new. The other three pickers are another process;
 - a prompt of 220 kB of which nine tenths are known: bytes that are sent for it;
-- the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860; and to place one of 4 new blocks
-  where an endpoint holds as many as it can, by how many these are;
+- the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860; and to place one of 4 new
+  blocks at an endpoint that holds as many as it can, by how many these are;
 - resident memory of a picker with 1 000 endpoints, before and after its index is full: `BLOCKS` of
   `--max-prefix-blocks`, by default as many as its default. Endpoints have caches of 31 250 blocks
   (`lruCapacityPerServer`), so 31 250 000 is the most that such a picker ever has;

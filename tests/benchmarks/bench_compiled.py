@@ -7,8 +7,9 @@ and starts a server of `bench_steps` in each of the two trees. They take turns. 
 with both, the best and the median of the rounds. Compiling takes one to two minutes of CPU time; `--keep` keeps the
 copy, and uses it if it is there.
 
-`MODULES` has what runs in each request and can be compiled as it is. Left out are modules that define msgspec structs
-or dataclasses, classes that are weakly referenced, and base classes of plugins: mypyc changes what these do.
+`MODULES` has what runs in each request and does its work compiled; broken input it handles differently (see
+docs/performance.md). Left out are modules that define msgspec structs or dataclasses, classes that are weakly
+referenced, and base classes of plugins: mypyc changes what these do.
 """
 
 import argparse

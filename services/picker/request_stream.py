@@ -101,6 +101,14 @@ class RequestStream:
         return self._evicted or wait.over or (wait.prepared is not None and self._conversation.has_answers)
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done before the next message: the stream is none of the others."""
+        wait = self._wait
+        if self._evictable or self._evicted or wait.prepared is not None or wait.handed_back:
+            return False
+        return not self._conversation.closed
+
+    @property
     def handed_back(self) -> str:
         """Why the proxy is to ask another picker, empty if it isn't. Nothing has been answered."""
         return self._wait.handed_back

@@ -8,7 +8,8 @@ It starts nats-servers of its own and takes about a minute. It prints
   core, CPU a pick, also as a multiple of a fixed loop of plain Python, and bytes of batches a pick. The prompts have 16
   blocks, of which 4 or all are new. The other three pickers are another process;
 - a prompt of 220 kB of which nine tenths are known: bytes that are sent for it;
-- the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860;
+- the index alone: CPU to look a prompt up and to place it, with 16 blocks and with 860; and to place one of 4 new
+  blocks at an endpoint that holds as many as it can, by how many these are;
 - resident memory of a picker with 1 000 endpoints, before and after its index is full: `BLOCKS` of
   `--max-prefix-blocks`, by default as many as its default. Endpoints have caches of 31 250 blocks
   (`lruCapacityPerServer`), so 31 250 000 is the most that such a picker ever has;
@@ -185,6 +186,16 @@ def alone() -> None:
             index.changes.clear()
         words = ", ".join(f"{name} {seconds * 1e6:.1f} µs" for name, seconds in times.items())
         print(f"the index, {count} blocks: {words}")
+    for capacity in (5_000, CAPACITY, 65_536):
+        index = world().prefixes
+        for _ in range(capacity // 4 + 1):
+            index.add("e1", [draw.getrandbits(64) for _ in range(4)], capacity)
+        prompts = [[draw.getrandbits(64) for _ in range(4)] for _ in range(capacity)]
+        began = time.process_time()
+        for prompt in prompts:
+            index.add("e1", prompt, capacity)
+        each = (time.process_time() - began) / len(prompts)
+        print(f"the index, 4 new blocks at an endpoint that is full with {capacity}: {each * 1e6:.1f} µs")
 
 
 def memory(most: int) -> None:

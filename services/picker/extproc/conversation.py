@@ -9,7 +9,7 @@ Messages may come in any order: `receive` doesn't raise, and `Completed` comes e
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
+from enum import Enum, auto
 from itertools import chain
 
 from google.protobuf.message import DecodeError
@@ -42,8 +42,19 @@ _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
 
-State = Enum("State", ["IDLE", "COLLECTING", "DECIDING", "ROUTED", "REFUSED", "OVERTAKEN", "ENDED"])
-"""Where the request half of a conversation stands. OVERTAKEN: the proxy answered by itself before the decision."""
+class State(Enum):
+    """Where the request half of a conversation stands."""
+
+    IDLE = auto()
+    COLLECTING = auto()
+    DECIDING = auto()
+    ROUTED = auto()
+    REFUSED = auto()
+    OVERTAKEN = auto()
+    """The proxy answered by itself before the decision."""
+    ENDED = auto()
+
+
 _IDLE, _COLLECTING, _DECIDING, _ROUTED, _REFUSED, _OVERTAKEN, _ENDED = State
 
 

@@ -4,7 +4,7 @@ gRPC clients get a gRPC status, all others the error JSON of their API. The path
 whose body nobody has read is refused in the right format, too.
 """
 
-from enum import Enum
+from enum import Enum, auto
 
 import msgspec
 
@@ -17,8 +17,14 @@ from services.picker.parsers.grpc_frame import is_grpc
 from services.picker.parsers.parser import bare_path
 from services.picker.request import Headers, Refusal
 
-ErrorFormat = Enum("ErrorFormat", ["OPENAI", "ANTHROPIC", "GRPC"])
-"""Whose errors a client reads."""
+
+class ErrorFormat(Enum):
+    """Whose errors a client reads."""
+
+    OPENAI = auto()
+    ANTHROPIC = auto()
+    GRPC = auto()
+
 
 _GRPC_STATUS = {
     400: 3,  # INVALID_ARGUMENT

@@ -38,6 +38,9 @@ SWEEP, RECENT = 0.25, 5.0
 CONVERTED_SWEEP = 10_000
 """Blocks at which one `sweep` looks for marks that are to be replaced; most have others."""
 CONVERSION_STEP = 1000
+SPARE = 128
+"""A full endpoint drops a part of so many beyond what is too much: to find a dict's first key is to pass over all that
+were removed before it, which with many blocks takes longer than the rest of a decision."""
 FEW = 8
 """Up to so many bits are taken out of a set one by one; unpacking all of them is cheaper beyond."""
 GENERATIONS = 4
@@ -330,7 +333,7 @@ class LruPrefixIndex(PrefixIndex):
             self._replaced[slot] = 0
             self._generations[slot] = self._generations[slot] + (1 << GENERATION_SHIFT) & GENERATION_MASK
         if len(blocks) > capacity:
-            self._drop_oldest(slot, capacity, count + RETIRED_SWEEP)
+            self._drop_oldest(slot, capacity - capacity // SPARE, count + RETIRED_SWEEP)
         if self._retired:
             self._drop_retired(count)  # so that there are never more blocks than before, however endpoints come and go
 

@@ -63,6 +63,12 @@ class StreamHandler(Protocol):
         ...
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done before the next message: the stream isn't closed or handed back, and there are
+        and will be no other answers. Asked after each message, so it is one question in the place of four."""
+        ...
+
+    @property
     def handed_back(self) -> str:
         """Why the proxy is to ask another picker, which ends the stream; empty if it isn't. Nothing was answered."""
         ...
@@ -221,7 +227,7 @@ class ExtProcCall:
         except Exception:  # noqa: BLE001 - the top of a stream: the others must go on
             self._fail()
             return
-        if self._messages is None and (handler.waiting or handler.closed or handler.ready or handler.handed_back):
+        if self._messages is None and not handler.idle:
             self._look(handler)
 
     def _look(self, handler: StreamHandler) -> None:

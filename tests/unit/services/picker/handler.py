@@ -59,10 +59,11 @@ class PickerUnderTest:
         return stream, self.say(stream, *messages)
 
     def say(self, stream: RequestStream, *messages: Any) -> list[Answer]:
-        """Messages as a transport hands them in."""
+        """Messages as a transport hands them in, which asks after each whether the stream is idle."""
         answers: list[Answer] = []
         for message in messages:
             answers += [read(answer) for answer in stream.receive(message.SerializeToString()) if answer]
+            assert stream.idle is not bool(stream.closed or stream.waiting or stream.ready or stream.handed_back)
         return answers
 
     @property

@@ -84,7 +84,7 @@ def blocks(limits: ViewLimits) -> int:
 @pytest.mark.parametrize(
     ("kept", "limits", "least", "most"),
     [
-        (blocks, ViewLimits(prefix_blocks=300), 300, 300),
+        (blocks, ViewLimits(prefix_blocks=300), 298, 300),
         (peers, ViewLimits(peer_rows=5000), 5, 5),
         (numbers, ViewLimits(attributes=30), 30, 30),
         (objects, ViewLimits(attributes=80), 10, 10),

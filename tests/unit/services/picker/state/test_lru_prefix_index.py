@@ -8,6 +8,7 @@ from services.picker.state.layout import Layout
 from services.picker.state.lru_prefix_index import (
     FEW,
     MAX_UNKNOWN,
+    SPARE,
     UNKNOWN_BLOCKS,
     UNKNOWN_SWEEPS,
     Change,
@@ -63,6 +64,17 @@ def test_endpoints_that_come_and_go_never_make_the_index_larger_than_its_bound()
             made.add(name, [turn * 1000 + prompt * 2, turn * 1000 + prompt * 2 + 1], 1000)
             assert len(made) <= 100
     assert made.blocks_of("a19") == 100
+
+
+def test_a_full_endpoint_makes_a_little_more_room_than_it_needs_and_keeps_the_youngest() -> None:
+    made = index("a1")
+    capacity = 10 * SPARE
+    for first in range(0, 3 * capacity, 2):
+        made.add("a1", [first, first + 1], capacity)
+        held = made.blocks_of("a1")
+        assert min(first + 2, capacity - 10) <= held <= capacity
+        assert matches(made, [first + 2 - held]) == [1], "the oldest that is held"
+    assert len(made) == made.blocks_of("a1")
 
 
 def test_when_endpoints_come_the_others_parts_shrink_little_by_little() -> None:
@@ -227,7 +239,7 @@ def test_a_peer_may_know_an_endpoint_sooner() -> None:
 def test_placements_on_a_server_that_never_comes_are_dropped() -> None:
     made = index("a1")
     made.hold(server("a2"), list(range(2 * UNKNOWN_BLOCKS)), repeat(OTHER))
-    assert len(made) == UNKNOWN_BLOCKS
+    assert UNKNOWN_BLOCKS - UNKNOWN_BLOCKS // SPARE <= len(made) <= UNKNOWN_BLOCKS
     for _ in range(UNKNOWN_SWEEPS):
         made.sweep()
     assert len(made) == 0

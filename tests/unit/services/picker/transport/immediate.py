@@ -15,5 +15,9 @@ class Immediate:
     handed_back = ""
     wake: Callable[[], None] = staticmethod(nothing)
 
+    @property
+    def idle(self) -> bool:
+        return not (self.closed or self.waiting or self.ready or self.handed_back)
+
     def outbox(self) -> Sequence[bytes]:
         return ()

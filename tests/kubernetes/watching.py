@@ -17,8 +17,8 @@ from tests.protocol.watcher.harness import Reader, started, watcher
 QUICK = {
     "kubernetes_discovery_interval": 0.3,
     "kubernetes_refused_interval": 0.3,
-    "kubernetes_first_backoff": 0.05,
-    "kubernetes_longest_backoff": 0.5,
+    "kubernetes_initial_backoff": 0.05,
+    "kubernetes_max_backoff": 0.5,
 }
 """So that tests needn't wait for what is slow on purpose."""
 POOL = "llama"

@@ -34,7 +34,7 @@ from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, c
 
 log = structlog.get_logger(__name__)
 
-SHORTEST_WATCH = 1.0
+MIN_WATCH = 1.0
 """Seconds, or half of the requested duration. A second watch in a row that ends sooner, without an event, is a failure:
 otherwise there would be no pause."""
 
@@ -127,7 +127,7 @@ class Reflector:
         self._settings = settings
         self._timing = timing or Timing()
         self._strip = strip
-        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
+        self._backoff = Backoff(settings.kubernetes_initial_backoff, settings.kubernetes_max_backoff, self._timing)
         self.listed = False
         """Whether there has been a complete list."""
         self.in_touch = False
@@ -259,7 +259,7 @@ class Reflector:
 
     @property
     def _shortest(self) -> float:
-        return min(SHORTEST_WATCH, self._settings.kubernetes_watch_timeout / 2)
+        return min(MIN_WATCH, self._settings.kubernetes_watch_timeout / 2)
 
     def _confirm_start(self) -> bool:
         """Whether the open watch has lasted long enough to count as started; then it confirms the objects."""

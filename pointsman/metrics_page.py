@@ -14,7 +14,7 @@ from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
 from services.picker.settings import PickerSettings
-from services.picker.workers.exposition import LEAST, SUM
+from services.picker.workers.exposition import MIN, SUM
 from services.picker.workers.supervisor import Supervisor
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
@@ -129,7 +129,7 @@ def metrics_page() -> str:
                 sections.append(_section(title, chosen, text))
     supervisor = described(Supervisor(PickerSettings(workers=2)).registry)
     workers = [metric for metric in supervisor if metric not in users]
-    sums, least = (", ".join(map(code, sorted(names))) for names in (SUM, LEAST))
+    sums, least = (", ".join(map(code, sorted(names))) for names in (SUM, MIN))
     sections.append(_section("`pointsman picker --workers`", workers, WORKERS_TEXT.format(sums=sums, least=least)))
     return "\n".join(sections)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from pointsman.local.process import Process, ProcessError, outcome
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0
+INITIAL_PAUSE, MAX_PAUSE = 0.25, 15.0
 """Seconds before a process starts again; each time doubles them."""
 STEADY = 30.0
 """Seconds after which a process that runs counts as one that had never ended."""
@@ -20,7 +20,7 @@ class Supervisor:
         processes: Iterable[Process],
         tell: Callable[[str], None],
         *,
-        pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
+        pauses: tuple[float, float] = (INITIAL_PAUSE, MAX_PAUSE),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = tuple(processes)

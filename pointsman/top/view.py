@@ -18,7 +18,7 @@ STALE = 2.0
 """Seconds after which pickers don't trust a metric (their default)."""
 WIDE = 100
 """Width in characters from which on tables have more space."""
-LEAST_ROWS = 4
+MIN_ROWS = 4
 """Endpoints that are shown even if the terminal is lower."""
 MAX_BANDS, MAX_NAMED = 5, 8
 """Bands, and members of a tier, that are shown."""
@@ -48,7 +48,7 @@ def render(
     bands = [band for band in seen.queues if band.requests or band.running or band.rate][:MAX_BANDS]
     members = _members(seen.members)
     used = len(head) + len(members) + (len(bands) + 2 if bands else 0) + 5  # headings, rules, and a line that is free
-    most = len(seen.endpoints) if height is None else max(height - used, LEAST_ROWS)
+    most = len(seen.endpoints) if height is None else max(height - used, MIN_ROWS)
     parts: list[RenderableType] = [*(head or [title(seen)])]
     if seen.state.reason:
         parts.append(_text(seen.state.reason, "bold red"))

@@ -8,7 +8,7 @@ from pointsman.local.process import Process
 
 INTERVAL = 0.1
 """Seconds between two looks at the files."""
-MOST = 1 << 20
+MAX_READ = 1 << 20
 """Bytes of one log that are read at a time."""
 
 
@@ -33,12 +33,12 @@ class Logs:
             try:
                 with path.open("rb") as file:
                     file.seek(self._read.get(path, 0))
-                    data = file.read(MOST)
+                    data = file.read(MAX_READ)
             except FileNotFoundError:
                 continue
             end = data.rfind(b"\n") + 1
-            if not end and len(data) == MOST:
-                end = MOST
+            if not end and len(data) == MAX_READ:
+                end = MAX_READ
             self._read[path] = self._read.get(path, 0) + end
             for line in data[:end].decode(errors="replace").splitlines():
                 self._tell(f"{name:<{self._width}} | {line}")

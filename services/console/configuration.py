@@ -88,8 +88,8 @@ class Documents:
                 {
                     "tier": status.tier,
                     "id": status.id,
-                    "revision": ", ".join(one.revision for one in status.configurations),
-                    "origin": ", ".join(one.origin for one in status.configurations),
+                    "revision": ", ".join(configuration.revision for configuration in status.configurations),
+                    "origin": ", ".join(configuration.origin for configuration in status.configurations),
                     "warnings": list(status.configuration_warnings),
                 }
                 for status in statuses

@@ -166,7 +166,7 @@ class PickerService(Service):
             self.view,
             settings.sharing,
             lambda: self.replica.synced,
-            on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
+            on_own_id=lambda: self.duplicate_id.observe(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
         self.view.in_flight.on_charge = self._placed

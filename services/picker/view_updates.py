@@ -108,7 +108,7 @@ class ViewUpdates:
             return
         now = time.monotonic()
         if load.sender == self._id:
-            self._duplicate_id.heard(now, leaving=load.leaving)
+            self._duplicate_id.observe(now, leaving=load.leaving)
             return
         if not self._peers.accepts(message.subject, load.sender, load.run, now, leaving=load.leaving):
             return

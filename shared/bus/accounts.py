@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from shared.bus.actions import TIMEOUT
-from shared.bus.query_messages import LONGEST
+from shared.bus.query_messages import MAX_WAIT
 from shared.bus.reply_subjects import SERVICE_REPLIES
 from shared.bus.subjects import DEFAULT_PREFIX, READER, TIERS, Subjects, pool_token
 
@@ -67,7 +67,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
     reader = Permissions(
         (
             *(subjects.queries(pool) for pool in pools),
-            *(one for bucket in (facts, frames, leases) for one in _api(bucket, "INFO", "MSG.GET")),
+            *(subject for bucket in (facts, frames, leases) for subject in _api(bucket, "INFO", "MSG.GET")),
             *map(_snapshot, (facts, frames, leases)),
         ),
         (
@@ -155,7 +155,7 @@ def exports(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Iterator[
         for tier in TIERS[:-1]:
             yield Export(tier, subjects.members(pool, tier), readers)
             for query in (subjects.query(pool, tier), f"{subjects.query(pool, tier)}.*"):
-                yield Export(tier, query, readers, "stream", LONGEST + API_ANSWERS)
+                yield Export(tier, query, readers, "stream", MAX_WAIT + API_ANSWERS)
         yield Export("watcher", subjects.actions(pool), (OPERATOR,), "single", TIMEOUT + API_ANSWERS)
 
 
@@ -201,8 +201,8 @@ def configuration(tiers: Mapping[str, Permissions], passages: Iterable[Export]) 
         if tier == "watcher":
             lines.append("    jetstream: enabled")
         for what, entries in (
-            ("exports", [_exported(one) for one in passing if one.owner == tier]),
-            ("imports", [_imported(one) for one in passing if tier in one.importers]),
+            ("exports", [_exported(export) for export in passing if export.owner == tier]),
+            ("imports", [_imported(export) for export in passing if tier in export.importers]),
         ):
             if entries:
                 lines += [f"    {what}: [", *(f"      {entry}" for entry in entries), "    ]"]

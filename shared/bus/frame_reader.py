@@ -100,7 +100,7 @@ class FrameReader:
         self.frames = 0
         """Live frames."""
         self.snapshot_frames = 0
-        self.heard_at: float | None = None
+        self.received_at: float | None = None
         """When the last live frame came."""
 
     async def start(self) -> None:
@@ -116,7 +116,7 @@ class FrameReader:
 
     def age(self) -> float:
         """Seconds since the last live frame; infinite before the first."""
-        return math.inf if self.heard_at is None else self._clock() - self.heard_at
+        return math.inf if self.received_at is None else self._clock() - self.received_at
 
     def _receive(self, message: Msg) -> None:
         now = self._clock()
@@ -135,7 +135,7 @@ class FrameReader:
             return
         self._order.live(message.subject, frame, now)
         self.frames += 1
-        self.heard_at = now
+        self.received_at = now
         self._on_frame(frame, extra_age)
         if now >= self._prune_at:
             self._prune_at = now + WINDOW

@@ -21,7 +21,7 @@ def impostor(subject: str, sender: str, position: int = -1) -> str | None:
 
 class _Known(Struct):
     run: int
-    heard: float
+    last_seen: float
 
 
 class Incarnations:
@@ -52,11 +52,11 @@ class Incarnations:
     def _conflict(self, sender: str, run: int, now: float) -> str | None:
         known = self._known.get(sender)
         if known is not None:
-            if known.run == run or now - known.heard >= EXPIRY:
+            if known.run == run or now - known.last_seen >= EXPIRY:
                 return None
             return "two senders have this id: another one, heard before, is still there"
         if len(self._known) >= self._most:
-            self._known = {id: known for id, known in self._known.items() if now - known.heard < EXPIRY}
+            self._known = {id: known for id, known in self._known.items() if now - known.last_seen < EXPIRY}
         return None if len(self._known) < self._most else f"{self._most} senders are there already"
 
     def __repr__(self) -> str:

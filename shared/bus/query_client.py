@@ -1,4 +1,4 @@
-"""Asks members over the bus: one of them, or all of a tier within a bounded time."""
+"""Queries members over the bus: one of them, or all of a tier within a bounded time."""
 
 import asyncio
 from collections.abc import Collection
@@ -11,19 +11,19 @@ from nats.aio.msg import Msg
 from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
-from shared.bus.query_messages import AnswerPiece, Question, query
+from shared.bus.query_messages import AnswerPiece, QueryArguments, make_query
 from shared.bus.subjects import Subjects
 
 T = TypeVar("T")
 
 MAX_BYTES = 256 * 2**20
-"""Of all answers to one question, each of their pieces counted with `PIECE` more. What exceeds them ends the
-question."""
+"""Of all answers to one query, each of their pieces counted with `PIECE` more. What exceeds them ends the
+query."""
 PIECE = 500
 
 
-class Unanswered(BusError):
-    """A member says why it doesn't answer a question."""
+class QueryFailed(BusError):
+    """A member says why it does not answer a query."""
 
 
 _Member: TypeAlias = tuple[str, str, int]
@@ -46,20 +46,20 @@ class Answer(Struct, frozen=True):
         return self.read(object)
 
     def read(self, kind: type[T]) -> T:
-        """The document. Raises Unanswered, or Malformed if it isn't what is expected."""
+        """The document. Raises QueryFailed, or Malformed if it isn't what is expected."""
         if self.error:
-            raise Unanswered(f"{self.tier} {self.id}: {self.error}")
+            raise QueryFailed(f"{self.tier} {self.id}: {self.error}")
         try:
             return msgspec.json.decode(self.content, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise Malformed(f"{self.tier} {self.id} answers what can't be read: {error}") from error
 
 
-class Collected:
-    """The pieces of the answers to one question, in the order in which each member sends them."""
+class AnswerPieces:
+    """The pieces of the answers to one query, in the order in which each member sends them."""
 
-    def __init__(self, most: int = MAX_BYTES) -> None:
-        self._left = most
+    def __init__(self, limit: int = MAX_BYTES) -> None:
+        self._left = limit
         self._parts: dict[_Member, list[bytes]] = {}
         """Of answers that aren't complete."""
         self.pieces = 0
@@ -109,15 +109,15 @@ class Collected:
         return sorted([*self.whole.values(), *cut], key=lambda answer: (answer.tier, answer.id, answer.run))
 
     def __repr__(self) -> str:
-        return f"<Collected {len(self.whole)} answers, {len(self._parts)} begun>"
+        return f"<AnswerPieces {len(self.whole)} answers, {len(self._parts)} begun>"
 
 
-async def ask(
-    bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, question: Question, *, timeout: float = 5.0
+async def query_member(
+    bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, query: QueryArguments, *, timeout: float = 5.0
 ) -> Answer:
     """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
     NotConnected."""
-    collected = Collected()
+    collected = AnswerPieces()
 
     def is_last(message: Msg) -> bool:
         try:
@@ -128,7 +128,7 @@ async def ask(
 
     subject = subjects.query(pool, tier, id)
     try:
-        await bus.request_many(subject, encode(query(question, timeout)), last=is_last, timeout=timeout)
+        await bus.request_many(subject, encode(make_query(query, timeout)), last=is_last, timeout=timeout)
     except RequestTimeout:
         if not (answers := collected.answers()):
             raise
@@ -136,12 +136,12 @@ async def ask(
     return next(iter([*collected.whole.values(), *collected.answers()]))
 
 
-async def ask_all(
+async def query_members(
     bus: Bus,
     subjects: Subjects,
     pool: str,
     tier: str,
-    question: Question,
+    query: QueryArguments,
     *,
     timeout: float = 1.0,
     expected: Collection[str] = (),
@@ -152,7 +152,7 @@ async def ask_all(
     error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
     no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
     Raises NotConnected."""
-    collected = Collected()
+    collected = AnswerPieces()
     wanted = set(expected)
 
     def is_last(message: Msg) -> bool:
@@ -167,18 +167,20 @@ async def ask_all(
             return True
         return bool(wanted) and wanted <= collected.ids
 
-    payload = encode(query(question, timeout))
-    asking = asyncio.ensure_future(bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout))
+    payload = encode(make_query(query, timeout))
+    request = asyncio.ensure_future(
+        bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout)
+    )
     try:
         pieces = -1
-        while not asking.done():
-            await asyncio.wait({asking}, timeout=quiet)
+        while not request.done():
+            await asyncio.wait({request}, timeout=quiet)
             if collected.whole and collected.pieces == pieces and not collected.begun:
                 return collected.answers()
             pieces = collected.pieces
-        await asking
+        await request
     except (NoResponders, RequestTimeout):
         pass
     finally:
-        asking.cancel()
+        request.cancel()
     return collected.answers()

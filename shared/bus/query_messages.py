@@ -18,7 +18,7 @@ MAX_ERROR = 1024
 """Characters of an answer's error."""
 MAX_PIECE = 64 * 2**10
 """Bytes of a document in a piece."""
-LONGEST = 30.0
+MAX_WAIT = 30.0
 """Seconds for which a member works on a query at most, however long the asker would wait."""
 MAX_HEADERS = 1000
 """Of a request that is to be explained."""
@@ -34,9 +34,9 @@ class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
     """Asks one member, or all members of a tier, by the subject."""
 
     kind: Annotated[str, Meta(max_length=MAX_KIND)]
-    """`status`, `decisions`, …: the `KIND` of a `Question`."""
+    """`status`, `decisions`, …: the `KIND` of a `QueryArguments`."""
     arguments: msgspec.Raw = NO_ARGUMENTS
-    """MessagePack of the `Question`."""
+    """MessagePack of the `QueryArguments`."""
     within: float = 5.0
     """Seconds for which the asker waits."""
 
@@ -62,19 +62,19 @@ class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
     """Why the document isn't there or ends here; empty if nothing is wrong."""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class QueryArguments(Struct, frozen=True, kw_only=True):
     """The arguments of one kind of query. A member ignores those that it doesn't know."""
 
     KIND: ClassVar[str]
 
 
-class AskStatus(Question, frozen=True):
+class StatusQuery(QueryArguments, frozen=True):
     """How the member is: a `shared.service.status.MemberStatus`. Every tier answers it."""
 
     KIND = "status"
 
 
-class AskView(Question, frozen=True):
+class ViewQuery(QueryArguments, frozen=True):
     """What the member knows, without ages, sorted: members that know the same give the same text. The page
     `/debug/view`."""
 
@@ -84,7 +84,7 @@ class AskView(Question, frozen=True):
     everything."""
 
 
-class AskDecisions(Question, frozen=True):
+class DecisionsQuery(QueryArguments, frozen=True):
     """A picker's last decisions, the newest first: `{"total", "decisions"}`."""
 
     KIND = "decisions"
@@ -95,7 +95,7 @@ class AskDecisions(Question, frozen=True):
     """Whether each is to be explained; else a summary of each."""
 
 
-class AskDecision(Question, frozen=True):
+class DecisionQuery(QueryArguments, frozen=True):
     """A picker's decisions on a request id in full, the newest first: `{"decisions"}`, empty if it made none."""
 
     KIND = "decision"
@@ -103,7 +103,7 @@ class AskDecision(Question, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
-class AskExplain(Question, frozen=True):
+class ExplainQuery(QueryArguments, frozen=True):
     """The decision that a picker would make on this request now. Nothing is sent, charged or remembered."""
 
     KIND = "explain"
@@ -116,7 +116,7 @@ class AskExplain(Question, frozen=True):
     """The gateway's subset hint; None: no hint."""
 
 
-class AskReplay(Question, frozen=True):
+class ReplayQuery(QueryArguments, frozen=True):
     """Where a picker's last decisions would have gone with another EndpointPickerConfig: a
     `shared.service.replay.Replay`. Nothing is published."""
 
@@ -124,11 +124,11 @@ class AskReplay(Question, frozen=True):
     text: Annotated[str, Meta(max_length=MAX_DOCUMENT)]
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Of the decisions that the picker keeps, how many of the newest."""
-    seconds: Annotated[float, Meta(gt=0, le=LONGEST)] = 20.0
+    seconds: Annotated[float, Meta(gt=0, le=MAX_WAIT)] = 20.0
     """After which it answers with what it has replayed by then."""
 
 
-def query(question: Question, within: float) -> Query:
+def make_query(query: QueryArguments, within: float) -> Query:
     """The message that asks this."""
-    arguments: Any = msgspec.msgpack.encode(question)
-    return Query(kind=question.KIND, arguments=msgspec.Raw(arguments), within=within)
+    arguments: Any = msgspec.msgpack.encode(query)
+    return Query(kind=query.KIND, arguments=msgspec.Raw(arguments), within=within)

@@ -26,7 +26,7 @@ IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other mes
 
 
 class _Run:
-    __slots__ = ("ahead", "ahead_since", "before", "current", "heard", "since", "turned")
+    __slots__ = ("ahead", "ahead_since", "before", "current", "last_seen", "since", "turned")
 
     def __init__(self, difference: float, received: float) -> None:
         self.since = received
@@ -34,7 +34,7 @@ class _Run:
 
     def rebase(self, difference: float, received: float) -> None:
         """Take this difference as the base delay."""
-        self.heard = self.turned = received
+        self.last_seen = self.turned = received
         self.current = self.before = difference
         self.ahead: float | None = None
         """The difference of messages that are too quick, while nothing contradicts them."""
@@ -69,7 +69,7 @@ class QueueingDelays:
             return 0.0
         if not self._is_plausible(known, difference, received):
             return None
-        known.heard = received
+        known.last_seen = received
         if received - known.turned >= self._half:
             known.before, known.current, known.turned = known.current, difference, received
         elif difference < known.current:
@@ -99,7 +99,7 @@ class QueueingDelays:
 
     def prune(self, before: float) -> None:
         """Forget runs that weren't heard since `before`."""
-        for run in [run for run, known in self._runs.items() if known.heard < before]:
+        for run in [run for run, known in self._runs.items() if known.last_seen < before]:
             del self._runs[run]
 
     def __len__(self) -> int:

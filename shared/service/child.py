@@ -115,7 +115,7 @@ class Child:
         return f"<Child {self._module}{'' if process is None else f' {process.pid}'}>"
 
 
-async def asked(module: str, task: bytes, timeout: float, most: int) -> bytes:
+async def run_child(module: str, task: bytes, timeout: float, most: int) -> bytes:
     """A child's answer to a task that is small. Raises ChildFailed."""
     child = Child(module)
     try:

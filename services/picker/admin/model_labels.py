@@ -81,7 +81,7 @@ class Labels(Generic[K]):
         if len(labels) >= self._most:
             if now < self._full_until[rank]:
                 return False
-            unused = min(labels, key=lambda one: (labels[one].rank >= rank, labels[one].used))
+            unused = min(labels, key=lambda label: (labels[label].rank >= rank, labels[label].used))
             idle_at = labels[unused].used + IDLE
             if labels[unused].rank >= rank and now < idle_at:
                 self._full_until[rank] = idle_at

@@ -16,7 +16,7 @@ from msgspec import Raw
 from services.picker.parsers.prompts import digest_of
 from services.picker.request import Media
 
-MOST = 1_000
+MAX_MEDIA = 1_000
 SIZED = 32
 _BASE64 = re.compile(rb'base64,|"data"\s*:\s*"')
 _HEADER_SEEN = 256
@@ -32,10 +32,10 @@ _SEGMENTS = 64
 
 
 def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
-    """The parts of messages that are pictures or videos, each with its key. What is beyond `MOST` isn't listed, and a
-    picture beyond `SIZED` has no size: reading them all could take long."""
+    """The parts of messages that are pictures or videos, each with its key. What is beyond `MAX_MEDIA` isn't listed,
+    and a picture beyond `SIZED` has no size: reading them all could take long."""
     listed: list[Media] = []
-    for name, value in islice(found, MOST):
+    for name, value in islice(found, MAX_MEDIA):
         video = "video" in name
         width, height = size_of(value) if not video and len(listed) < SIZED else (0, 0)
         listed.append(Media(digest_of(name, value), width, height, video))

@@ -61,7 +61,7 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
     except _ERRORS:
         return None
     usage, done = NOTHING, 0
-    reports = [(one.usage, read_usage) for one in (*inner, top)]
+    reports = [(level.usage, read_usage) for level in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
         if _is_short(report, max_usage - done):
             done += len(memoryview(report))
@@ -71,7 +71,7 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
                 return None
     end = 0
     if target:
-        found = [one.model for one in (top, *inner) if is_name(one.model, target)]
+        found = [level.model for level in (top, *inner) if is_name(level.model, target)]
         pieces: list[bytes] = []
         at = 0
         for start, size in sorted((start_of(model, text), len(memoryview(model))) for model in found):

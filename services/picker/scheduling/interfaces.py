@@ -60,7 +60,7 @@ class PickerParameters(Struct, frozen=True, rename="camel"):
     max_num_of_endpoints: int = 1
 
     @property
-    def wanted(self) -> int:
+    def count(self) -> int:
         return max(self.max_num_of_endpoints, 1)
 
 
@@ -102,7 +102,7 @@ class Decider(Plugin):
     ROLES = frozenset({Role.DECIDER})
     TIER = Tier.PICKER
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         """Whether it is used; `row` is the decode endpoint, None where that isn't picked yet."""
         raise NotImplementedError
 

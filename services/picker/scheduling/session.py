@@ -25,7 +25,7 @@ from shared.plugin import Input
 
 TOKEN_HEADER = "x-session-token"
 SESSION_HEADER = "x-session-id"
-LONGEST_TOKEN = 1024
+MAX_TOKEN = 1024
 """Characters; longer ones name no endpoint."""
 MAX_SESSIONS = 131_072
 """Clients choose their ids: beyond so many, the least recently used are forgotten."""
@@ -139,7 +139,7 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
             session = self._session(cycle)
             return self._bindings.endpoint(session, cycle.now) if session else None
         token = cycle.request.headers.get(self._header)
-        if not token or len(token) > LONGEST_TOKEN:
+        if not token or len(token) > MAX_TOKEN:
             return None
         try:
             return b64decode(token, validate=True).decode()

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.block_states import (
     ALL_BUT_GENERATION,
     ANNOUNCED,
@@ -63,7 +63,7 @@ class Change(NamedTuple):
 class LruPrefixIndex(PrefixIndex):
     """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
-    def __init__(self, max_blocks: int = LIMITS_OF_VIEW.prefix_blocks) -> None:
+    def __init__(self, max_blocks: int = DEFAULT_VIEW_LIMITS.prefix_blocks) -> None:
         """Endpoints share `max_blocks` evenly: none holds more than its part."""
         self._max_blocks = self._part = max_blocks
         self.changes: list[Change] | None = None

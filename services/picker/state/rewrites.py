@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.limits import DEFAULT_VIEW_LIMITS
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}
@@ -25,7 +25,7 @@ class Rewrites:
         self,
         rewrites: Iterable[ModelRewrite] = (),
         models: Iterable[Model] = (),
-        most: int = LIMITS_OF_VIEW.model_names,
+        most: int = DEFAULT_VIEW_LIMITS.model_names,
     ) -> None:
         self._exact: dict[str, tuple[str, RewriteRule]] = {}
         self._generic: tuple[str, RewriteRule] | None = None

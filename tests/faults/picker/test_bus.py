@@ -90,12 +90,12 @@ async def test_messages_come_twice_late_and_in_another_order(nats: NatsServer, p
     meddler = Meddler()
     async with Proxy(nats.port, answers=meddler) as proxy, AsyncExitStack() as stack:
         both = await pickers.start("p1"), await pickers.start("p2", proxy.url("nats"), stack)
-        meddler.at_work = True
+        meddler.with_references = True
         for turn in range(STORM // 4):
             await pickers.publish(names(3, turn))
             await picks_on(pickers, 0.1, *both)
         assert meddler.late
-        meddler.at_work = False
+        meddler.with_references = False
         last = time.monotonic() + LATE
         await asyncio.sleep(LATE)
         await pickers.measure(MEDDLED, last)

@@ -29,7 +29,7 @@ MANY = 500
 def candidates(limits: BusLimits) -> int:
     heard = Candidates(most=limits.max_watchers)
     for number in range(MANY):
-        heard.heard(Candidate(owner=f"{number}", fitness=(number,)), 0.0)
+        heard.observe(Candidate(owner=f"{number}", fitness=(number,)), 0.0)
     return len(heard)
 
 
@@ -43,7 +43,7 @@ def epochs(limits: BusLimits) -> int:
 def members(limits: BusLimits) -> int:
     heard = Members(most=limits.max_senders)
     for number in range(MANY):
-        heard.heard(Member(id=f"{number}", tier="collector", sent=0.0), 0.0)
+        heard.observe(Member(id=f"{number}", tier="collector", sent=0.0), 0.0)
     return len(heard.ids)
 
 

@@ -112,7 +112,7 @@ class Leadership:
                 if task.done():
                     task.result()
             if preferred.done():
-                log.warning("leadership.given", to=preferred.result(), fitness=self._fitness())
+                log.warning("leadership.handed_over", to=preferred.result(), fitness=self._fitness())
         finally:
             for task in tasks:
                 task.cancel()

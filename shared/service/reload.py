@@ -134,7 +134,7 @@ class Reloader(Generic[T]):
 
     def log_in_use(self) -> None:
         """Log which configuration is in use from now on."""
-        log.info("config.taken", origin=self.origin, revision=self.revision)
+        log.info("config.loaded", origin=self.origin, revision=self.revision)
 
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""

@@ -33,7 +33,7 @@ Send: TypeAlias = Callable[["LabPicker", bytes], None]
 
 
 class Pick:
-    """A request that a picker has placed on a server, and what is to be told of it."""
+    """A request that a picker has placed on a server, and its later events."""
 
     __slots__ = ("_charge", "_placements", "server")
 
@@ -77,7 +77,7 @@ class LabPicker:
         self.picks = self.load_bytes = self.prefix_bytes = 0
 
     def share_prefixes(self) -> None:
-        """Tell the others of placements, and hear of theirs."""
+        """Share placements with the other pickers."""
         if self._maker is not None:
             index = self.view.prefixes
             index.capacity_of, index.changes = partial(self._maker.capacity, self.view), []

@@ -1,6 +1,6 @@
 """Pickers and model servers in simulated time: one queue of events, no clock, no process, no network.
 
-What pickers decide, tell each other and forget is the code of the real ones. What is simulated is around it: the
+Pickers decide, publish and forget with the code of the real ones. Simulated is what surrounds them: the
 servers, the collector, the delays of messages, and who asks which picker. Equal settings give equal results.
 """
 
@@ -31,9 +31,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     pickers: int = 1
     sharing: bool = True
-    """Whether pickers tell each other where they have placed prefixes."""
+    """Whether pickers share where they have placed prefixes."""
     sharing_load: bool = True
-    """Whether they tell each other of their load in flight."""
+    """Whether they share their load in flight."""
     kill_at: float = 0.0
     """When the last picker dies; 0: none does."""
     servers: int = 8

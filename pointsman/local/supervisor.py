@@ -13,18 +13,18 @@ STEADY = 30.0
 
 
 class Supervisor:
-    """`tell` gets a line about each end and each start. `pauses` are the shortest and the longest."""
+    """`report` gets a line about each end and each start. `pauses` are the shortest and the longest."""
 
     def __init__(
         self,
         processes: Iterable[Process],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         *,
         pauses: tuple[float, float] = (INITIAL_PAUSE, MAX_PAUSE),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = tuple(processes)
-        self._tell = tell
+        self._report = report
         self._pauses = pauses
         self._clock = clock
 
@@ -40,15 +40,15 @@ class Supervisor:
             code = await process.wait()
             if self._clock() - began >= STEADY:
                 pause = self._pauses[0]
-            self._tell(f"{process.name} ended with {outcome(code)}; it starts again. Its log: {process.log}")
+            self._report(f"{process.name} ended with {outcome(code)}; it starts again. Its log: {process.log}")
             await asyncio.sleep(pause)
             pause, began = min(2 * pause, self._pauses[1]), self._clock()
             try:
                 await process.start()
             except ProcessError as error:
-                self._tell(str(error).partition("\n")[0])
+                self._report(str(error).partition("\n")[0])
             else:
-                self._tell(f"{process.name} is up again.")
+                self._report(f"{process.name} is up again.")
 
     def __repr__(self) -> str:
         return f"<Supervisor {', '.join(process.name for process in self._processes)}>"

@@ -13,12 +13,12 @@ MAX_READ = 1 << 20
 
 
 class Logs:
-    """Passes each complete line to `tell`."""
+    """Passes each complete line to `show`."""
 
-    def __init__(self, processes: Iterable[Process], tell: Callable[[str], None]) -> None:
+    def __init__(self, processes: Iterable[Process], show: Callable[[str], None]) -> None:
         self._logs = [(process.name, process.log) for process in processes]
         self._width = max((len(name) for name, _ in self._logs), default=0)
-        self._tell = tell
+        self._show = show
         self._read: dict[Path, int] = {}
 
     async def run(self) -> None:
@@ -41,7 +41,7 @@ class Logs:
                 end = MAX_READ
             self._read[path] = self._read.get(path, 0) + end
             for line in data[:end].decode(errors="replace").splitlines():
-                self._tell(f"{name:<{self._width}} | {line}")
+                self._show(f"{name:<{self._width}} | {line}")
 
     def __repr__(self) -> str:
         return f"<Logs of {len(self._logs)} processes>"

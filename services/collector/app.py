@@ -171,7 +171,7 @@ class CollectorService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         return status_of(
             self,
             self.bus,

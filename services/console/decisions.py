@@ -117,7 +117,7 @@ class DecisionsTopic:
         self._kept: deque[T] = deque(maxlen=KEPT)
         self._missing: list[str] = []
         self.flows: dict[str, str] = {}
-        """Names of flows of late, by their hashes."""
+        """Names of recent flows, by their hashes."""
 
     async def refresh(self) -> bytes | None:
         """What is new since the last call."""

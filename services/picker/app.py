@@ -301,7 +301,7 @@ class PickerService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         return status_of(
             self,
             self.bus,

@@ -111,5 +111,5 @@ def build(
         revision=config.revision,
         on_failure=failed,
     )
-    heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(config, ParserChain(parsers), director, heard, queues)
+    endpoint_feeds = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
+    return Pipeline(config, ParserChain(parsers), director, endpoint_feeds, queues)

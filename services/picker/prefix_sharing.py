@@ -39,7 +39,7 @@ from shared.service import Readiness
 log = structlog.get_logger(__name__)
 
 ANSWERS = 0.25
-"""Seconds in which pickers say that they are there."""
+"""Seconds in which pickers answer that they exist."""
 PIECE = 1.0
 """Seconds that a picker may take for a piece of a dump."""
 LOOK = 0.05
@@ -47,7 +47,7 @@ LOOK = 0.05
 NO_BATCH = 2**63 - 1
 """The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 BUSY = (0.1, 0.5)
-"""Seconds, between these, after which a picker is asked again that is busy."""
+"""Seconds, between these, after which a request to a busy picker is repeated."""
 MAX_SECONDS = 120.0
 """Seconds that a dump may take, or the batches that are missing, with the time in which the other picker is busy."""
 
@@ -89,7 +89,7 @@ class PrefixSharing:
         )
         self._published_at = float("-inf")
         self._began: float | None = None
-        """When this picker began to ask for the others' placements."""
+        """When this picker began to request the others' placements."""
         self._was_ready = False
 
     def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
@@ -140,7 +140,7 @@ class PrefixSharing:
         return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
 
     def note(self) -> str | None:
-        """What whoever asks should know."""
+        """Notes for `/readyz`."""
         return "; ".join(filter(None, (self.problem, self.incompatible.note()))) or None
 
     def state(self) -> dict[str, object]:

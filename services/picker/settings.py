@@ -1,4 +1,4 @@
-"""What a picker can be told."""
+"""The settings of a picker."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal

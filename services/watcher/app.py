@@ -305,7 +305,7 @@ class WatcherService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         others, watcher = watcher_status(self.reconcilers, self.leadership, time.monotonic())
         return status_of(
             self,

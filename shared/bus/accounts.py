@@ -1,9 +1,9 @@
-"""What each tier's login may publish and hear, and nats-server's configuration of these logins.
+"""What each tier's login may publish and receive, and nats-server's configuration of these logins.
 
     python -m shared.bus.accounts --prefix pointsman > deploy/nats/accounts.conf
 
 A tier publishes its own subjects only. All processes of a tier share a login, because nats-server's files can't name
-processes that come and go: what one of them says under another's id is refused or reported by who hears it
+processes that come and go: what one of them says under another's id is refused or reported by its readers
 (`shared.bus.incarnations`, `shared.bus.duplicate_id`).
 
 Each login has an account of its own, and `exports` lists what passes between accounts. For nats-server checks the
@@ -48,7 +48,7 @@ class Permissions(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True):
-    """What passes from or to the account of the tier `owner`: the tiers `importers` hear its messages or, with
+    """What passes from or to the account of the tier `owner`: the tiers `importers` receive its messages or, with
     `answers`, send it requests."""
 
     owner: str
@@ -160,7 +160,7 @@ def exports(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Iterator[
 
 
 def _of_pickers(subjects: Subjects, pool: str) -> Iterator[str]:
-    """What pickers tell and ask each other."""
+    """Messages and requests between pickers."""
     yield subjects.loads(pool)
     yield subjects.prefix_batches(pool)
     yield subjects.prefix_dumps(pool)

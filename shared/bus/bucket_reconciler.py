@@ -73,7 +73,7 @@ class BucketReconciler:
 
     @property
     def complete(self) -> tuple[str, ...]:
-        """The pools of which readers may be told that they are complete."""
+        """The pools that may be announced as complete."""
         return tuple(pool for pool in self._pools if pool not in self._kept or pool in self._found_ages)
 
     @property
@@ -310,7 +310,7 @@ class BucketReconciler:
         try:
             synced = decode(Synced, raw)
         except Malformed:
-            return  # nobody can tell whether what is there is complete
+            return  # whether the content is complete is unknown
         if synced.pool in ("", pool):
             self._found_ages[pool] = synced.age
 
@@ -343,8 +343,8 @@ def _require_fact(key: str, pools: Collection[str]) -> None:
     """Raises ValueError unless it is the key of a fact of one of the pools."""
     pool, kind, _ = parse_key(key)
     if kind == SYNCED or pool not in pools:
-        told = ", ".join(sorted(pools)) or "(none)"
-        raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+        known = ", ".join(sorted(pools)) or "(none)"
+        raise ValueError(f"key {key!r} is no fact of one of the pools {known}")
 
 
 def _is_key(key: str) -> bool:

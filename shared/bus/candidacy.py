@@ -105,7 +105,7 @@ class Candidacy:
         self._started.callback(self._bus.on_disconnect(self._disconnected))
 
     async def close(self) -> None:
-        """Stand no more: the others hear it at once."""
+        """Withdraw, and publish that at once."""
         await self._started.aclose()
 
     def may_lead(self) -> bool:

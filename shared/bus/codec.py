@@ -40,7 +40,7 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
 _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 UNKNOWN_SENDER = "unknown"
-"""Stands for the sender of a message that doesn't tell it."""
+"""Stands for the unknown sender of a message."""
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
 _EMPTY = msgspec.Raw(b"\x90")
@@ -162,7 +162,7 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
 
 
 def load_digest(load: Load) -> int:
-    """What tells a table of load in flight from others."""
+    """The digest of a table of load in flight."""
     return xxh3_64_intdigest(load.tokens, xxh3_64_intdigest(load.requests, xxh3_64_intdigest(load.ids)))
 
 

@@ -15,7 +15,7 @@ LASTING = 1.0
 
 
 class DuplicateId:
-    """Counts messages with the id of this process, one of `tier`, and tells when they last."""
+    """Counts messages with the id of this process, one of `tier`, and reports when they last."""
 
     def __init__(self, tier: str, id: str) -> None:
         self._tier = tier

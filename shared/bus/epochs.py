@@ -1,7 +1,7 @@
 """Which epochs are plausible: an epoch is the time, in unix milliseconds, at which its owner took over.
 
 One too far ahead of the clock is forged, or its owner's clock is wrong. It counts as lower than all others: it is
-believed only if no other owner is heard for a while.
+believed only if no other owner has published for a while.
 """
 
 EPOCHS = 1 << 64

@@ -1,8 +1,8 @@
 """Refuses what a process says under the id of another one of its tier.
 
 A login is for a tier: NATS can't refuse that a picker publishes under another picker's id. But a sender draws a number
-when it starts, its run. While a run is heard, messages of another run under the same id come from somebody else. Of a
-forger that repeats the right run, the owner of the id hears (`shared.bus.duplicate_id`).
+when it starts, its run. While a run sends messages, those of another run under the same id come from somebody else. If
+a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
 """
 
 from msgspec import Struct
@@ -54,7 +54,7 @@ class Incarnations:
         if known is not None:
             if known.run == run or now - known.last_seen >= EXPIRY:
                 return None
-            return "two senders have this id: another one, heard before, is still there"
+            return "two senders have this id: another one was here first and is still there"
         if len(self._known) >= self._most:
             self._known = {id: known for id, known in self._known.items() if now - known.last_seen < EXPIRY}
         return None if len(self._known) < self._most else f"{self._most} senders are there already"

@@ -245,12 +245,12 @@ async def snapshot(
                 began = time.monotonic()
         if between is not None:
             await between()
-        told, headers = status(end), end.headers or {}
-        if told == "404":
+        code, headers = status(end), end.headers or {}
+        if code == "404":
             return found
-        if told != "204":
-            description = headers.get("Description", "no description" if told else "more than was asked for")
-            raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
+        if code != "204":
+            description = headers.get("Description", "no description" if code else "more than was asked for")
+            raise JetStreamError(_number(code), 0, f"direct get of {subjects}: {description}")
         if not answers or not _number(headers.get(PENDING)):
             return found
         after = _number(headers.get(BEFORE)) or (whole[-1].sequence if whole else 0)

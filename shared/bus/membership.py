@@ -1,7 +1,7 @@
 """Which collectors are alive: heartbeats on a core subject, and the table that they keep.
 
 Nobody coordinates: every member sees the same table within an interval and computes its own share from it. Without a
-connection, a member can't tell who is alive, so its table is frozen until the others had time to be heard again;
+connection, a member can't know who is alive, so its table is frozen until the others had time to send a heartbeat;
 otherwise each would take itself for the last one.
 """
 
@@ -138,7 +138,7 @@ class Membership:
         self._tell()
 
     async def close(self) -> None:
-        """Leave: the others hear it at once."""
+        """Leave, and publish that at once."""
         await self._started.aclose()
         if self.id is not None:
             await self._say(self.id, leaving=True)

@@ -9,7 +9,7 @@ from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact, entries_of, unusable_address
 
 MAX_PAYLOAD = 2**20
-"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
+"""Bytes of a message, nats-server's default."""
 HEADROOM = 8 * 2**10
 """Bytes of a message beside its fact: headers, those of its copy on the republish subject, the envelope."""
 MAX_FACT = MAX_PAYLOAD - HEADROOM

@@ -36,7 +36,7 @@ class Answer(Struct, frozen=True):
     id: str
     tier: str
     run: int
-    """Tells apart two processes with one id."""
+    """Distinguishes two processes with one id."""
     content: bytes
     """A JSON document; half of one, or nothing, if there is an error."""
     error: str = ""

@@ -1,4 +1,4 @@
-"""Queries: what any member of a tier can be asked over the bus, and how it answers.
+"""Queries: requests that any member of a tier answers over the bus.
 
 A query is one message. An answer is a JSON document that comes in pieces, so that people and browsers can read it as it
 is. It can be long, and making it can take a while: a member makes it in steps, and sends each when it has it.
@@ -19,7 +19,7 @@ MAX_ERROR = 1024
 MAX_PIECE = 64 * 2**10
 """Bytes of a document in a piece."""
 MAX_WAIT = 30.0
-"""Seconds for which a member works on a query at most, however long the asker would wait."""
+"""Seconds for which a member works on a query at most, however long the requester would wait."""
 MAX_HEADERS = 1000
 """Of a request that is to be explained."""
 MAX_DOCUMENT = 900_000
@@ -38,11 +38,11 @@ class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
     arguments: msgspec.Raw = NO_ARGUMENTS
     """MessagePack of the `QueryArguments`."""
     within: float = 5.0
-    """Seconds for which the asker waits."""
+    """Seconds for which the requester waits."""
 
     def fault(self) -> str | None:
         """What can't be about it, or None."""
-        return None if isfinite(self.within) and self.within > 0 else f"the asker waits for {self.within} s"
+        return None if isfinite(self.within) and self.within > 0 else f"the requester waits for {self.within} s"
 
 
 class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
@@ -52,7 +52,7 @@ class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
     """The member's id."""
     tier: Annotated[str, Meta(max_length=MAX_KIND)]
     run: _Number
-    """Drawn when the member started: tells apart two processes with one id."""
+    """Drawn when the member started: distinguishes two processes with one id."""
     number: _Number
     """Counts the pieces from 0."""
     more: bool = False

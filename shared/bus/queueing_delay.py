@@ -98,7 +98,7 @@ class QueueingDelays:
         return True
 
     def prune(self, before: float) -> None:
-        """Forget runs that weren't heard since `before`."""
+        """Forget runs that have been silent since `before`."""
         for run in [run for run, known in self._runs.items() if known.last_seen < before]:
             del self._runs[run]
 

@@ -99,7 +99,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
 
     origin: str
     revision: str
-    """What tells its text from others."""
+    """Identifies its text."""
     text: str = ""
     """What it was loaded from."""
     plugins: dict[str, PluginSpec]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 MAX_HINTS = 50
-"""Problems of a document up to which a wrong name is told what may be meant: comparing words takes time."""
+"""Problems of a document that get a suggestion for a wrong name: comparing words takes time."""
 MAX_LINES = 100
 """Problems that a message names."""
 MAX_SHOWN = 80
@@ -85,8 +85,8 @@ def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word that is spelled almost like this one, or nothing."""
-    meant = closest(word, known)
-    return f"; did you mean {meant!r}?" if meant else ""
+    nearest_word = closest(word, known)
+    return f"; did you mean {nearest_word!r}?" if nearest_word else ""
 
 
 def closest(word: str, known: Iterable[str]) -> str:

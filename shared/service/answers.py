@@ -1,4 +1,4 @@
-"""How a process with a bus answers queries: `AskStatus` in every tier, and what a tier adds."""
+"""How a process with a bus answers queries: `StatusQuery` in every tier, and what a tier adds."""
 
 import os
 import socket

@@ -71,7 +71,7 @@ class Child:
         return stdin.transport.get_write_buffer_size() > UNSENT
 
     async def drain(self) -> None:
-        """Until it has read more. One that has exited reads nothing: its answer tells."""
+        """Until it has read more. One that has exited reads nothing; its answer says so."""
         with contextlib.suppress(ConnectionError):
             await self._stdin().drain()
 

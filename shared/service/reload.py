@@ -178,7 +178,7 @@ class ReloadMetrics(Collector):
 
 
 def _signature(path: str) -> tuple[int, ...] | None:
-    """What tells that a file was changed or replaced; empty when it isn't there, None for what is no file."""
+    """The signature of a file, which a change or replacement alters; empty if it isn't there, None if it is no file."""
     try:
         status = Path(path).stat()
     except OSError:

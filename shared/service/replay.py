@@ -1,6 +1,6 @@
 """A dry run: where the last decisions would have gone with another configuration, and how much of that is known.
 
-Each picker replays its own decisions; whoever asks adds their reports up.
+Each picker replays its own decisions; the requester adds up their reports.
 """
 
 from collections import Counter

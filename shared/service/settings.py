@@ -71,7 +71,7 @@ class BusSettings(BusLimits, frozen=True, kw_only=True):
 
 
 class CommonSettings(BusSettings, frozen=True, kw_only=True):
-    """What every tier can be told."""
+    """The settings that every tier has."""
 
     id: Annotated[
         str, Meta(description="unique name of this process among its peers; default: host name and a random part")

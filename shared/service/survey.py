@@ -183,8 +183,8 @@ def _of(member: MemberStatus) -> Iterator[str]:
         yield f"the last configuration was refused: {member.configuration_problem}"
     facts = member.facts
     if facts is not None and facts.synced and (facts.age is None or facts.age > SILENT):
-        heard = "nothing" if facts.age is None else f"nothing for {facts.age:.0f} s"
-        yield f"it has heard {heard} of the leading watcher"
+        silence = "" if facts.age is None else f" for {facts.age:.0f} s"
+        yield f"it has had no message of the leading watcher{silence}"
     if facts is not None and facts.differs_for > LASTING:
         yield f"its facts have differed from the leading watcher's for {facts.differs_for:.0f} s"
     for part, repairs in member.convergence.items():

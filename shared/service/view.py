@@ -1,5 +1,5 @@
 """What a process knows, as a document: sorted, and without ages, so that processes that know the same give the same
-text. It is `/debug/view`, and the answer to `AskView`."""
+text. It is `/debug/view`, and the answer to `ViewQuery`."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any

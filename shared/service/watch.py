@@ -56,7 +56,7 @@ async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> A
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    """What tells that a file was changed or replaced: device, inode, size, when it was modified and changed (ns)."""
+    """What a change or replacement of a file alters: device, inode, size, when it was modified and changed (ns)."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

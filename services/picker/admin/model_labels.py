@@ -1,4 +1,4 @@
-"""Which model names metrics tell apart. Clients choose the names, so the number of labels has a limit.
+"""Which model names have series of their own. Clients choose the names, so the number of labels has a limit.
 
 A name becomes a label when a resource names it, or when a model server has answered a request for it without an error.
 Names that no server knows therefore stay `OTHER`, as does a model of that very name. When all labels are taken, one of
@@ -47,7 +47,7 @@ class _Label(Struct):
 
 
 class Labels(Generic[K]):
-    """Up to `most` labels. `forget` is told which one has made room."""
+    """Up to `most` labels. `forget` is called with one that has made room."""
 
     def __init__(self, most: int, forget: Callable[[K], None], clock: Callable[[], float]) -> None:
         self._most = most

@@ -174,7 +174,7 @@ class UtilizationDetector(SaturationDetector, Filter):
 
 
 def _not_stale(samples: Samples) -> Mask:
-    """Which endpoints have the attribute of late, or never had it."""
+    """Which endpoints have a recent value of the attribute, or never had one."""
     unknown: Mask = samples.values != samples.values
     return unknown if samples.fresh is None else unknown | samples.fresh
 

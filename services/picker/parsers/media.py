@@ -43,7 +43,7 @@ def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
 
 
 def size_of(value: Raw) -> tuple[int, int]:
-    """Width and height of the picture that a JSON value holds, in pixels; (0, 0) if that can't be told."""
+    """Width and height of the picture that a JSON value holds, in pixels; (0, 0) if they can't be read."""
     view = memoryview(value)
     found = _BASE64.search(bytes(view[:_HEADER_SEEN]))
     if found is None:

@@ -1,4 +1,4 @@
-"""Answers `AskReplay` with what a child finds out: this process only sends it the decisions, piece by piece."""
+"""Answers `ReplayQuery` with what a child finds out: this process only sends it the decisions, piece by piece."""
 
 import asyncio
 
@@ -28,7 +28,7 @@ class DocumentRules(Struct, frozen=True):
 
 
 class ReplayResponder:
-    """Answers `AskReplay`, one at a time."""
+    """Answers `ReplayQuery`, one at a time."""
 
     def __init__(
         self, handler: RequestHandler, rules: DocumentRules, child: str = CHILD, *, grace: float = GRACE

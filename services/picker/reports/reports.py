@@ -1,4 +1,4 @@
-"""A picker's parts, and what is told of them: `/debug/state`, and the status that members of a pool ask for."""
+"""A picker's parts, and reports about them: `/debug/state`, and the answer to `StatusQuery`."""
 
 from collections.abc import Mapping
 from typing import Any

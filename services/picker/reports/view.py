@@ -19,7 +19,7 @@ from shared.service.status import hexadecimal
 from shared.service.view import one_endpoint, view_document
 
 LAST = 200
-"""Decisions from which is told how an endpoint fares."""
+"""The latest decisions that say how often an endpoint is picked."""
 
 
 def view(parts: Parts, pool: str, id: str, query: ViewQuery) -> Document:

@@ -19,7 +19,7 @@ class _Reported(Struct):
     completion_tokens: Raw = ABSENT
     output_tokens: Raw = ABSENT
     prompt_tokens_details: Raw = ABSENT
-    """Where the OpenAI APIs tell cached tokens: chat and completions here, responses and a spelling of the Go original
+    """Cached tokens in the OpenAI APIs: of chat and completions here, of responses and in a spelling of the Go original
     in the next two."""
     input_tokens_details: Raw = ABSENT
     prompt_token_details: Raw = ABSENT

@@ -27,8 +27,8 @@ from shared.bus.queueing_delay import QueueingDelays
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
 MAX_TOKENS = 2**32 - 1
-"""Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
-and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
+"""The maximum tokens of a charge, as of an endpoint in a load table. Clients influence the number. Sums stay exact, in
+64-bit floats too, with up to two million such charges at once."""
 MIN_ROWS = 1000
 """Rows that a peer's table counts as at least."""
 FORGOTTEN = 300.0
@@ -235,7 +235,7 @@ class InFlight:
             self._past = None
 
     def published(self) -> None:
-        """Peers are told of our own part as it is, and are going to tell of theirs."""
+        """Our own part is published as it is, and peers publish theirs."""
         self.changed = False
         if self._is_ahead:
             self._is_ahead, self._past = False, None
@@ -343,7 +343,7 @@ class InFlight:
         return {name: (own[0], own[1]) for name, own in self._own.items()}
 
     def check(self) -> bool:
-        """Whether the sums are those of our own part and of all peers'. If not, they are made anew."""
+        """Whether the sums are those of our own part and of all peers'. If not, they are computed again."""
         requests, tokens = np.zeros(len(self._layout)), np.zeros(len(self._layout))
         for name, own in self._own.items():
             row = self._layout.index.get(name)

@@ -50,7 +50,7 @@ UNKNOWN_SWEEPS = 40
 
 
 class Change(NamedTuple):
-    """What this picker has to tell its peers."""
+    """Changes that are not published yet."""
 
     server: int
     """`server_hash` of the endpoint."""
@@ -146,7 +146,7 @@ class LruPrefixIndex(PrefixIndex):
         blocks, generation = self._blocks[slot], self._generations[slot]
         first = ANNOUNCED | generation | 1
         new: list[int] = []
-        told: list[int] = []
+        renewed: list[int] = []
         if blocks.keys().isdisjoint(hashes):
             new = list(reversed(hashes))
             blocks |= dict.fromkeys(new, first)
@@ -161,7 +161,7 @@ class LruPrefixIndex(PrefixIndex):
                     new.append(block)
                 elif state & mask != generation:
                     blocks[block] = (state & rest_mask | announced) + 1
-                    told.append(block)
+                    renewed.append(block)
                 else:
                     blocks[block] = state + 1
                     break  # in use in this generation, and so are those before it, which every use of it has used
@@ -173,8 +173,8 @@ class LruPrefixIndex(PrefixIndex):
         self._holders.add(new, self._bits[slot])
         if new or len(blocks) > capacity:
             self._grown(slot, len(new), capacity)
-        if self.changes is not None and (new or told):
-            self.changes.append(Change(self._server_of_slot[slot], False, new + told))
+        if self.changes is not None and (new or renewed):
+            self.changes.append(Change(self._server_of_slot[slot], False, new + renewed))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
         slot = self._slots.get(endpoint_id)
@@ -360,7 +360,7 @@ class LruPrefixIndex(PrefixIndex):
         """Replace a mark of these blocks by another one or none."""
         states = self._blocks[slot]
         gone: list[int] = []
-        told: list[int] = []
+        renewed: list[int] = []
         for block in blocks:
             state = states.get(block, 0)
             if not state & mark:
@@ -372,11 +372,11 @@ class LruPrefixIndex(PrefixIndex):
                     gone.append(block)
                     continue
                 state |= ANNOUNCED
-                told.append(block)
+                renewed.append(block)
             states[block] = state
         self._holders.drop(gone, 1 << slot)
-        if told and self.changes is not None:
-            self.changes.append(Change(self._server_of_slot[slot], False, told))
+        if renewed and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], False, renewed))
 
     def _converted(self, mark: int, into: int) -> Iterator[int]:
         """Replace a mark everywhere, in steps; how many blocks each step has looked at."""

@@ -193,7 +193,7 @@ class PrefixPeers:
         return self._origins.values()
 
     def listening(self, now: float) -> int:
-        """How many peers hear what is announced."""
+        """How many peers receive the announcements."""
         return len({origin.id for origin in self._origins.values() if now - origin.last_seen < LISTENING})
 
     def expire(self, now: float) -> None:
@@ -276,7 +276,7 @@ class PrefixPeers:
             self._apply(origin, self._release(origin, origin.applied + 1))
 
     def do_without(self, origin: Origin) -> None:
-        """Forget an origin, but not its blocks. Should it be heard again, it is a new one."""
+        """Forget an origin, but not its blocks. If it publishes again, it is a new one."""
         for number in list(origin.held):
             self._release(origin, number)
         self.retire(origin.mark, FORMER)

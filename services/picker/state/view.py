@@ -154,7 +154,7 @@ class View:
         self._changed(fact)
 
     def delete(self, key: str) -> None:
-        """A fact is gone. One that isn't known is none the less gone."""
+        """A fact is gone, whether it was known or not."""
         fact = self._facts.pop(key, None)
         if isinstance(fact, Pool):
             self.pool = None

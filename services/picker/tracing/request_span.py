@@ -138,7 +138,7 @@ class RequestSpan:
             self.refused(outcome, now)
 
     def responded(self, decision: Decision, served: str | None, now: float) -> None:
-        """The response's headers have come, from the endpoint `served` if the proxy tells."""
+        """The response's headers have come, from the endpoint `served` if the proxy reports it."""
         if not self.recording:
             return
         progress = decision.progress

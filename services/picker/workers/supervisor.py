@@ -40,7 +40,7 @@ BACKLOG = 1024
 LOOK = 1.0
 """Seconds between two looks at how connections are distributed."""
 UNEVEN = 3
-"""Looks in a row that find them uneven before proxies are asked to open them anew."""
+"""Looks in a row that find them uneven before proxies have to open new ones."""
 EXHAUSTED = 0.5
 """Seconds without accepting when there is no descriptor or memory left."""
 

@@ -25,7 +25,7 @@ INITIAL_PAUSE = 0.1
 """Seconds before a worker is started again. Each further time twice as long, up to `LONGEST_PAUSE`."""
 MAX_PAUSE = 10.0
 LASTING = 60.0
-"""Seconds that a worker must have run for the pauses to begin anew."""
+"""Seconds that a worker must have run for the pauses to be short again."""
 LOOK = 1.0
 """Seconds between two looks whether the worker reports."""
 SILENT = 2
@@ -124,7 +124,7 @@ class Worker:
         return True
 
     def release(self) -> None:
-        """Have one of its proxies open its connection anew."""
+        """Make one of its proxies open a new connection."""
         if self._channel is not None:
             self._channel.send(RELEASE)
 

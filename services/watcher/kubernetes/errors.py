@@ -88,7 +88,7 @@ class ApiError(KubernetesError):
 
 
 class Unauthorized(ApiError):
-    """401, after the credentials were loaded anew."""
+    """401, after the credentials were reloaded."""
 
     kind = ErrorKind.UNAUTHORIZED
 

@@ -278,8 +278,8 @@ class InformerFactory:
     def _confirmed_until(self, now: float, confirmed_at: float) -> float:
         """`now` while the server answers, in a watch (at a time) or to discovery; otherwise when it last did. An open
         watch isn't enough: a kernel acknowledges what a hanging server never reads."""
-        heard = self.discovery.last_response_at
-        last = confirmed_at if heard is None else max(confirmed_at, heard)
+        responded = self.discovery.last_response_at
+        last = confirmed_at if responded is None else max(confirmed_at, responded)
         return now if now - last <= SILENCES * self._settings.kubernetes_discovery_interval else last
 
     def _specs_changed(self, spec: InformerSpec) -> None:

@@ -84,7 +84,7 @@ async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip 
     """All objects of one consistent list, and its resource version. Raises KubernetesError.
 
     The API server keeps the snapshot behind the pages for about five minutes. If it has expired (410 within the list),
-    pages would be too slow again: everything is listed anew, in one page.
+    pages would be too slow again: everything is listed again, in one page.
     """
     limit: int | None = page_size
     while True:

@@ -3,8 +3,8 @@
 Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): an invalid one doesn't affect
 others. All pods are one origin. Changes within a few milliseconds are reported together.
 
-Informers tell which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; the others
-aren't looked at.
+Informers report which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; others
+aren't read.
 """
 
 import asyncio

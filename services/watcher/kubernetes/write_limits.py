@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 NEVER = float("inf")
 MINUTE = 60.0
 FREE = 3
-"""How often the same condition is written without a pause: a resource that is applied anew may lose it."""
+"""How often the same condition is written without a pause: a resource that is applied again may lose it."""
 INITIAL_PAUSE = 1.0
 MAX_PAUSE = 300.0
 """Seconds of the first pause, which doubles, and of the longest. A condition that lasted longer isn't contested."""

@@ -61,7 +61,7 @@ class PoolReader(Reader):
     @property
     def addresses(self) -> dict[str, str]:
         """`address:port` by the endpoint's name."""
-        return {one.name: one.authority for one in self.facts("endpoint").values()}  # type: ignore[union-attr]
+        return {fact.name: fact.authority for fact in self.facts("endpoint").values()}  # type: ignore[union-attr]
 
 
 class Site:

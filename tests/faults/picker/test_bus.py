@@ -60,7 +60,7 @@ async def test_nats_is_gone_for_long(nats: NatsServer, pickers: Pickers) -> None
     for service in both:
         assert (service.replica.age() or 0.0) > 0.9 * (time.monotonic() - gone)
         assert service.readiness.ready, service.readiness.reasons()
-        assert {one.name for one in service.view.layout.endpoints} == {"m0", "m1", "m2"}
+        assert {endpoint.name for endpoint in service.view.layout.endpoints} == {"m0", "m1", "m2"}
     await nats.start()
     back = time.monotonic()
     await pickers.measure(NATS_GONE, back)
@@ -77,7 +77,7 @@ async def test_one_picker_is_cut_off_from_nats(nats: NatsServer, pickers: Picker
         (proxy.swallow if silent else proxy.refuse)()
         await pickers.publish(names(3, 1))
         await picks_on(pickers, AWAY, near, far)
-        assert {one.name for one in far.view.layout.endpoints} == {"m0", "m1", "m2"}
+        assert {endpoint.name for endpoint in far.view.layout.endpoints} == {"m0", "m1", "m2"}
         if silent:
             proxy.forward()
         else:

@@ -259,7 +259,7 @@ class Listener:
         for key in STANDARD_KEYS:
             if key.kind is float:
                 values = self.view.columns.numbers(key.wire).values
-                assert all(one in bounds_of(key.wire) for one in values if not math.isnan(one)), values
+                assert all(value in bounds_of(key.wire) for value in values if not math.isnan(value)), values
         in_flight = self.view.in_flight
         for counts in (in_flight.requests, in_flight.tokens):
             assert np.isfinite(counts).all(), counts

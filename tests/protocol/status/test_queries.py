@@ -167,7 +167,7 @@ async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: Nats
             query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(endpoint="x"), timeout=TIMEOUT),
         )
         assert whole.document() == ["x" * 700_000]
-        assert [one.error for one in others] == ["", "", "ValueError: it broke"]
+        assert [other.error for other in others] == ["", "", "ValueError: it broke"]
         await responder.close()
 
 

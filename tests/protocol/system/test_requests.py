@@ -115,7 +115,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_leaves_no_load(
     async with client.stream("POST", CHAT, json=body) as response:
         arriving = response.aiter_bytes()  # kept: an iterator that is let go of closes the connection
         assert await anext(arriving)
-        loads = [sum(one["inflight"]["own_requests"] for one in (await p.state())["endpoints"]) for p in stack.pickers]
+        loads = [
+            sum(endpoint["inflight"]["own_requests"] for endpoint in (await p.state())["endpoints"])
+            for p in stack.pickers
+        ]
         assert sum(loads) == 1
 
 

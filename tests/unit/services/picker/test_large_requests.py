@@ -77,7 +77,7 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     streams = [world.shown(modes, rewrite) for _ in range(3)]
     assert world.handler.budget.used == 3 * len(MESSAGE), "also while they wait for their turn"
     late, answers = world.shown(modes)
-    assert refused([read(one) for one in answers]).status == 503
+    assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     assert [(next(answers), next(answers)) for _, answers in streams] == [(b"", b"")] * 3, (
         "others have their turn first"
@@ -85,10 +85,10 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     assert world.handler.budget.used == 3 * len(LARGE)
     world.handler.budget.limit = 3 * len(LARGE)
     late, answers = world.shown(modes)
-    assert refused([read(one) for one in answers]).status == 503
+    assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     for number, (stream, answers) in enumerate(streams):
-        said = [read(one) for one in answers if one]
+        said = [read(answer) for answer in answers if answer]
         assert destinations(said) == destinations(said[:1])
         expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
         if modes == FULL_DUPLEX:

@@ -77,7 +77,7 @@ RULE = RewriteRule(models=("m" * 50,), targets=(Target(model="t"),))
 
 
 def labelled(count: int) -> Fact:
-    return Endpoint(id="a", name="a", address="10.0.0.1", port=80, labels={f"{one}": "" for one in range(count)})
+    return Endpoint(id="a", name="a", address="10.0.0.1", port=80, labels={f"{number}": "" for number in range(count)})
 
 
 @pytest.mark.parametrize(

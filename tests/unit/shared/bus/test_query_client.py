@@ -28,7 +28,7 @@ def test_pieces_of_several_members_are_joined_each_for_itself() -> None:
         piece(1, b"4]", id="q"),
     ):
         collected.take(data)
-    assert [(one.id, one.run, one.document()) for one in collected.answers()] == [
+    assert [(answer.id, answer.run, answer.document()) for answer in collected.answers()] == [
         ("p", 1, [1, 2]),
         ("p", 2, [5]),
         ("q", 1, [3, 4]),

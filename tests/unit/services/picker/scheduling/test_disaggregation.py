@@ -233,7 +233,7 @@ def test_a_decider_that_fails_skips_its_stage() -> None:
     text = document("disagg-profile-handler", "{deciders: {prefill: broken-decider}}", "- type: broken-decider\n")
     decision = director(text, Registry([*REGISTRY, Broken])).decide(TEXT, servers("pd"), NOW)
     assert route(decision) == ("1", {})
-    assert [(one.plugin, one.role) for one in decision.failures] == [("broken-decider", "decider")]
+    assert [(failure.plugin, failure.role) for failure in decision.failures] == [("broken-decider", "decider")]
 
 
 # Deciders

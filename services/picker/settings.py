@@ -118,7 +118,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     emit_endpoint_scores: Annotated[
         bool,
         Meta(
-            description="tell the proxy the total score of every candidate, in the metadata"
+            description="report the total score of every candidate to the proxy, in the metadata"
             " x-gateway-destination-endpoint-scores of the namespace envoy.lb"
         ),
     ] = False

@@ -71,7 +71,7 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     allow_actions: Annotated[
         bool,
         Meta(
-            description="drain and undrain endpoints when a console asks; the watcher must be allowed to write the"
+            description="drain and undrain endpoints when a console requests it; the watcher must be allowed to write the"
             " endpoints file or to patch pods"
         ),
     ] = False

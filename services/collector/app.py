@@ -74,7 +74,7 @@ class CollectorService(Service):
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
         first = self._first() if text is None else self._build(self._read(text, path))
-        self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
+        self.config = Reloader(self._read, self._take, running=text, origin=path, limit=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
         self.members = Membership(self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon())

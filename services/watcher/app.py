@@ -27,7 +27,7 @@ from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
 from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_publisher import FramePublisher
-from shared.bus.publishable import most
+from shared.bus.publishable import fact_limit
 from shared.bus.query_messages import ViewQuery
 from shared.bus.responder import Document
 from shared.bus.subjects import pool_token
@@ -128,7 +128,7 @@ class WatcherService(Service):
             eds=eds,
             event_counts=self._event_counts,
             metrics=self.metrics,
-            fact_limit=lambda: most(self.bus.max_payload),
+            fact_limit=lambda: fact_limit(self.bus.max_payload),
             fact_entries=settings.max_fact_entries,
             on_accepted=self._provider.accepted,
             on_change=self._publish,

@@ -136,14 +136,14 @@ class SystemLookup:
 
 
 class _Threads:
-    """At most `most` daemon threads, for calls that can't be interrupted.
+    """At most `limit` daemon threads, for calls that can't be interrupted.
 
     A thread that takes a call starts another one if none is idle. So the event loop starts the first thread only: many
     calls at once don't hold it.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._calls: SimpleQueue[tuple[Future[list[Any]], Callable[[], list[Any]]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
@@ -164,7 +164,7 @@ class _Threads:
     def _start_one(self) -> None:
         """Start a thread, unless one is idle or there are as many as allowed."""
         with self._lock:
-            if self._idle or self._started == self._most:
+            if self._idle or self._started == self._limit:
                 return
             self._started += 1
             self._idle += 1

@@ -151,18 +151,18 @@ class BucketReconciler:
         """A fact, encoded for its key, as the next change."""
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
-    def changes(self, most: int | None = None) -> list[Change]:
-        """What to write, or its first `most` changes: news, then deletes (so that a pool never gets emptier than it
-        is), those of facts before other keys, then repetitions. The cost depends only on `most`. Ask again after each
+    def changes(self, limit: int | None = None) -> list[Change]:
+        """What to write, or its first `limit` changes: news, then deletes (so that a pool never gets emptier than it
+        is), those of facts before other keys, then repetitions. The cost depends only on `limit`. Ask again after each
         batch, so that news comes first."""
         due = self._prepare()
-        while self._foreign and (most is None or sum(map(len, due)) < most):
+        while self._foreign and (limit is None or sum(map(len, due)) < limit):
             for _ in range(min(_STEP, len(self._foreign))):
                 key = self._foreign.popleft()
                 if self._is_orphan(key):
                     self._unknown.add(key)
                     self._review(key)
-        return list(islice(chain.from_iterable(changes.values() for changes in due), most))
+        return list(islice(chain.from_iterable(changes.values() for changes in due), limit))
 
     @property
     def due(self) -> int:
@@ -184,10 +184,10 @@ class BucketReconciler:
             news, deletes, _, _ = self._due
             self._fresh = dict.fromkeys([*news, *deletes])
 
-    def fresh_changes(self, most: int) -> list[Change]:
-        """The first `most` changes of what is wanted otherwise since `begin_reading`, or is known to have been due
+    def fresh_changes(self, limit: int) -> list[Change]:
+        """The first `limit` changes of what is wanted otherwise since `begin_reading`, or is known to have been due
         then. Each is returned once."""
-        keys = list(islice(self._fresh, most))
+        keys = list(islice(self._fresh, limit))
         for key in keys:
             del self._fresh[key]
         return [Change(key, self._desired.get(key)) for key in keys]

@@ -30,12 +30,12 @@ PATIENCE = 3.0
 
 
 class Candidates:
-    """Other candidates that were seen lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored
+    """Other candidates that were seen lately, by the receiver's monotonic clock. Beyond `limit`, new ones are ignored
     until others fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_watchers) -> None:
+    def __init__(self, expiry: float = EXPIRY, limit: int = LIMITS.max_watchers) -> None:
         self._expiry = expiry
-        self._most = most
+        self._limit = limit
         self._last_seen: dict[str, tuple[float, Fitness]] = {}
 
     def observe(self, candidate: Candidate, now: float) -> None:
@@ -43,9 +43,9 @@ class Candidates:
         if candidate.leaving:
             self._last_seen.pop(candidate.owner, None)
             return
-        if candidate.owner not in self._last_seen and len(self._last_seen) >= self._most:
+        if candidate.owner not in self._last_seen and len(self._last_seen) >= self._limit:
             self._last_seen = self._live(now)
-        if candidate.owner in self._last_seen or len(self._last_seen) < self._most:
+        if candidate.owner in self._last_seen or len(self._last_seen) < self._limit:
             self._last_seen[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:

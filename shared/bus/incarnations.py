@@ -26,11 +26,11 @@ class _Known(Struct):
 
 class Incarnations:
     """The run of each sender of a kind of message, from its first message until it leaves or has been silent for
-    `EXPIRY`. Beyond `most`, new senders are refused until others are silent. Refused messages are counted in `log`."""
+    `EXPIRY`. Beyond `limit`, new senders are refused until others are silent. Refused messages are counted in `log`."""
 
-    def __init__(self, log: SenderLog, most: int = LIMITS.max_senders) -> None:
+    def __init__(self, log: SenderLog, limit: int = LIMITS.max_senders) -> None:
         self._log = log
-        self._most = most
+        self._limit = limit
         self._known: dict[str, _Known] = {}
 
     def accepts(self, subject: str, sender: str, run: int, now: float, *, leaving: bool = False) -> bool:
@@ -55,9 +55,9 @@ class Incarnations:
             if known.run == run or now - known.last_seen >= EXPIRY:
                 return None
             return "two senders have this id: another one was here first and is still there"
-        if len(self._known) >= self._most:
+        if len(self._known) >= self._limit:
             self._known = {id: known for id, known in self._known.items() if now - known.last_seen < EXPIRY}
-        return None if len(self._known) < self._most else f"{self._most} senders are there already"
+        return None if len(self._known) < self._limit else f"{self._limit} senders are there already"
 
     def __repr__(self) -> str:
         return f"<Incarnations of {len(self._known)} senders>"

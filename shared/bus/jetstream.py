@@ -259,7 +259,7 @@ async def snapshot(
         sequence = after + 1
 
 
-async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) -> list[Msg]:
+async def _page(bus: Bus, subject: str, body: bytes, limit: int, timeout: float) -> list[Msg]:
     """The messages of a batch, and the one that ends it: one with a status, or one too many."""
     answers: list[Msg] = []
     room = PAGE_BYTES + bus.max_payload
@@ -268,7 +268,7 @@ async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) 
         nonlocal room
         room -= len(answer.data)
         answers.append(answer)
-        return status(answer) is not None or len(answers) > most or room < 0
+        return status(answer) is not None or len(answers) > limit or room < 0
 
     await bus.request_many(subject, body, last=is_last, timeout=timeout)
     return answers

@@ -32,12 +32,12 @@ NAMED = 20
 
 
 class Members:
-    """Members that were seen lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until
+    """Members that were seen lately, by the receiver's monotonic clock. Beyond `limit`, new ones are ignored until
     others leave or fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_senders) -> None:
+    def __init__(self, expiry: float = EXPIRY, limit: int = LIMITS.max_senders) -> None:
         self._expiry = expiry
-        self._most = most
+        self._limit = limit
         self._last_seen: dict[str, float] = {}
         self._paused = False
 
@@ -47,7 +47,7 @@ class Members:
         if member.leaving:
             self._last_seen.pop(member.id, None)
             return known
-        if not known and len(self._last_seen) >= self._most:
+        if not known and len(self._last_seen) >= self._limit:
             return False
         self._last_seen[member.id] = now
         return not known

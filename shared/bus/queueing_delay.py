@@ -45,13 +45,13 @@ class QueueingDelays:
     """The base delay of each run of a sender: the minimum over the last one half to one `window` of seconds.
 
     The window slides in halves, so the cost of a message doesn't depend on the number of earlier ones. It follows
-    clocks that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `most`
+    clocks that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `limit`
     runs, messages of further ones count as undelayed.
     """
 
-    def __init__(self, window: float = 60.0, most: int = LIMITS.max_runs) -> None:
+    def __init__(self, window: float = 60.0, limit: int = LIMITS.max_runs) -> None:
         self._half = window / 2
-        self._most = most
+        self._limit = limit
         self._runs: dict[tuple[str, int], _Run] = {}
         self._full_until = float("-inf")
 
@@ -78,15 +78,15 @@ class QueueingDelays:
 
     def _has_room(self, now: float) -> bool:
         """Whether another run can be tracked, after those that were silent for two heartbeats are forgotten."""
-        if len(self._runs) >= self._most and now >= self._full_until:
+        if len(self._runs) >= self._limit and now >= self._full_until:
             self._full_until = now + AT_FIRST
             self.prune(now - AT_FIRST)
-        return len(self._runs) < self._most
+        return len(self._runs) < self._limit
 
     def _is_plausible(self, known: _Run, difference: float, received: float) -> bool:
         """Whether a message can be as quick as that."""
-        most = AHEAD if received - known.since >= AT_FIRST else AHEAD_AT_FIRST
-        if difference >= min(known.before, known.current) - most:
+        limit = AHEAD if received - known.since >= AT_FIRST else AHEAD_AT_FIRST
+        if difference >= min(known.before, known.current) - limit:
             known.ahead = None
         elif known.ahead is None or abs(difference - known.ahead) > AHEAD:
             known.ahead, known.ahead_since = difference, received

@@ -73,7 +73,7 @@ class PoolView:
         self._stale_order = False
         self._attributes = AttributeTable()
         self._members: dict[tuple[str, str], _Member] = {}
-        self._delays = QueueingDelays(most=limits.max_runs)
+        self._delays = QueueingDelays(limit=limits.max_runs)
         self._load_rows = 0
         self._queues = Queues()
         self._leader = ""

@@ -41,7 +41,7 @@ class JsonParameters(Struct, frozen=True, rename="camel"):
 
 
 def read(
-    decode: Callable[[bytes], T], body: bytes, most: JsonParameters, coarsely: Callable[[bytes], T] | None = None
+    decode: Callable[[bytes], T], body: bytes, limit: JsonParameters, coarsely: Callable[[bytes], T] | None = None
 ) -> T:
     """The body as the decoder's struct; `coarsely` decodes one that would take long. Raises `Unparsable` for one that
     can't be read, or has too many values."""
@@ -49,15 +49,15 @@ def read(
     if not size:
         raise Unparsable("the body is empty; a JSON object is needed")
     few = True
-    if size > SHORT or size > most.max_objects or size > most.max_values or size > most.max_text_bytes:
+    if size > SHORT or size > limit.max_objects or size > limit.max_values or size > limit.max_text_bytes:
         counts = JsonCounts(body)
-        if size > most.max_text_bytes:
-            _within(counts.dense, most.max_text_bytes, "bytes that aren't base64")
+        if size > limit.max_text_bytes:
+            _within(counts.dense, limit.max_text_bytes, "bytes that aren't base64")
         # a body has no more of anything than it has bytes
-        if size > most.max_objects:
-            _within(counts.openings, most.max_objects, "opening braces and brackets")
-        if size > most.max_values:
-            _within(counts.commas, most.max_values, "commas")
+        if size > limit.max_objects:
+            _within(counts.openings, limit.max_objects, "opening braces and brackets")
+        if size > limit.max_values:
+            _within(counts.commas, limit.max_values, "commas")
         few = counts.few
     try:
         return decode(body) if few or coarsely is None else coarsely(body)
@@ -107,9 +107,9 @@ def shown(value: Raw) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _within(count: int, most: int, what: str) -> None:
-    if count > most:
-        raise Unparsable(f"the body has {count} {what}; the limit is {most}")
+def _within(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise Unparsable(f"the body has {count} {what}; the limit is {limit}")
 
 
 def _unreadable(error: Exception) -> Unparsable:

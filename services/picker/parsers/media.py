@@ -57,8 +57,8 @@ def size_of(value: Raw) -> tuple[int, int]:
         return 0, 0
 
 
-def _decoded(view: memoryview, start: int, most: int) -> bytes:
-    text = bytes(view[start : start + most]).partition(b'"')[0].replace(b"\\/", b"/")
+def _decoded(view: memoryview, start: int, limit: int) -> bytes:
+    text = bytes(view[start : start + limit]).partition(b'"')[0].replace(b"\\/", b"/")
     try:
         return b64decode(text[: len(text) // 4 * 4])
     except (Error, ValueError):

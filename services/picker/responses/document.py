@@ -53,10 +53,10 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
     try:
         top = _object(text)
         inner: list[_Object] = []
-        most = _MAX_INNER
+        limit = _MAX_INNER
         for part in (top.response, top.message):
-            if _is_short(part, most):
-                most -= len(memoryview(part))
+            if _is_short(part, limit):
+                limit -= len(memoryview(part))
                 inner.append(_object(part))
     except _ERRORS:
         return None
@@ -97,6 +97,6 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return False
 
 
-def _is_short(value: Raw, most: int) -> bool:
+def _is_short(value: Raw, limit: int) -> bool:
     """Whether it is an object of at most so many bytes."""
-    return len(memoryview(value)) <= most and is_object(value)
+    return len(memoryview(value)) <= limit and is_object(value)

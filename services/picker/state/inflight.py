@@ -157,7 +157,7 @@ class InFlight:
         self._peers: dict[str, _Peer] = {}
         self._weight = 0
         """Of all peers."""
-        self._delays = QueueingDelays(most=limits.runs)
+        self._delays = QueueingDelays(limit=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
         self._ahead_requests: Floats = np.zeros(0)

@@ -334,11 +334,11 @@ class LruPrefixIndex(PrefixIndex):
         if self._retired:
             self._drop_retired(count)  # so that there are never more blocks than before, however endpoints come and go
 
-    def _drop_oldest(self, slot: int, capacity: int, most: int) -> int:
+    def _drop_oldest(self, slot: int, capacity: int, limit: int) -> int:
         """Forget what a slot holds beyond its capacity, at most so many blocks; how many they were."""
         blocks = self._blocks[slot]
         # found in one go: looking for a dict's first key again and again costs more each time
-        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), most)))
+        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), limit)))
         for block in oldest:
             del blocks[block]
         self._holders.drop(oldest, 1 << slot)

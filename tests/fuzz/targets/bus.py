@@ -103,7 +103,7 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
-        self.candidates = Candidates(most=MAX_CANDIDATES)
+        self.candidates = Candidates(limit=MAX_CANDIDATES)
         self.queues = Peers()
         self.answers = AnswerPieces()
         self.prefixes = PrefixPeers(self.view.prefixes)

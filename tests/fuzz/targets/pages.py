@@ -113,18 +113,18 @@ def _check_scans(page: bytes) -> None:
     for name in WANTED:
         key = name.encode()
         whole = _scanned(page, key, [(0, len(page))])
-        assert _equal(whole, _scanned(page, key, [(0, len(page))], most=1))
+        assert _equal(whole, _scanned(page, key, [(0, len(page))], limit=1))
         assert _equal(whole, _scanned(page, key, pieces(page, 40, len(page) + 1)))
         if theirs is not None:
             ours = [(dict(parse_labels(labels)), value, moment) for labels, value, moment in whole]
             assert _equal(ours, theirs.get(name, [])), (name, ours, theirs.get(name))
 
 
-def _scanned(page: bytes, name: bytes, pieces: Any, most: int | None = None) -> Samples:
+def _scanned(page: bytes, name: bytes, pieces: Any, limit: int | None = None) -> Samples:
     sink = Everything()
     for start, end in pieces:
         while start < end:
-            found = scan(page, name, [sink], start, end, most)
+            found = scan(page, name, [sink], start, end, limit)
             assert found.end > start
             start = found.end
     return sink.samples

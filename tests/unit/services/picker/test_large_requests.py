@@ -28,9 +28,9 @@ MESSAGE = body(LARGE, end=True).SerializeToString()
 
 
 class World(PickerUnderTest):
-    def __init__(self, most: int = 10 * len(LARGE)) -> None:
+    def __init__(self, limit: int = 10 * len(LARGE)) -> None:
         super().__init__(pool("a1", "a2"), limit=len(LARGE))
-        self.handler.budget.limit = most
+        self.handler.budget.limit = limit
 
     def shown(
         self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
@@ -73,7 +73,7 @@ def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
 @BOTH
 @pytest.mark.parametrize("rewrite", ["", "tuned"])
 def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyMode], rewrite: str) -> None:
-    world = World(most=3 * len(MESSAGE))
+    world = World(limit=3 * len(MESSAGE))
     streams = [world.shown(modes, rewrite) for _ in range(3)]
     assert world.handler.budget.used == 3 * len(MESSAGE), "also while they wait for their turn"
     late, answers = world.shown(modes)

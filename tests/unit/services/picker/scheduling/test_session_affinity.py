@@ -140,7 +140,7 @@ def test_an_unused_session_is_forgotten() -> None:
 
 
 def test_no_more_sessions_are_kept_than_there_is_room_for() -> None:
-    bindings = Bindings(ttl=10.0, most=2)
+    bindings = Bindings(ttl=10.0, limit=2)
     for name in "abc":
         bindings.bind(name, name, 0.0)
     assert [bindings.endpoint(name, 0.0) for name in "abc"] == [None, "b", "c"]

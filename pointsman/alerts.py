@@ -1,7 +1,7 @@
 """Alerting rules: deploy/prometheus/rules.yml, the same for the Helm chart, and as a component of Kustomize.
 
-Every expression groups by `namespace` and `job` at most, the labels that tell installations apart, and by labels of the
-metrics themselves. Each alert links to its section in docs/operations.md.
+Every expression groups by `namespace` and `job` at most, the labels that distinguish installations, and by labels of
+the metrics themselves. Each alert links to its section in docs/operations.md.
 """
 
 from typing import Any
@@ -121,7 +121,7 @@ ALERTS = (
         "warning",
         f"pointsman_picker_peers < on (namespace, job) group_left () (count {BY} (pointsman_picker_peers) - 1)",
         "2m",
-        "{{ $labels.instance }} hears the load of only {{ $value }} other pickers",
+        "{{ $labels.instance }} receives the load of only {{ $value }} other pickers",
     ),
     Alert(
         "PointsmanConfigurationsDiffer",

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from msgspec import Meta, Struct
 
-from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.bus_entries import Entry, decode_entry, summary
 from pointsman.command import USAGE_ERROR, print_json
 from pointsman.output import print_lines
+from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from pointsman.table import text_table
 from shared.bus import jetstream
 from shared.bus.errors import BusError, JetStreamError, NoResponders
@@ -27,7 +27,7 @@ from shared.service import parse, report
 ACTIONS = ("get", "ls")
 
 
-class BusCommandSettings(AskerSettings, frozen=True, kw_only=True):
+class BusCommandSettings(QuerySettings, frozen=True, kw_only=True):
     """Lists what is in the buckets of the bus (`ls`, `ls PATTERN`), or decodes entries (`get KEY`). Exits with 1 if
     there is no such entry."""
 
@@ -71,9 +71,9 @@ def main(argv: Sequence[str]) -> int:
 
 async def _list(settings: BusCommandSettings, patterns: Sequence[str]) -> int:
     found: list[Row] = []
-    async with connected(settings, "bus") as asker:
-        for name, bucket in _buckets(asker, settings.bucket):
-            stored = await _entries(asker, bucket)
+    async with connected(settings, "bus") as client:
+        for name, bucket in _buckets(client, settings.bucket):
+            stored = await _entries(client, bucket)
             for entry in stored:
                 if not patterns or any(fnmatchcase(entry.key, pattern) for pattern in patterns):
                     found.append(Row(name, entry.key, entry.revision, entry.size, summary(entry)))
@@ -88,12 +88,12 @@ async def _list(settings: BusCommandSettings, patterns: Sequence[str]) -> int:
 async def _get(settings: BusCommandSettings, keys: Sequence[str]) -> int:
     documents: list[dict[str, Any]] = []
     missing: list[str] = []
-    async with connected(settings, "bus") as asker:
+    async with connected(settings, "bus") as client:
         for key in keys:
             found = [
                 {"bucket": name, **entry.document()}
-                for name, bucket in _buckets(asker, settings.bucket)
-                if (entry := await _entry(asker, name, bucket, key)) is not None
+                for name, bucket in _buckets(client, settings.bucket)
+                if (entry := await _entry(client, name, bucket, key)) is not None
             ]
             documents += found
             missing += [] if found else [key]
@@ -106,9 +106,9 @@ async def _get(settings: BusCommandSettings, keys: Sequence[str]) -> int:
     return FAILED if missing else 0
 
 
-def _buckets(asker: Asker, only: str) -> Iterator[tuple[str, str]]:
+def _buckets(client: QueryClient, only: str) -> Iterator[tuple[str, str]]:
     """(name without the prefix, name) of the buckets to look in."""
-    subjects = asker.subjects
+    subjects = client.subjects
     for name, bucket in (
         ("endpoints", subjects.endpoints_bucket),
         ("attributes", subjects.attributes_bucket),
@@ -118,25 +118,25 @@ def _buckets(asker: Asker, only: str) -> Iterator[tuple[str, str]]:
             yield name, bucket
 
 
-async def _entries(asker: Asker, bucket: str) -> list[Entry]:
+async def _entries(client: QueryClient, bucket: str) -> list[Entry]:
     """Everything in a bucket; nothing if there is no such bucket."""
     start = len(f"$KV.{bucket}.")
     try:
         return await jetstream.snapshot(
-            asker.bus,
+            client.bus,
             bucket,
             f"$KV.{bucket}.>",
             read=lambda stored: decode_entry(stored.subject[start:], stored),
-            timeout=asker.timeout,
+            timeout=client.timeout,
         )
     except NoResponders:
         return []
 
 
-async def _entry(asker: Asker, name: str, bucket: str, key: str) -> Entry | None:
-    for spelling in spellings(asker.pool, key):
+async def _entry(client: QueryClient, name: str, bucket: str, key: str) -> Entry | None:
+    for spelling in spellings(client.pool, key):
         try:
-            stored = await jetstream.last(asker.bus, bucket, f"$KV.{bucket}.{spelling}", timeout=asker.timeout)
+            stored = await jetstream.last(client.bus, bucket, f"$KV.{bucket}.{spelling}", timeout=client.timeout)
         except JetStreamError as error:
             if error.error_code == jetstream.STREAM_NOT_FOUND:
                 return None
@@ -160,5 +160,5 @@ def spellings(pool: str, key: str) -> list[str]:
         found += [f"{kind}.{escape(name)}", f"{pool}.{kind}.{escape(name)}"]
     else:
         found.append(escape(key))
-    allowed = [one for one in found if not set(one) & set(" :*>\t") and all(one.split("."))]
+    allowed = [word for word in found if not set(word) & set(" :*>\t") and all(word.split("."))]
     return list(dict.fromkeys(allowed))

@@ -67,8 +67,8 @@ def _content(key: str, stored: jetstream.Stored) -> tuple[str, Mapping[str, Any]
         except Malformed as error:
             problems.append(str(error))
     # a message's tag tells what it was meant to be: that decoder's complaint is the longest way in
-    told = next((text for text in problems if "Invalid value" not in text), problems[0])
-    return "unreadable", {"problem": told, "raw": stored.data[:SHOWN].hex()}
+    problem = next((text for text in problems if "Invalid value" not in text), problems[0])
+    return "unreadable", {"problem": problem, "raw": stored.data[:SHOWN].hex()}
 
 
 def _fact(key: str, data: bytes) -> tuple[str, Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from shared.config.loaded import EVICTION_ROLES, LoadedConfig, PluginSpec, ProfileSpec, at_work
+from shared.config.loaded import EVICTION_ROLES, LoadedConfig, PluginSpec, ProfileSpec, with_references
 from shared.plugin import Role, Tier
 from shared.quantities import format_duration
 
@@ -136,7 +136,7 @@ def describe(config: LoadedConfig) -> Description:
         *(() if config.discovery is None else (config.discovery,)),
         *(spec.name for spec in others),
     }
-    working = at_work([config.plugins[name] for name in used], config.plugins)
+    working = with_references([config.plugins[name] for name in used], config.plugins)
     called = [spec for name, spec in config.plugins.items() if name in working and name not in used]
     used |= working.keys()
     tiers = {

@@ -5,7 +5,7 @@ from typing import Any
 
 FEW_PICKS = 0.25
 """A share of an even part of the decisions below which an endpoint is passed over."""
-LEAST = 20
+MIN_DECISIONS = 20
 """Decisions from which on that says something."""
 
 View = dict[str, Any]
@@ -61,9 +61,10 @@ def _picker(view: View) -> Iterator[str]:
         yield "it is draining, and gets no new requests"
     if view["unhealthy"]:
         yield f"it ranks last: {view['unhealthy']}"
-    stale = {name: one for name, one in view["attributes"].items() if one["read_by"] and not one["fresh"]}
+    attributes = view["attributes"].items()
+    stale = {name: attribute for name, attribute in attributes if attribute["read_by"] and not attribute["fresh"]}
     if stale:
-        oldest = max(one["age"] for one in stale.values())
+        oldest = max(attribute["age"] for attribute in stale.values())
         names = ", ".join(name.partition("/")[0] for name in stale)
         yield f"metrics {oldest:.0f} s old ({names}), {_policy(view['stale_policy'])}"
     if view["missing"]:
@@ -71,7 +72,7 @@ def _picker(view: View) -> Iterator[str]:
         yield f"metrics that it never reported ({names}), {_policy(view['stale_policy'])}"
     recent = view["recently"]
     candidate = recent["candidate"]
-    if candidate >= LEAST and recent["chosen"] < FEW_PICKS * candidate / max(view["endpoints"], 1):
+    if candidate >= MIN_DECISIONS and recent["chosen"] < FEW_PICKS * candidate / max(view["endpoints"], 1):
         why = [f"{plugin} removed it {count} times" for plugin, count in recent["filtered"].items()]
         why += [f"{plugin} put it behind {count} times" for plugin, count in recent["behind"].items()]
         yield f"chosen {recent['chosen']} times of the last {candidate}: {', '.join(why)}"

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
+from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from pointsman.table import DASH, text_table
-from shared.bus.asking import ask, ask_all
-from shared.bus.query_messages import AskExplain, AskStatus
+from shared.bus.query_client import query_member, query_members
+from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
 from shared.service import parse, report
 from shared.service.status import MemberStatus
@@ -26,7 +26,7 @@ SHOWN = 20
 """Endpoints that the table shows, the best first."""
 
 
-class ExplainSettings(AskerSettings, frozen=True, kw_only=True):
+class ExplainSettings(QuerySettings, frozen=True, kw_only=True):
     """Shows where a running picker would send a request now, and why: candidates, what each filter leaves, each
     scorer's value and weight, the ages of its inputs, and what would change the outcome. Nothing is sent."""
 
@@ -44,11 +44,11 @@ def main(argv: Sequence[str]) -> int:
     options."""
     try:
         settings = parse(ExplainSettings, argv, os.environ, "pointsman explain")
-        question = AskExplain(path=settings.path, headers=read_headers(settings.header), body=_body(settings))
+        query = ExplainQuery(path=settings.path, headers=read_headers(settings.header), body=_body(settings))
     except Invalid as error:
         report(error)
         return USAGE_ERROR
-    return run_command(_explain(settings, question))
+    return run_command(_explain(settings, query))
 
 
 def read_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -85,13 +85,15 @@ def _body(settings: ExplainSettings) -> bytes:
     return body
 
 
-async def _explain(settings: ExplainSettings, question: AskExplain) -> int:
-    async with connected(settings, "explain") as asker:
-        id = settings.picker or await _ready_picker(asker)
+async def _explain(settings: ExplainSettings, query: ExplainQuery) -> int:
+    async with connected(settings, "explain") as client:
+        id = settings.picker or await _ready_picker(client)
         if not id:
             print("no picker answers", file=sys.stderr)
             return FAILED
-        answer = await ask(asker.bus, asker.subjects, asker.pool, "picker", id, question, timeout=asker.timeout)
+        answer = await query_member(
+            client.bus, client.subjects, client.pool, "picker", id, query, timeout=client.timeout
+        )
     decision: dict[str, Any] = {"picker_id": id, **answer.document()}
     if settings.format == "json":
         print_json(decision)
@@ -100,10 +102,10 @@ async def _explain(settings: ExplainSettings, question: AskExplain) -> int:
     return FAILED if "refused" in decision else 0
 
 
-async def _ready_picker(asker: Asker) -> str:
+async def _ready_picker(client: QueryClient) -> str:
     """The first that is ready, else the first; empty if none answers."""
-    answers = await ask_all(
-        asker.bus, asker.subjects, asker.pool, "picker", AskStatus(), timeout=asker.timeout, first=True
+    answers = await query_members(
+        client.bus, client.subjects, client.pool, "picker", StatusQuery(), timeout=client.timeout, first=True
     )
     pickers = [answer.read(MemberStatus) for answer in answers if not answer.error]
     return next((picker.id for picker in pickers if picker.ready), pickers[0].id if pickers else "")
@@ -175,6 +177,6 @@ def _figure(value: float | None) -> str:
 def _oldest(id: str, decision: dict[str, Any]) -> str:
     """The age of the oldest input; a star where one isn't fresh."""
     inputs = [values[id] for values in decision["inputs"].values() if id in values]
-    ages = [one["age"] for one in inputs if one["age"] is not None]
-    stale = "" if all(one["fresh"] for one in inputs) else "*"
+    ages = [value["age"] for value in inputs if value["age"] is not None]
+    stale = "" if all(value["fresh"] for value in inputs) else "*"
     return f"{max(ages):.1f}s{stale}" if ages else f"never{stale}" if stale else ""

@@ -175,7 +175,7 @@ TIERS: Rows = {
             },
         ),
         Panel(
-            "Other pickers that a picker hears",
+            "Peers of a picker",
             "short",
             {"{{instance}}": "pointsman_picker_peers"},
         ),

@@ -14,7 +14,7 @@ from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
 from services.picker.settings import PickerSettings
-from services.picker.workers.exposition import LEAST, SUM
+from services.picker.workers.exposition import MIN, SUM
 from services.picker.workers.supervisor import Supervisor
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
@@ -33,13 +33,13 @@ Every process serves Prometheus metrics at `/metrics` of its admin port, includi
 (`process_…`, `python_…`). [Operations](operations.md#what-to-watch) lists which ones to watch. Histograms have
 `_bucket`, `_sum` and `_count` series.
 
-Clients choose model names, so pickers tell at most `--metrics-models` of them apart. A model has series of its own when
-a resource names it, or when a model server has answered a request for it with a status below 400. All others are
-`other`. A request for a model without series is counted when its response begins. When all places are taken, names that
-only occur in rewritten requests make room for the pool's models, all names make room for those that resources name, and
-a model makes room after an hour without requests. As many pairs of a client's model and another target model are told
-apart. Pairs that clients make with a header make room for those of resources. A model named `other` counts as one of
-all others.
+Clients choose model names, so at most `--metrics-models` of them have series. A model has series of its own when a
+resource names it, or when a model server has answered a request for it with a status below 400. All others are `other`.
+A request for a model without series is counted when its response begins. When all places are taken, names that only
+occur in rewritten requests make room for the pool's models, and all names make room for those that resources name. A
+model without requests for an hour makes room, too. The same number of pairs of a client's model and another target
+model have series. Pairs that clients make with a header make room for those of resources. A model named `other` counts
+among all others.
 
 Series by plugin or by source end with the last configuration that has it. A count goes on while successive
 configurations have the name.
@@ -129,7 +129,7 @@ def metrics_page() -> str:
                 sections.append(_section(title, chosen, text))
     supervisor = described(Supervisor(PickerSettings(workers=2)).registry)
     workers = [metric for metric in supervisor if metric not in users]
-    sums, least = (", ".join(map(code, sorted(names))) for names in (SUM, LEAST))
+    sums, least = (", ".join(map(code, sorted(names))) for names in (SUM, MIN))
     sections.append(_section("`pointsman picker --workers`", workers, WORKERS_TEXT.format(sums=sums, least=least)))
     return "\n".join(sections)
 

@@ -113,7 +113,9 @@ def release(target: Path, version: str, parts: Sequence[str], *, python: str, he
 
 def _image(tree: Path, file: Path, version: str, revision: str) -> None:
     named = f"pointsman:{version}"
-    arguments = [word for one in (f"VERSION={version}", f"REVISION={revision}") for word in ("--build-arg", one)]
+    arguments = [
+        word for setting in (f"VERSION={version}", f"REVISION={revision}") for word in ("--build-arg", setting)
+    ]
     host = ("--network", "host")
     _run("docker", "build", *host, *arguments, "--file", str(tree / "deploy/Dockerfile"), "--tag", named, str(tree))
     with subprocess.Popen(["docker", "save", named], stdout=subprocess.PIPE) as saving:

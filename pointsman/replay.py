@@ -8,12 +8,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from pointsman.asker import FAILED, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
+from pointsman.query_command import FAILED, QuerySettings, connected, run_command
 from pointsman.table import text_table
-from shared.bus.asking import ask_all
-from shared.bus.query_messages import LONGEST, MAX_DOCUMENT, AskStatus
+from shared.bus.query_client import query_members
+from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, StatusQuery
 from shared.config.problems import Invalid, Problem
 from shared.quantities import PositiveDuration
 from shared.service import parse, report
@@ -25,14 +25,14 @@ SHOWN = 20
 REFUSED = "refused: no endpoint is left"
 
 
-class ReplaySettings(AskerSettings, frozen=True, kw_only=True):
+class ReplaySettings(QuerySettings, frozen=True, kw_only=True):
     """Has every picker replay its last decisions with an EndpointPickerConfig, and shows which would have gone
     elsewhere. Nothing is published."""
 
     file: Annotated[str, Meta(description="the document, - for standard input", extra={"argument": "FILE"})]
     limit: Annotated[int, Meta(ge=1, le=100_000, description="decisions of each picker, the newest")] = 1000
-    timeout: Annotated[PositiveDuration, Meta(description=f"how long to wait for answers, at most {LONGEST:g} s")] = (
-        LONGEST
+    timeout: Annotated[PositiveDuration, Meta(description=f"how long to wait for answers, at most {MAX_WAIT:g} s")] = (
+        MAX_WAIT
     )
     format: Format = "text"
 
@@ -67,13 +67,13 @@ def _document(path: str) -> str:
 
 
 async def _replay(settings: ReplaySettings, document: str) -> int:
-    async with connected(settings, "replay") as asker:
-        members = await ask_all(asker.bus, asker.subjects, asker.pool, "picker", AskStatus())
+    async with connected(settings, "replay") as client:
+        members = await query_members(client.bus, client.subjects, client.pool, "picker", StatusQuery())
         found = await replay(
-            *(asker.bus, asker.subjects, asker.pool, document),
+            *(client.bus, client.subjects, client.pool, document),
             expected=[member.id for member in members],
             limit=settings.limit,
-            timeout=asker.timeout,
+            timeout=client.timeout,
         )
     _complain(found.missing)
     total = found.total

@@ -7,9 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from pointsman.asker import AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
+from pointsman.query_command import QuerySettings, connected, run_command
 from pointsman.table import text_table
 from shared.config.problems import Invalid
 from shared.service import parse, report
@@ -22,7 +22,7 @@ DIGEST = 8
 Column = tuple[str, Callable[[MemberStatus], str]]
 
 
-class StatusSettings(AskerSettings, frozen=True, kw_only=True):
+class StatusSettings(QuerySettings, frozen=True, kw_only=True):
     """Shows the members of a pool: versions, leases, lags, ages and digests. Exits with 1 if something is wrong,
     and says what."""
 
@@ -40,8 +40,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _status(settings: StatusSettings) -> int:
-    async with connected(settings, "status") as asker:
-        found = await survey(asker.bus, asker.subjects, asker.pool, timeout=asker.timeout)
+    async with connected(settings, "status") as client:
+        found = await survey(client.bus, client.subjects, client.pool, timeout=client.timeout)
     if settings.format == "json":
         print_json(found)
     else:

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pointsman.asker import FAILED, Asker, AskerSettings, connected, run_command
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.endpoint_report import sentences
 from pointsman.output import print_lines
-from shared.bus.asking import Answer, ask_all
+from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from shared.bus.errors import BusError
-from shared.bus.query_messages import AskDecision, AskView
+from shared.bus.query_client import Answer, query_members
+from shared.bus.query_messages import DecisionQuery, ViewQuery
 from shared.config.problems import Invalid, Problem
 from shared.service import parse, report
 from shared.service.survey import TIERS
@@ -26,7 +26,7 @@ QUIET = 0.3
 """Seconds without a further answer after which those that have come may do."""
 
 
-class WhySettings(AskerSettings, frozen=True, kw_only=True):
+class WhySettings(QuerySettings, frozen=True, kw_only=True):
     """Says why a request went where it did, or what is the matter with an endpoint."""
 
     request: Annotated[
@@ -50,9 +50,9 @@ def main(argv: Sequence[str]) -> int:
 
 async def _requests(settings: WhySettings) -> int:
     found: dict[str, list[dict[str, Any]]] = {}
-    async with connected(settings, "why") as asker:
+    async with connected(settings, "why") as client:
         for id in settings.request:
-            answers = await _remembering(asker, id)
+            answers = await _remembering(client, id)
             found[id] = decisions(answers)
             _complain(answers, _Decisions)
     if settings.format == "json":
@@ -65,14 +65,14 @@ async def _requests(settings: WhySettings) -> int:
     return 0 if all(found.values()) else FAILED
 
 
-async def _remembering(asker: Asker, id: str) -> list[Answer]:
+async def _remembering(client: QueryClient, id: str) -> list[Answer]:
     """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
     there is one."""
     answers: list[Answer] = []
     for quiet in (QUIET, None):
-        question = AskDecision(request_id=id)
-        answers = await ask_all(
-            asker.bus, asker.subjects, asker.pool, "picker", question, timeout=asker.timeout, quiet=quiet
+        query = DecisionQuery(request_id=id)
+        answers = await query_members(
+            client.bus, client.subjects, client.pool, "picker", query, timeout=client.timeout, quiet=quiet
         )
         if decisions(answers):
             break
@@ -111,8 +111,8 @@ def because(id: str, decision: dict[str, Any]) -> list[str]:
 
 
 async def _endpoint(settings: WhySettings) -> int:
-    async with connected(settings, "why") as asker:
-        views = dict(zip(TIERS, await asyncio.gather(*(_views(asker, tier, settings) for tier in TIERS)), strict=True))
+    async with connected(settings, "why") as client:
+        views = dict(zip(TIERS, await asyncio.gather(*(_views(client, tier, settings) for tier in TIERS)), strict=True))
     if settings.format == "json":
         print_json(views)
     known = any(view.get("known") for found in views.values() for view in found)
@@ -124,10 +124,10 @@ async def _endpoint(settings: WhySettings) -> int:
     return 0
 
 
-async def _views(asker: Asker, tier: str, settings: WhySettings) -> list[dict[str, Any]]:
+async def _views(client: QueryClient, tier: str, settings: WhySettings) -> list[dict[str, Any]]:
     """What the members of a tier know of the endpoint, each with its id."""
-    question = AskView(endpoint=settings.endpoint)
-    answers = await ask_all(asker.bus, asker.subjects, asker.pool, tier, question, timeout=asker.timeout)
+    query = ViewQuery(endpoint=settings.endpoint)
+    answers = await query_members(client.bus, client.subjects, client.pool, tier, query, timeout=client.timeout)
     found: list[dict[str, Any]] = []
     for answer in answers:
         with suppress(BusError):

@@ -24,16 +24,16 @@ CORE = "core-metrics-extractor"
 
 
 class Bounds(Struct, frozen=True):
-    """Between which numbers, both included, an attribute's value can be. NaN is between none."""
+    """The range of an attribute's values, both ends included. NaN is outside of every range."""
 
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
     def __contains__(self, value: float) -> bool:
-        return self.least <= value <= self.most
+        return self.minimum <= value <= self.maximum
 
     def __str__(self) -> str:
-        return f"{self.least:g} to {self.most:g}"
+        return f"{self.minimum:g} to {self.maximum:g}"
 
 
 ANY = Bounds(-(2.0**64), 2.0**64)
@@ -285,7 +285,7 @@ class AttributeMap:
         changed = False
         if key.kind is float:
             bounds = key.bounds
-            if type(value) is not float or not bounds.least <= value <= bounds.most:  # type: ignore[operator]  # a float
+            if type(value) is not float or not bounds.minimum <= value <= bounds.maximum:  # type: ignore[operator]  # a float
                 if _is_number(value) and value not in bounds:
                     self.refuse(key, value)
                     return False

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct
 
 from shared.quantities import PositiveSize
 
-LEAST_PENDING_BYTES = 2 * 2**20
+MIN_PENDING_BYTES = 2 * 2**20
 """nats-py drops each message of so many bytes as it may hold; nats-server's have at most 1 MiB by default."""
 
 

@@ -27,7 +27,7 @@ class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
     """One model server port that can take a request: a pod's port, or one rank of a data-parallel pod."""
 
     id: str
-    """Names namespace, pod and port or rank; unique in its pool, and stable as long as the same server is meant."""
+    """Names namespace, pod and port or rank; unique in its pool, and stable for as long as it is the same server."""
     name: str
     namespace: str = "default"
     address: str

@@ -14,7 +14,7 @@ from shared.recent_events import RecentEvents
 log = structlog.get_logger(__name__)
 
 NAMED = 100
-"""Attributes that are told apart: frames are foreign, and may name as many as they like."""
+"""Attributes that are counted separately: frames are foreign, and may name as many as they like."""
 MENTIONED = 5
 """Of these, how many `/readyz` mentions."""
 OTHERS = "(others)"
@@ -37,12 +37,12 @@ class OutOfRange(RecentEvents):
         if attribute not in self._bounds and len(self._bounds) >= NAMED:
             attribute = OTHERS
         self._bounds[attribute] = bounds
-        told, where = f"{value:g}", ", ".join(f"{what} {which!r}" for what, which in about.items())
-        if unlogged := self.count(attribute, f"{told} ({where})", count):
+        number, where = f"{value:g}", ", ".join(f"{what} {which!r}" for what, which in about.items())
+        if unlogged := self.count(attribute, f"{number} ({where})", count):
             log.warning(
                 "attribute.out_of_range",
                 attribute=attribute,
-                value=told,
+                value=number,
                 expected=str(bounds),
                 **about,
                 since_last_line=unlogged,
@@ -53,9 +53,9 @@ class OutOfRange(RecentEvents):
         late = self.recent()
         if not late:
             return None
-        told = [
+        parts = [
             f"{name} was {found.text} {age:.0f} s ago; {self._bounds[name]} is expected, {found.count} numbers weren't"
             for name, found, age in late[:MENTIONED]
         ]
         more = [f"{len(late) - MENTIONED} more"] if len(late) > MENTIONED else []
-        return f"numbers that can't be weren't taken: {'; '.join([*told, *more])}"
+        return f"numbers that can't be weren't taken: {'; '.join([*parts, *more])}"

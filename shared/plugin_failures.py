@@ -20,7 +20,7 @@ FRAMES = 20
 
 
 class Withheld(Exception):
-    """Stands for an exception whose text may quote a request: tells its type alone, and where it was raised."""
+    """Stands for an exception whose text may quote a request: gives only its type, and where it was raised."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(type(error).__name__)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-_LONGEST = 64
+_MAX_CHARACTERS = 64
 """Characters that are read: more digits stand for nothing, and cost the square of their number."""
 _DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
@@ -37,7 +37,7 @@ def parse_duration(text: object) -> float:
     """Seconds of a Go duration (`250ms`, `1m30s`) or a bare number, perhaps negative. Raises ValueError with advice."""
     if isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) < 1e300:
         return float(text)
-    if isinstance(text, str) and len(text) <= _LONGEST:
+    if isinstance(text, str) and len(text) <= _MAX_CHARACTERS:
         sign, body = _signed(text)
         if _BARE.fullmatch(body):
             return sign * float(body)
@@ -63,7 +63,7 @@ def parse_size(text: object) -> int:
         return text
     if isinstance(text, float) and text.is_integer():
         return int(text)
-    if isinstance(text, str) and len(text) <= _LONGEST:
+    if isinstance(text, str) and len(text) <= _MAX_CHARACTERS:
         sign, body = _signed(text)
         if match := _SIZE.fullmatch(body):
             number, unit, exponent = match.groups()

@@ -89,9 +89,9 @@ class _Automaton:
         if kind is _parser.BRANCH:
             parts = [self._sequence(one) for one in value[1]]
             return _Part(
-                any(one.empty for one in parts),
-                frozenset().union(*(one.first for one in parts)),
-                frozenset().union(*(one.last for one in parts)),
+                any(part.empty for part in parts),
+                frozenset().union(*(part.first for part in parts)),
+                frozenset().union(*(part.last for part in parts)),
             )
         if kind is _parser.ASSERT and value[0] > 0:
             self.can_fail = True

@@ -16,7 +16,7 @@ class Meddler:
 
     def __init__(self, seed: int = 1) -> None:
         self._random = Random(seed)
-        self.at_work = False
+        self.with_references = False
         self.late = 0
         """Messages that were, or will be."""
 
@@ -35,7 +35,7 @@ class Meddler:
                     write(line)
                     continue
                 data = line + await reader.readexactly(int(words[-1]) + 2)
-                if not self.at_work or words[1].startswith(b"_INBOX"):
+                if not self.with_references or words[1].startswith(b"_INBOX"):
                     write(data)
                 else:
                     for delay in self._delays():
@@ -52,4 +52,4 @@ class Meddler:
         return (self._random.uniform(0.0, ORDER) if draw < 0.45 else 0.0,)
 
     def __repr__(self) -> str:
-        return f"<Meddler {'at work' if self.at_work else 'idle'}, {self.late} late>"
+        return f"<Meddler {'at work' if self.with_references else 'idle'}, {self.late} late>"

@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 TIERS = ("watcher", "collector", "picker", "console", "simulator")
 LAZY = ("services.watcher.kubernetes.credentials",)
 """What a tier imports only when it runs."""
-_MOST = 1 << 17
+_MAX_REQUEST = 1 << 17
 """Bytes of a request: more than an environment has."""
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -114,7 +114,7 @@ class Zygote:
             _subreaper(True)
             try:
                 socket.send_fds(self._socket, [pickle.dumps(start)], streams)
-                answer = self._socket.recv(_MOST)
+                answer = self._socket.recv(_MAX_REQUEST)
             finally:
                 _subreaper(False)
         if not answer:
@@ -133,7 +133,7 @@ def _subreaper(on: bool) -> None:
 def _serve(served: socket.socket) -> Start:
     """Fork for each request. Returns in the forked processes alone, each with what it is to be."""
     while True:
-        request, descriptors, _, _ = socket.recv_fds(served, _MOST, 3)
+        request, descriptors, _, _ = socket.recv_fds(served, _MAX_REQUEST, 3)
         if not request:
             os._exit(0)  # the tests are over
         if child := os.fork():

@@ -138,7 +138,7 @@ class Demo(Session):
             return f"there are no metrics of {', '.join(unknown)}"
         members = {row.id for row in system.members}
         if silent := [each.name for each in [*stack.pickers, *stack.collectors] if each.name not in members]:
-            return f"nothing was heard of {', '.join(silent)}"
+            return f"there is no sign of {', '.join(silent)}"
         return ""
 
     async def _load(self, url: str, clients: list[Client], monitor: Monitor, script: Script, journal: Journal) -> None:

@@ -20,11 +20,11 @@ class Entry(Struct, frozen=True):
 
 
 class Journal:
-    """Passes entries to `tell` at once, and counts what happened."""
+    """Passes entries to `show` at once, and counts what happened."""
 
-    def __init__(self, clock: Callable[[], float], tell: Callable[[Entry], None]) -> None:
+    def __init__(self, clock: Callable[[], float], show: Callable[[Entry], None]) -> None:
         self._clock = clock
-        self._tell = tell
+        self._show = show
         self._began = clock()
         self.events: Counter[str] = Counter()
         """What the demo did to the system, and how often."""
@@ -54,7 +54,7 @@ class Journal:
         return self._clock() - self._began
 
     def _say(self, tone: Tone, text: str) -> None:
-        self._tell(Entry(self.elapsed, tone, text))
+        self._show(Entry(self.elapsed, tone, text))
 
     def __repr__(self) -> str:
         return f"<Journal {self.events.total()} events, {len(self.problems)} problems>"

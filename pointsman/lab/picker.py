@@ -33,7 +33,7 @@ Send: TypeAlias = Callable[["LabPicker", bytes], None]
 
 
 class Pick:
-    """A request that a picker has placed on a server, and what is to be told of it."""
+    """A request that a picker has placed on a server, and its later events."""
 
     __slots__ = ("_charge", "_placements", "server")
 
@@ -66,19 +66,18 @@ class LabPicker:
         self.view.reset({f"lab.endpoint.{endpoint.id}": endpoint for endpoint in endpoints})
         pipeline = build(config, np.random.default_rng([seed, number]), lambda: 0.0)
         self._director = pipeline.director
-        self._maker = next(
-            (one for one in pipeline.director.scheduler.producers if isinstance(one, ApproxPrefixProducer)), None
-        )
+        producers = pipeline.director.scheduler.producers
+        self._maker = next((producer for producer in producers if isinstance(producer, ApproxPrefixProducer)), None)
         self._announcements = Announcements(self.name, number + 1)
         self._peers = PrefixPeers(self.view.prefixes)
         self._peers.complete()
         self._loads = 0
-        self._told = 0.0
+        self._published_at = 0.0
         self.pace = Pace(interval)
         self.picks = self.load_bytes = self.prefix_bytes = 0
 
     def share_prefixes(self) -> None:
-        """Tell the others of placements, and hear of theirs."""
+        """Share placements with the other pickers."""
         if self._maker is not None:
             index = self.view.prefixes
             index.capacity_of, index.changes = partial(self._maker.capacity, self.view), []
@@ -97,14 +96,14 @@ class LabPicker:
         charge = in_flight.charge_all(server, decision.tokens, others)
         return Pick(server, charge, decision.progress.placements)
 
-    # What it says
+    # What it publishes
 
-    def tell_load(self, now: float, heartbeat: float, send: Send) -> bool:
-        """The load in flight, if it has changed or `heartbeat` seconds have passed. Whether it was told."""
+    def publish_load(self, now: float, heartbeat: float, send: Send) -> bool:
+        """The load in flight, if it has changed or `heartbeat` seconds have passed. Whether it was published."""
         in_flight = self.view.in_flight
-        told = in_flight.changed or now - self._told >= heartbeat
-        if told:
-            self._told = now
+        published = in_flight.changed or now - self._published_at >= heartbeat
+        if published:
+            self._published_at = now
             self._loads += 1
             ids, requests, tokens = in_flight.columns()
             in_flight.published()
@@ -120,9 +119,9 @@ class LabPicker:
             payload = encode(message)
             self.load_bytes += len(payload)
             send(self, payload)
-        return told
+        return published
 
-    def tell_prefixes(self, send: Send) -> bool:
+    def publish_prefixes(self, send: Send) -> bool:
         """What has been placed and withdrawn since the last time. Whether there was anything."""
         index = self.view.prefixes
         changes = index.changes
@@ -134,16 +133,16 @@ class LabPicker:
                 send(self, payload)
         return bool(changes)
 
-    # What it hears
+    # What it receives
 
-    def hear_load(self, payload: bytes, now: float) -> None:
+    def receive_load(self, payload: bytes, now: float) -> None:
         self.view.apply_load(decode(Load, payload), START + now)
 
-    def hear_prefixes(self, payload: bytes, now: float) -> None:
+    def receive_prefixes(self, payload: bytes, now: float) -> None:
         _ = self.view.layout
-        self._peers.hear(decode(PrefixBatch, payload), START + now)
+        self._peers.receive(decode(PrefixBatch, payload), START + now)
 
-    def hear_frame(self, frame: Frame, now: float) -> None:
+    def receive_frame(self, frame: Frame, now: float) -> None:
         self.view.apply_frame(frame, START + now, 0.0)
 
     def maintain(self, now: float) -> None:

@@ -35,7 +35,7 @@ def figures(profile: str, case: str, results: Sequence[Result], warmup: float) -
     """The figures of equal runs with different seeds, together."""
     counted = [outcome for result in results for outcome in result.outcomes if outcome.at >= warmup]
     served = [outcome for outcome in counted if outcome.first_token]
-    cached, prompts = sum(one.cached_tokens for one in served), sum(one.prompt_tokens for one in served)
+    cached, prompts = sum(outcome.cached_tokens for outcome in served), sum(outcome.prompt_tokens for outcome in served)
     times = np.array([outcome.first_token for outcome in served] or [0.0])
     end = max((outcome.at for outcome in counted), default=0.0)
     samples = [(most, mean) for result in results for at, most, mean in result.in_flight if warmup <= at <= end]

@@ -1,6 +1,6 @@
 """Pickers and model servers in simulated time: one queue of events, no clock, no process, no network.
 
-What pickers decide, tell each other and forget is the code of the real ones. What is simulated is around it: the
+Pickers decide, publish and forget with the code of the real ones. Simulated is what surrounds them: the
 servers, the collector, the delays of messages, and who asks which picker. Equal settings give equal results.
 """
 
@@ -31,9 +31,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     pickers: int = 1
     sharing: bool = True
-    """Whether pickers tell each other where they have placed prefixes."""
+    """Whether pickers share where they have placed prefixes."""
     sharing_load: bool = True
-    """Whether they tell each other of their load in flight."""
+    """Whether they share their load in flight."""
     kill_at: float = 0.0
     """When the last picker dies; 0: none does."""
     servers: int = 8
@@ -127,14 +127,14 @@ class Simulation:
         servers = list(self._servers.values())
         for slot in range(min(SLOTS, len(servers))):
             scraped = servers[slot::SLOTS]
-            self._hear_frame(scraped)  # pickers don't start before they know the servers
+            self._send_frame(scraped)  # pickers don't start before they know the servers
             offset = scenario.scrape_interval * slot / SLOTS
             self._every(scenario.scrape_interval, offset, lambda scraped=scraped: self._scrape(scraped))  # type: ignore[misc]
         for picker in self._all:
             if scenario.sharing:
                 picker.share_prefixes()
             offset = scenario.interval * self._random.random()
-            self._every(scenario.interval, offset, lambda picker=picker: self._tell(picker))  # type: ignore[misc]
+            self._every(scenario.interval, offset, lambda picker=picker: self._publish(picker))  # type: ignore[misc]
             self._every(scenario.maintenance, offset, lambda picker=picker: picker.maintain(self._seconds))  # type: ignore[misc]
         self._every(SAMPLES, 0.0, self._sample)
         if scenario.kill_at:
@@ -174,7 +174,7 @@ class Simulation:
         if isinstance(pick, Refusal):
             outcome.refusal = pick.message
             return
-        self._tell(picker)
+        self._publish(picker)
         server = self._servers[pick.server]
         outcome.refusal = server.submit(id, arrival.prompt, arrival.output_tokens, self._now)
         if outcome.refusal:
@@ -214,30 +214,32 @@ class Simulation:
 
         def arrive() -> None:
             for picker in self._alive:
-                picker.hear_frame(frame, self._seconds)
+                picker.receive_frame(frame, self._seconds)
 
         self._after(self._scenario.scrape_delay, arrive)
 
-    def _hear_frame(self, servers: list[LabServer]) -> None:
+    def _send_frame(self, servers: list[LabServer]) -> None:
         for picker in self._all:
-            picker.hear_frame(frame_of(servers, 0, 0.0), 0.0)
+            picker.receive_frame(frame_of(servers, 0, 0.0), 0.0)
 
-    def _tell(self, picker: LabPicker) -> None:
+    def _publish(self, picker: LabPicker) -> None:
         """Once an interval and after each pick, as often as the picker may."""
         if picker not in self._alive or picker.pace.wait(self._seconds) > 0:
             return
-        told = picker.tell_prefixes(self._send(LabPicker.hear_prefixes))
+        published = picker.publish_prefixes(self._send(LabPicker.receive_prefixes))
         if self._scenario.sharing_load:
-            told |= picker.tell_load(self._seconds, self._scenario.heartbeat, self._send(LabPicker.hear_load))
-        if told:
+            published |= picker.publish_load(
+                self._seconds, self._scenario.heartbeat, self._send(LabPicker.receive_load)
+            )
+        if published:
             picker.pace.sent(self._seconds)
 
-    def _send(self, hear: Callable[[LabPicker, bytes, float], None]) -> Send:
+    def _send(self, receive: Callable[[LabPicker, bytes, float], None]) -> Send:
         def send(sender: LabPicker, payload: bytes) -> None:
             for other in self._alive:
                 if other is not sender:
                     delay = self._scenario.delay * (0.5 + self._random.random())
-                    self._after(delay, lambda other=other: hear(other, payload, self._seconds))  # type: ignore[misc]
+                    self._after(delay, lambda other=other: receive(other, payload, self._seconds))  # type: ignore[misc]
 
         return send
 

@@ -25,7 +25,7 @@ class NatsServer(Process):
         name: str = "nats",
         server_name: str = "",
     ) -> None:
-        """Without a `server_name`, it gets one that no other server has, by which it is told from others."""
+        """Without a `server_name`, it gets a unique one."""
         self.host = host
         self.port = port
         self.http_port = http_port

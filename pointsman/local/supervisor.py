@@ -6,25 +6,25 @@ from collections.abc import Callable, Iterable
 
 from pointsman.local.process import Process, ProcessError, outcome
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 15.0
+INITIAL_PAUSE, MAX_PAUSE = 0.25, 15.0
 """Seconds before a process starts again; each time doubles them."""
 STEADY = 30.0
 """Seconds after which a process that runs counts as one that had never ended."""
 
 
 class Supervisor:
-    """`tell` gets a line about each end and each start. `pauses` are the shortest and the longest."""
+    """`report` gets a line about each end and each start. `pauses` are the shortest and the longest."""
 
     def __init__(
         self,
         processes: Iterable[Process],
-        tell: Callable[[str], None],
+        report: Callable[[str], None],
         *,
-        pauses: tuple[float, float] = (FIRST_PAUSE, LONGEST_PAUSE),
+        pauses: tuple[float, float] = (INITIAL_PAUSE, MAX_PAUSE),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._processes = tuple(processes)
-        self._tell = tell
+        self._report = report
         self._pauses = pauses
         self._clock = clock
 
@@ -40,15 +40,15 @@ class Supervisor:
             code = await process.wait()
             if self._clock() - began >= STEADY:
                 pause = self._pauses[0]
-            self._tell(f"{process.name} ended with {outcome(code)}; it starts again. Its log: {process.log}")
+            self._report(f"{process.name} ended with {outcome(code)}; it starts again. Its log: {process.log}")
             await asyncio.sleep(pause)
             pause, began = min(2 * pause, self._pauses[1]), self._clock()
             try:
                 await process.start()
             except ProcessError as error:
-                self._tell(str(error).partition("\n")[0])
+                self._report(str(error).partition("\n")[0])
             else:
-                self._tell(f"{process.name} is up again.")
+                self._report(f"{process.name} is up again.")
 
     def __repr__(self) -> str:
         return f"<Supervisor {', '.join(process.name for process in self._processes)}>"

@@ -25,7 +25,7 @@ from shared.service.bus import make_bus
 from shared.service.settings import BusSettings
 
 HEARD = 1.5 * INTERVAL
-"""Seconds after which every member has been heard."""
+"""Seconds after which every member has sent a heartbeat."""
 _STEP = 0.02
 
 

@@ -18,7 +18,7 @@ STALE = 2.0
 """Seconds after which pickers don't trust a metric (their default)."""
 WIDE = 100
 """Width in characters from which on tables have more space."""
-LEAST_ROWS = 4
+MIN_ROWS = 4
 """Endpoints that are shown even if the terminal is lower."""
 MAX_BANDS, MAX_NAMED = 5, 8
 """Bands, and members of a tier, that are shown."""
@@ -48,11 +48,11 @@ def render(
     bands = [band for band in seen.queues if band.requests or band.running or band.rate][:MAX_BANDS]
     members = _members(seen.members)
     used = len(head) + len(members) + (len(bands) + 2 if bands else 0) + 5  # headings, rules, and a line that is free
-    most = len(seen.endpoints) if height is None else max(height - used, LEAST_ROWS)
+    limit = len(seen.endpoints) if height is None else max(height - used, MIN_ROWS)
     parts: list[RenderableType] = [*(head or [title(seen)])]
     if seen.state.reason:
         parts.append(_text(seen.state.reason, "bold red"))
-    parts += [Text(), _endpoints(_sorted(seen.endpoints, sort), most, wide)]
+    parts += [Text(), _endpoints(_sorted(seen.endpoints, sort), limit, wide)]
     if bands:
         parts += [Text(), _bands(bands, wide)]
     return Group(*parts, Text(), *members)
@@ -106,8 +106,8 @@ def _sorted(rows: Sequence[EndpointRow], sort: Sorting) -> Sequence[EndpointRow]
     return sorted(rows, key=SORTINGS[sort]) if sort in SORTINGS else rows
 
 
-def _endpoints(rows: Sequence[EndpointRow], most: int, wide: bool) -> Table:
-    shown = rows[: most - 1] if len(rows) > most else rows
+def _endpoints(rows: Sequence[EndpointRow], limit: int, wide: bool) -> Table:
+    shown = rows[: limit - 1] if len(rows) > limit else rows
     roles = any(row.role for row in rows)
     headings = ["endpoint 8", "role 6" if roles else "", " 8", "queue >5", "running >7", "KV 4", "cache >5"]
     headings += ["in flight >9", "age >6", "collector" if wide else ""]

@@ -28,7 +28,7 @@ from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.membership import Membership
-from shared.bus.query_messages import AskView
+from shared.bus.query_messages import ViewQuery
 from shared.bus.replica import Replica
 from shared.bus.responder import Document
 from shared.bus.subjects import fact_key
@@ -74,7 +74,7 @@ class CollectorService(Service):
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
         first = self._first() if text is None else self._build(self._read(text, path))
-        self.config = Reloader(self._read, self._take, running=text, origin=path, most=settings.max_file_size)
+        self.config = Reloader(self._read, self._take, running=text, origin=path, limit=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
         self.members = Membership(self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon())
@@ -100,7 +100,7 @@ class CollectorService(Service):
         )
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
-        self.responder = make_responder(self, self.bus, subjects, [self._pool], self.status, {AskView: self._view})
+        self.responder = make_responder(self, self.bus, subjects, [self._pool], self.status, {ViewQuery: self._view})
         self._use(first)
         self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
@@ -171,7 +171,7 @@ class CollectorService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         return status_of(
             self,
             self.bus,
@@ -192,10 +192,10 @@ class CollectorService(Service):
         router.include_router(view_routes(self._view))
         return router
 
-    def _view(self, question: AskView) -> Document:
+    def _view(self, query: ViewQuery) -> Document:
         """What this collector knows: the facts, and the attributes of its endpoints."""
-        if question.endpoint:
-            return one_endpoint(self.replica, question.endpoint, lambda endpoint: self.scraper.about(endpoint.id))
+        if query.endpoint:
+            return one_endpoint(self.replica, query.endpoint, lambda endpoint: self.scraper.about(endpoint.id))
         return view_document(self.tier, self._pool, self.replica, {"attributes": self.scraper.values()})
 
     # Scrapes and frames

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from services.collector.http.response import HEADER_LIMIT
 from services.collector.page.spec import SpecError, parse_spec
-from services.collector.sources.http import LEAST_INTERVAL, check_path
+from services.collector.sources.http import MIN_INTERVAL, check_path
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
 from shared.service import CommonSettings
 from shared.service.settings import MAX_TEXT
@@ -188,8 +188,8 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
         yield from super().problems(sound)
-        if sound.get("interval", LEAST_INTERVAL) < LEAST_INTERVAL:
-            yield (("interval",), f"is below {format_duration(LEAST_INTERVAL)}")
+        if sound.get("interval", MIN_INTERVAL) < MIN_INTERVAL:
+            yield (("interval",), f"is below {format_duration(MIN_INTERVAL)}")
         for name in METRIC_FLAGS:
             try:
                 parse_spec(sound.get(name) or "")

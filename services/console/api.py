@@ -29,7 +29,7 @@ from services.console.schemas import (
     SentExplainRequest,
 )
 from shared.bus.errors import BusError, Malformed, NoResponders
-from shared.bus.query_messages import AskExplain
+from shared.bus.query_messages import ExplainQuery
 from shared.pool_view.reader import PoolReader
 from shared.service.admin import REFUSED, as_json, as_json_list
 
@@ -114,9 +114,9 @@ def api_routes(console: Console) -> APIRouter:
         request: Annotated[ExplainRequest, Depends(json_body(ExplainRequest, SentExplainRequest))],
     ) -> Response:
         picker = request.picker or next(iter(console.decisions.pickers()), "")
-        question = AskExplain(path=request.path, headers=request.headers, body=request.body.encode())
+        query = ExplainQuery(path=request.path, headers=request.headers, body=request.body.encode())
         try:
-            return as_json({"decision": await console.decisions.explain(picker, question)})
+            return as_json({"decision": await console.decisions.explain(picker, query)})
         except NoResponders as error:
             raise HTTPException(404, f"no picker {picker!r} answers") from error
         except (BusError, Malformed) as error:

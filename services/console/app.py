@@ -163,7 +163,7 @@ class ConsoleService(Service):
             app.include_router(action_routes(self.bus, self._subjects, self._pool, self.id))
         add_docs(app)
         return Guard(
-            app, token=settings.console_token, hostnames=settings.console_hostnames, most=settings.console_body
+            app, token=settings.console_token, hostnames=settings.console_hostnames, limit=settings.console_body
         )
 
     async def _stop_serving(self) -> None:

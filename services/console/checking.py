@@ -12,7 +12,7 @@ from msgspec import Struct
 from shared.config import Invalid, load
 from shared.config.defaults import revision
 from shared.config.schema import Bounds, StaleMetrics
-from shared.service.child import ChildFailed, asked, confined_with_plugins
+from shared.service.child import ChildFailed, confined_with_plugins, run_child
 
 TIMEOUT = 30.0
 """Seconds that a document gets."""
@@ -43,8 +43,8 @@ class _Document(Struct, frozen=True):
 async def check_document(text: str, bounds: Bounds) -> CheckResult:
     """What the tiers make of a document. Raises CheckFailed."""
     try:
-        said = await asked(__name__, msgspec.json.encode(_Document(text, bounds)), TIMEOUT, MAX_BYTES)
-        return msgspec.json.decode(said, type=CheckResult)
+        output = await run_child(__name__, msgspec.json.encode(_Document(text, bounds)), TIMEOUT, MAX_BYTES)
+        return msgspec.json.decode(output, type=CheckResult)
     except (ChildFailed, msgspec.DecodeError) as error:
         raise CheckFailed(f"the document can't be checked: {error}") from error
 

@@ -27,13 +27,13 @@ class Documents:
     def __init__(
         self,
         bounds: Bounds,
-        most: int,
+        limit: int,
         read: Callable[[str, Bounds], Awaitable[CheckResult]] = check_document,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`most`: characters of a document."""
+        """`limit`: characters of a document."""
         self._clock = clock
-        self._bounds, self._most, self._read = bounds, most, read
+        self._bounds, self._limit, self._read = bounds, limit, read
         self._reading, self._checking = asyncio.Lock(), asyncio.Lock()
         self._checks = 0
         self._running: Configuration | None = None
@@ -60,8 +60,8 @@ class Documents:
 
     async def check(self, text: str) -> dict[str, Any]:
         """As `services.console.schemas.CheckPage`. Raises TooManyChecks."""
-        if len(text) > self._most:
-            errors = [f"the document has {len(text)} characters; {self._most} are allowed"]
+        if len(text) > self._limit:
+            errors = [f"the document has {len(text)} characters; {self._limit} are allowed"]
             return _page(CheckResult(errors=errors))
         if self._checks >= MAX_CHECKS:
             raise TooManyChecks(f"{self._checks} documents are being checked; try again later")
@@ -88,8 +88,8 @@ class Documents:
                 {
                     "tier": status.tier,
                     "id": status.id,
-                    "revision": ", ".join(one.revision for one in status.configurations),
-                    "origin": ", ".join(one.origin for one in status.configurations),
+                    "revision": ", ".join(configuration.revision for configuration in status.configurations),
+                    "origin": ", ".join(configuration.origin for configuration in status.configurations),
                     "warnings": list(status.configuration_warnings),
                 }
                 for status in statuses

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import Meta, Struct
 
 from services.console.feed import event
-from shared.bus.asking import Answer, ask, ask_all
 from shared.bus.columns import flow_hash
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
-from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain, Question
+from shared.bus.query_client import Answer, query_member, query_members
+from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery, QueryArguments
 from shared.bus.subjects import Subjects
 from shared.service.replay import ReplayAnswers, replay
 
@@ -73,17 +73,18 @@ class Decisions:
 
     async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
         """A picker's run, and its decisions behind so many. Raises BusError, Malformed."""
-        answer = await self._ask(picker, AskDecisions(limit=LIMIT, after=after))
+        answer = await self._ask(picker, DecisionsQuery(limit=LIMIT, after=after))
         return answer.run, answer.read(Newest)
 
     async def of_request(self, request_id: str) -> tuple[list[T], list[str]]:
         """The decisions on a request id of whichever pickers made them, and who has not answered, with the reason."""
         pickers = self.pickers()
-        question = AskDecision(request_id=request_id)
-        answers = await ask_all(
-            self._bus, self._subjects, self._pool, PICKER, question, timeout=TIMEOUT, expected=pickers
+        query = DecisionQuery(request_id=request_id)
+        answers = await query_members(
+            self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
         )
-        found, missing = list[T](), [f"{id} doesn't answer" for id in sorted({*pickers} - {one.id for one in answers})]
+        silent = {*pickers} - {answer.id for answer in answers}
+        found, missing = list[T](), [f"{id} doesn't answer" for id in sorted(silent)]
         for answer in answers:
             try:
                 found += [{**decision, "picker": answer.id} for decision in answer.read(InFull).decisions]
@@ -91,17 +92,17 @@ class Decisions:
                 missing.append(str(error))
         return sorted(found, key=lambda decision: str(decision.get("at")), reverse=True), missing
 
-    async def explain(self, picker: str, question: AskExplain) -> T:
+    async def explain(self, picker: str, query: ExplainQuery) -> T:
         """The decision that a picker would make now. Raises BusError, Malformed."""
-        explained: T = (await self._ask(picker, question)).read(dict)
+        explained: T = (await self._ask(picker, query)).read(dict)
         return {**explained, "picker": picker}
 
     async def replay(self, text: str) -> ReplayAnswers:
         """Where the last decisions would have gone with another document. Raises NotConnected."""
         return await replay(self._bus, self._subjects, self._pool, text, expected=self.pickers())
 
-    async def _ask(self, picker: str, question: Question) -> Answer:
-        return await ask(self._bus, self._subjects, self._pool, PICKER, picker, question, timeout=TIMEOUT)
+    async def _ask(self, picker: str, query: QueryArguments) -> Answer:
+        return await query_member(self._bus, self._subjects, self._pool, PICKER, picker, query, timeout=TIMEOUT)
 
     def __repr__(self) -> str:
         return f"<Decisions of {self._pool!r}>"
@@ -116,7 +117,7 @@ class DecisionsTopic:
         self._kept: deque[T] = deque(maxlen=KEPT)
         self._missing: list[str] = []
         self.flows: dict[str, str] = {}
-        """Names of flows of late, by their hashes."""
+        """Names of recent flows, by their hashes."""
 
     async def refresh(self) -> bytes | None:
         """What is new since the last call."""
@@ -124,7 +125,7 @@ class DecisionsTopic:
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
         missing: list[str] = []
         found = await asyncio.gather(*(self._of(picker, missing) for picker in pickers))
-        news = sorted((one for some in found for one in some), key=lambda decision: str(decision.get("at")))
+        news = sorted((decision for some in found for decision in some), key=lambda decision: str(decision.get("at")))
         if not news and missing == self._missing:
             return None
         self._missing = sorted(missing)
@@ -135,7 +136,7 @@ class DecisionsTopic:
         while len(self.flows) > MAX_FLOWS:
             del self.flows[next(iter(self.flows))]
         replaced = {decision["key"] for decision in news}
-        self._kept = deque((one for one in self._kept if one["key"] not in replaced), maxlen=KEPT)
+        self._kept = deque((decision for decision in self._kept if decision["key"] not in replaced), maxlen=KEPT)
         self._kept.extend(news)
         return event("changes", msgspec.json.encode({"decisions": news, "missing": self._missing}))
 

@@ -24,7 +24,7 @@ RECONNECT_MS = 200
 
 
 class Topic(Protocol):
-    """What a feed tells of."""
+    """The subject of a feed."""
 
     async def refresh(self) -> bytes | None:
         """Look at what is new, and return it as an event; None if nothing is."""

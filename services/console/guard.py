@@ -33,12 +33,12 @@ SHOWN = 80
 class Guard:
     """Wraps the console's application."""
 
-    def __init__(self, app: ASGIApp, *, token: str, hostnames: Collection[str], most: int) -> None:
-        """`most`: bytes of a body."""
+    def __init__(self, app: ASGIApp, *, token: str, hostnames: Collection[str], limit: int) -> None:
+        """`limit`: bytes of a body."""
         self._app = app
         self._token = token.encode()
         self._hostnames = {name.lower() for name in hostnames} | {"localhost"}
-        self._most = most
+        self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,8 +66,8 @@ class Guard:
         if api and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "the request comes from another site"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._most:
-            return 413, f"a body of {length[:SHOWN]} bytes; {self._most} are allowed"
+        if not length.isdigit() or int(length) > self._limit:
+            return 413, f"a body of {length[:SHOWN]} bytes; {self._limit} are allowed"
         if self._token:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
@@ -85,14 +85,14 @@ class Guard:
         return name.lower() in self._hostnames or is_ip(name)
 
     def _bounded(self, receive: Receive) -> Receive:
-        left = self._most
+        left = self._limit
 
         async def receive_some() -> Message:
             nonlocal left
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise HTTPException(413, f"a body of more than {self._most} bytes")
+                raise HTTPException(413, f"a body of more than {self._limit} bytes")
             return message
 
         return receive_some

@@ -16,8 +16,8 @@ METRICS = ("queue", "running", "kv_cache", "in_flight")
 class History:
     """Rings of at most so many endpoints; further ones have none."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._at = 0
         self._rings: dict[str, NDArray[np.float32]] = {}
         """By endpoint id: a row for each metric."""
@@ -27,7 +27,7 @@ class History:
         self._at = (self._at + 1) % SAMPLES
         before, self._rings = self._rings, {}
         for row in rows:
-            if len(self._rings) >= self._most:
+            if len(self._rings) >= self._limit:
                 break
             ring = before.get(row.id)
             if ring is None:

@@ -1,4 +1,4 @@
-"""The members of all tiers: who is heard on the bus, and what each says of itself when it is asked.
+"""The members of all tiers: those with heartbeats on the bus, and the status that each reports.
 
 They are asked only while somebody looks.
 """
@@ -35,7 +35,7 @@ class Members:
         self._survey: Survey | None = None
 
     def pickers(self) -> list[str]:
-        """The ids of those that are heard."""
+        """The ids of live pickers."""
         return [row.id for row in self._reader.members() if row.tier == "picker"]
 
     def statuses(self) -> tuple[MemberStatus, ...]:
@@ -45,7 +45,7 @@ class Members:
         return () if self._survey is None else self._survey.members
 
     def described(self) -> list[dict[str, Any]]:
-        """All that are heard, as `services.console.schemas.Member`."""
+        """All live members, as `services.console.schemas.Member`."""
         statuses = {(status.tier, status.id): status for status in self.statuses()}
         return [_described(row, statuses.get((row.tier, row.id))) for row in self._reader.members()]
 

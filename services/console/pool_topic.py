@@ -96,7 +96,7 @@ class PoolTopic:
     def whole(self) -> bytes:
         now = self._clock()
         known = self._known.values()
-        endpoints = [{"slot": one.slot, **facts_of(one.row)} for one in known]
+        endpoints = [{"slot": entry.slot, **facts_of(entry.row)} for entry in known]
         content = {"endpoints": endpoints, "values": _columns(known, now), **self._slow_shown}
         return event("whole", msgspec.json.encode(content))
 
@@ -171,14 +171,14 @@ def _moved(known: _Known, row: EndpointRow, sampled: float | None) -> bool:
 
 def _columns(known: Iterable[_Known], now: float) -> Columns:
     found = list(known)
-    rows = [one.row for one in found]
+    rows = [entry.row for entry in found]
     return Columns(
-        slots=[one.slot for one in found],
+        slots=[entry.slot for entry in found],
         queue=[row.queue for row in rows],
         running=[row.running for row in rows],
         kv_cache=[None if row.kv is None else round(row.kv, 4) for row in rows],
         in_flight=[row.in_flight for row in rows],
         in_flight_tokens=[row.tokens for row in rows],
         reachable=[None if row.reachable is None else int(row.reachable) for row in rows],
-        age=[None if one.sampled is None else round(max(0.0, now - one.sampled), 3) for one in found],
+        age=[None if entry.sampled is None else round(max(0.0, now - entry.sampled), 3) for entry in found],
     )

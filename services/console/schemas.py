@@ -54,7 +54,7 @@ class Member(BaseModel):
     tier: str
     id: str
     age: float
-    """Since it was last heard."""
+    """Since its last heartbeat."""
     leads: bool
     work: str
     ready: bool | None
@@ -105,12 +105,12 @@ class HistoryPage(BaseModel):
 
 
 class Flow(BaseModel):
-    """One flow of a band, at all pickers. `flow` is a hash of its id; empty for the sum of those that aren't told
+    """One flow of a band, at all pickers. `flow` is a hash of its id; empty for the sum of those that aren't listed
     apart."""
 
     flow: str
     name: str
-    """Its id, if a decision of late has it."""
+    """Its id, if a recent decision has it."""
     priority: int
     requests: int
     tokens: int

@@ -98,7 +98,7 @@ class PickerService(Service):
         chance = random.Random(settings.seed).random
         path = settings.config_file
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
-        self.config = Reloader(self._read, self._use, running=first, origin=path, most=settings.max_file_size)
+        self.config = Reloader(self._read, self._use, running=first, origin=path, limit=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.former_metric_names)
         self.flow = flow_metrics.flow = FlowAdmission(
@@ -167,7 +167,7 @@ class PickerService(Service):
             self.view,
             settings.sharing,
             lambda: self.replica.synced,
-            on_own_id=lambda: self.duplicate_id.heard(time.monotonic()),
+            on_own_id=lambda: self.duplicate_id.observe(time.monotonic()),
         )
         self.prefixes.register(self.registry, self.readiness)
         self.view.in_flight.on_charge = self._placed
@@ -302,7 +302,7 @@ class PickerService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         return status_of(
             self,
             self.bus,

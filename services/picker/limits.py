@@ -29,18 +29,18 @@ class ViewLimits(Struct, frozen=True, kw_only=True):
         return self.attribute_bytes // 4
 
 
-LIMITS_OF_VIEW = ViewLimits()
+DEFAULT_VIEW_LIMITS = ViewLimits()
 """The defaults."""
 
 
 class Sharing(Struct, frozen=True, kw_only=True):
     """How a picker shares its prefix placements with the others."""
 
-    wanted: bool = True
+    enabled: bool = True
     interval: float = 0.02
     """Seconds between two batches."""
     wait: float = 5.0
     """Seconds for which a starting picker isn't ready, at most, because it waits for the others' placements."""
 
 
-SHARING = Sharing()
+DEFAULT_SHARING = Sharing()

@@ -29,7 +29,7 @@ SUBSET = "x-gateway-destination-endpoint-subset"
 DROPPED_REASON = "x-llm-d-request-dropped-reason"
 REQUEST_ID = "x-request-id"
 PATHS = (":path", "x-original-path", "x-forwarded-path")
-"""Where the request's path is told; the first that is there counts."""
+"""Headers with the request's path; the first that is there counts."""
 
 NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"

@@ -21,7 +21,7 @@ class Pace:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """There is something to tell at once."""
+        """There is something to publish at once."""
         self._woken.set()
 
     def wait(self, now: float) -> float:

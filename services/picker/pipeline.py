@@ -20,7 +20,7 @@ from services.picker.scheduling.scheduler import Scheduler
 from shared.attributes import AttributeKey
 from shared.config.defaults import BUILT_IN
 from shared.config.demand import demands
-from shared.config.loaded import LoadedConfig, at_work
+from shared.config.loaded import LoadedConfig, with_references
 from shared.config.problems import Invalid, Problem
 from shared.datalayer.endpoints import EndpointExtractor, EndpointExtractors, EndpointNotificationSource
 from shared.datalayer.wiring import feeds
@@ -70,7 +70,7 @@ def _reads(config: LoadedConfig) -> Mapping[AttributeKey[Any], tuple[str, ...]]:
     """The extracted attributes that profiles and the saturation detector read, each with the plugins that do."""
     named = [member.plugin for profile in config.profiles for member in profile.members]
     deciding = [config.plugins[config.profile_handler], config.plugins[config.saturation_detector]]
-    working = at_work([*named, *deciding], config.plugins)
+    working = with_references([*named, *deciding], config.plugins)
     found: dict[AttributeKey[Any], tuple[str, ...]] = {}
     for maker, demand in demands(config.plugins, config.sources, config.inputs, config.stale_metrics).items():
         if Role.EXTRACTOR in config.plugins[maker].kind.ROLES:
@@ -111,5 +111,5 @@ def build(
         revision=config.revision,
         on_failure=failed,
     )
-    heard = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(config, ParserChain(parsers), director, heard, queues)
+    endpoint_feeds = feeds(config, plugins, EndpointNotificationSource, EndpointExtractor)
+    return Pipeline(config, ParserChain(parsers), director, endpoint_feeds, queues)

@@ -39,7 +39,7 @@ from shared.service import Readiness
 log = structlog.get_logger(__name__)
 
 ANSWERS = 0.25
-"""Seconds in which pickers say that they are there."""
+"""Seconds in which pickers answer that they exist."""
 PIECE = 1.0
 """Seconds that a picker may take for a piece of a dump."""
 LOOK = 0.05
@@ -47,10 +47,10 @@ LOOK = 0.05
 NO_BATCH = 2**63 - 1
 """The number of no batch: what follows it can't be repeated, so the answer is a dump."""
 BUSY = (0.1, 0.5)
-"""Seconds, between these, after which a picker is asked again that is busy."""
+"""Seconds, between these, after which a request to a busy picker is repeated."""
 MAX_ASKED = 16
 """Pickers that are asked for all placements: one that invents ids may name a new one each time."""
-LONGEST = 120.0
+MAX_SECONDS = 120.0
 """Seconds that a dump may take, or the batches that are missing, with the time in which the other picker is busy."""
 
 
@@ -91,7 +91,7 @@ class PrefixSharing:
         )
         self._published_at = float("-inf")
         self._began: float | None = None
-        """When this picker began to ask for the others' placements."""
+        """When this picker began to request the others' placements."""
         self._was_ready = False
 
     def configure(self, hashing: str, capacity_of: Callable[[int], int]) -> None:
@@ -107,8 +107,8 @@ class PrefixSharing:
     def use(self, pipeline: Pipeline) -> None:
         """Hashes are those of the first producer that makes any."""
         producers = pipeline.director.scheduler.producers
-        maker = next((one for one in producers if isinstance(one, ApproxPrefixProducer)), None)
-        if maker is not None and self._options.wanted:
+        maker = next((producer for producer in producers if isinstance(producer, ApproxPrefixProducer)), None)
+        if maker is not None and self._options.enabled:
             self.configure(maker.hashing, partial(maker.capacity, self._view))
         else:
             self.configure("", self._index.capacity_of)
@@ -142,7 +142,7 @@ class PrefixSharing:
         return f"waiting for the prefix placements of other pickers for {waited:.1f} s"
 
     def note(self) -> str | None:
-        """What whoever asks should know."""
+        """Notes for `/readyz`."""
         return "; ".join(filter(None, (self.problem, self.incompatible.note()))) or None
 
     def state(self) -> dict[str, object]:
@@ -211,7 +211,7 @@ class PrefixSharing:
             self._on_own_id()
         elif self._incarnations.accepts(message.subject, batch.sender, batch.run, now) and self._is_compatible(batch):
             _ = self._view.layout  # changed endpoints first
-            self.peers.hear(batch, now)
+            self.peers.receive(batch, now)
 
     def peer_left(self, id: str) -> None:
         """Its next batches are of another run."""
@@ -251,7 +251,7 @@ class PrefixSharing:
                 continue
             if peer is None:
                 break
-            if await self._restore(peer, PrefixRequest(sender=self._id), None, self._clock() + LONGEST):
+            if await self._restore(peer, PrefixRequest(sender=self._id), None, self._clock() + MAX_SECONDS):
                 log.info("prefixes.restored", peer=peer, blocks=self._index.held)
                 return
             failed.add(peer)
@@ -262,10 +262,10 @@ class PrefixSharing:
     async def _complete_peer(self, failed: set[str]) -> str | None:
         """A picker that has all placements; None if nobody has. Raises NoResponders if this is the only picker that
         shares any, RequestTimeout if nobody answers who isn't in `failed`, or another BusError."""
-        heard: PrefixBatch | None = None
+        latest: PrefixBatch | None = None
 
         def is_last(answer: Msg) -> bool:
-            nonlocal heard
+            nonlocal latest
             try:
                 batch = decode(PrefixBatch, answer.data)
             except Malformed as error:
@@ -273,7 +273,7 @@ class PrefixSharing:
                 return False
             if batch.sender in failed:
                 return False
-            heard = batch
+            latest = batch
             return batch.complete and self._is_compatible(batch)
 
         request = encode(PrefixRequest(sender=self._id))
@@ -282,25 +282,25 @@ class PrefixSharing:
                 self._subjects.prefix_peers(self._pool), request, last=is_last, timeout=ANSWERS, peer=True
             )
         except RequestTimeout:
-            if heard is not None:
+            if latest is not None:
                 return None
             raise
-        assert heard is not None
-        return heard.sender
+        assert latest is not None
+        return latest.sender
 
     async def _alone(self, ask: Callable[[Origin], Awaitable[None]], origin: Origin) -> None:
-        """Ask an origin, unless it is being asked."""
-        if origin.asking:
+        """Request from an origin, unless a request is under way."""
+        if origin.requested:
             return
-        origin.asking = True
+        origin.requested = True
         try:
             await ask(origin)
         finally:
-            origin.asking = False
+            origin.requested = False
 
     async def _catch_up(self, origin: Origin) -> None:
         """Get what this picker has missed of an origin's batches."""
-        until = self._clock() + LONGEST
+        until = self._clock() + MAX_SECONDS
         while self._clock() < until:
             before = origin.applied
             request = PrefixRequest(sender=self._id, run=origin.run, after=before)
@@ -320,7 +320,7 @@ class PrefixSharing:
                     self._bus.malformed.report(origin.id, error)
                     return
                 if (batch.sender, batch.run) == (origin.id, origin.run):
-                    self.peers.hear(batch, self._clock())
+                    self.peers.receive(batch, self._clock())
                 await asyncio.sleep(0)
             if not piece.more or origin.applied == before:
                 self.peers.answered(origin, piece.sequence)
@@ -329,7 +329,7 @@ class PrefixSharing:
     async def _restore_own(self, origin: Origin) -> None:
         """Replace what an origin is thought to have placed by what it says."""
         request = PrefixRequest(sender=self._id, run=origin.run, after=NO_BATCH)
-        if await self._restore(origin.id, request, origin, self._clock() + LONGEST):
+        if await self._restore(origin.id, request, origin, self._clock() + MAX_SECONDS):
             log.info("prefixes.repaired", peer=origin.id, batch=origin.applied)
 
     async def _restore(

@@ -126,11 +126,11 @@ def _is_to_be_read(head: RequestHead) -> bool:
     return head.has_body or head.method in BODY_METHODS
 
 
-def _long_name(model: str, headers: Headers, most: int) -> Refusal | None:
+def _long_name(model: str, headers: Headers, limit: int) -> Refusal | None:
     """Refuses a model name that is too long to keep, to compare, or to put back into each event of a response."""
-    if 4 * len(model) <= most and not headers.first_of(*REWRITE_HEADERS):
+    if 4 * len(model) <= limit and not headers.first_of(*REWRITE_HEADERS):
         return None
     for where, name in (("model", model), *((header, headers.get(header)) for header in REWRITE_HEADERS)):
-        if 4 * len(name) > most and (size := len(name.encode())) > most:
-            return Refusal(status=400, message=f"{where}: the model name has {size} bytes; the limit is {most}")
+        if 4 * len(name) > limit and (size := len(name.encode())) > limit:
+            return Refusal(status=400, message=f"{where}: the model name has {size} bytes; the limit is {limit}")
     return None

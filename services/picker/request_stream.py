@@ -185,7 +185,7 @@ class RequestStream:
     def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
         decision = self._handler.schedule(prepared, now)
         if isinstance(decision.outcome, Route):
-            self._decision = decision  # plugins know of it: should the stream end here, they are told
+            self._decision = decision  # plugins know of it, so they are called even if the stream ends here
             yield b""
         self._decided(decision, now)
         yield b""

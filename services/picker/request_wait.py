@@ -17,7 +17,7 @@ from services.picker.request_handler import RequestHandler
 from services.picker.responses.usage import Usage
 
 HANDED_BACK = "this picker stops; another one takes the request"
-"""The status message of a stream that a proxy is to begin anew elsewhere."""
+"""The status message of a stream that a proxy should retry at another picker."""
 MARGIN = 0.5
 """Seconds by which a wait ends before the proxy's patience does."""
 

@@ -1,4 +1,4 @@
-"""What a picker can be told."""
+"""The settings of a picker."""
 
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from services.picker.http2_settings import Http2Settings
-from services.picker.limits import LIMITS_OF_VIEW, SHARING, Sharing, ViewLimits
+from services.picker.limits import DEFAULT_SHARING, DEFAULT_VIEW_LIMITS, Sharing, ViewLimits
 from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
 from shared.service.settings import MAX_TEXT
 
@@ -119,7 +119,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     emit_endpoint_scores: Annotated[
         bool,
         Meta(
-            description="tell the proxy the total score of every candidate, in the metadata"
+            description="report the total score of every candidate to the proxy, in the metadata"
             " x-gateway-destination-endpoint-scores of the namespace envoy.lb"
         ),
     ] = False
@@ -150,21 +150,21 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             ge=1,
             description="maximum model names in InferenceModelRewrites and InferenceModels; the newest have no effect",
         ),
-    ] = LIMITS_OF_VIEW.model_names
+    ] = DEFAULT_VIEW_LIMITS.model_names
     max_peer_rows: Annotated[
         int,
         Meta(ge=1, description="maximum rows of the loads of other pickers, 1 000 each at least"),
-    ] = LIMITS_OF_VIEW.peer_rows
+    ] = DEFAULT_VIEW_LIMITS.peer_rows
     max_attributes: Annotated[
         int, Meta(ge=1, description="maximum attributes that no plugin reads; of those that aren't numbers, an eighth")
-    ] = LIMITS_OF_VIEW.attributes
+    ] = DEFAULT_VIEW_LIMITS.attributes
     max_attribute_bytes: Annotated[
         PositiveSize,
         Meta(
             description="maximum memory of attributes that no plugin reads and that aren't numbers; "
             "a quarter of it for numbers"
         ),
-    ] = LIMITS_OF_VIEW.attribute_bytes
+    ] = DEFAULT_VIEW_LIMITS.attribute_bytes
     observe_responses: Annotated[
         float,
         Meta(
@@ -216,20 +216,20 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             description="maximum blocks of prompts in the prefix index, some 160 bytes each; every endpoint has an "
             "equal part, within what its cache holds",
         ),
-    ] = LIMITS_OF_VIEW.prefix_blocks
+    ] = DEFAULT_VIEW_LIMITS.prefix_blocks
     share_prefixes: Annotated[
         bool, Meta(description="share with the other pickers where prompts' prefixes were placed")
-    ] = SHARING.wanted
+    ] = DEFAULT_SHARING.enabled
     prefix_interval: Annotated[
         PositiveDuration, Meta(description="longest time until prefix placements are published")
-    ] = SHARING.interval
+    ] = DEFAULT_SHARING.interval
     prefix_wait: Annotated[
         Duration,
         Meta(
             description="longest time for which a starting picker isn't ready because it waits for the prefix "
             "placements of other pickers"
         ),
-    ] = SHARING.wait
+    ] = DEFAULT_SHARING.wait
     drain_delay: Annotated[
         Duration,
         Meta(
@@ -253,7 +253,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
 
     @property
     def sharing(self) -> Sharing:
-        return Sharing(wanted=self.share_prefixes, interval=self.prefix_interval, wait=self.prefix_wait)
+        return Sharing(enabled=self.share_prefixes, interval=self.prefix_interval, wait=self.prefix_wait)
 
     @classmethod
     def problems(cls, sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:

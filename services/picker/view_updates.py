@@ -21,7 +21,7 @@ from shared.model import Configuration, Endpoint
 
 
 class ViewUpdates:
-    """Applies each message to the view, and tells flow control and the endpoint extractors.
+    """Applies each message to the view, and notifies flow control and the endpoint extractors.
 
     `on_config` gets the text and the origin of a published configuration, both empty when there is none; `on_leave` the
     id of a picker that has said goodbye. `run_in_background` exhausts an iterator, with other work in between.
@@ -108,7 +108,7 @@ class ViewUpdates:
             return
         now = time.monotonic()
         if load.sender == self._id:
-            self._duplicate_id.heard(now, leaving=load.leaving)
+            self._duplicate_id.observe(now, leaving=load.leaving)
             return
         if not self._peers.accepts(message.subject, load.sender, load.run, now, leaving=load.leaving):
             return

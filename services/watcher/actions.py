@@ -29,7 +29,7 @@ WAITING = 32
 class _PendingAction(Struct, frozen=True):
     pool: str
     reply: str
-    wanted: Drain
+    action: Drain
     at: float
     """When it came, in monotonic seconds."""
 
@@ -61,16 +61,16 @@ class Actions:
     async def run(self) -> None:
         """Act, for ever."""
         while True:
-            asked = await self._queue.get()
-            if time.monotonic() - asked.at > TIMEOUT:
-                continue  # nobody waits any more: whoever asked was told that it failed
-            wanted = asked.wanted
-            error = await self._act(asked.pool, wanted)
+            pending = await self._queue.get()
+            if time.monotonic() - pending.at > TIMEOUT:
+                continue  # the requester has given up and reported a failure
+            action = pending.action
+            error = await self._act(pending.pool, action)
             outcome = {"refused": error} if error else {}
-            what = "action.drain" if wanted.drain else "action.undrain"
-            log.info(what, endpoint=wanted.endpoint, by=wanted.by, **outcome)
+            what = "action.drain" if action.drain else "action.undrain"
+            log.info(what, endpoint=action.endpoint, by=action.by, **outcome)
             try:
-                await self._bus.publish(asked.reply, encode(ActionResult(sender=self._id, error=error[:MAX_ERROR])))
+                await self._bus.publish(pending.reply, encode(ActionResult(sender=self._id, error=error[:MAX_ERROR])))
             except BusError as failure:
                 log.warning("action.answer.failed", reason=str(failure))
 
@@ -78,24 +78,24 @@ class Actions:
         if not self._leads() or not is_answerable(message, self._subjects, READER, self._bus.malformed):
             return
         try:
-            wanted = decode(Drain, message.data)
+            action = decode(Drain, message.data)
         except Malformed as error:
             self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
             return
         if not self._queue.full():
-            self._queue.put_nowait(_PendingAction(pool, message.reply, wanted, time.monotonic()))
+            self._queue.put_nowait(_PendingAction(pool, message.reply, action, time.monotonic()))
 
-    async def _act(self, pool: str, wanted: Drain) -> str:
+    async def _act(self, pool: str, action: Drain) -> str:
         """Why it couldn't be done; empty if it is."""
-        endpoint = self._pools()[pool].get(wanted.endpoint)
+        endpoint = self._pools()[pool].get(action.endpoint)
         if endpoint is None:
-            return f"the pool has no endpoint {wanted.endpoint!r}"
+            return f"the pool has no endpoint {action.endpoint!r}"
         try:
-            await self._drain(endpoint, wanted.drain)
+            await self._drain(endpoint, action.drain)
         except DrainError as error:
             return str(error)
         except Exception as error:
-            log.exception("action.failed", endpoint=wanted.endpoint)
+            log.exception("action.failed", endpoint=action.endpoint)
             return f"{type(error).__name__}: {error}"
         return ""
 

@@ -27,8 +27,8 @@ from shared.bus.candidacy import Fitness
 from shared.bus.facts import Event, Reset, Upsert
 from shared.bus.frame_bucket import FrameBucket
 from shared.bus.frame_publisher import FramePublisher
-from shared.bus.publishable import most
-from shared.bus.query_messages import AskView
+from shared.bus.publishable import fact_limit
+from shared.bus.query_messages import ViewQuery
 from shared.bus.responder import Document
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
@@ -43,7 +43,7 @@ from shared.service.view import one_endpoint, view_document, view_routes
 
 log = structlog.get_logger(__name__)
 
-LONGEST_AGE = 1e9
+MAX_AGE = 1e9
 """Seconds that stand for never."""
 ADOPTION = 2.0
 """Seconds that a start waits for the facts on the bus if a host name can't be resolved: they may have its address."""
@@ -93,7 +93,7 @@ class WatcherService(Service):
             self._provider = FileProvider(settings)
         self.reconcilers = tuple(self._reconciler(pool) for pool in self._provider.pools)
         tokens = list(dict.fromkeys([self._pool, *(reconciler.token for reconciler in self.reconcilers)]))
-        self.responder = make_responder(self, self.bus, self._subjects, tokens, self.status, {AskView: self._view})
+        self.responder = make_responder(self, self.bus, self._subjects, tokens, self.status, {ViewQuery: self._view})
         self._actions = Actions(
             self.bus,
             self._subjects,
@@ -128,7 +128,7 @@ class WatcherService(Service):
             eds=eds,
             event_counts=self._event_counts,
             metrics=self.metrics,
-            fact_limit=lambda: most(self.bus.max_payload),
+            fact_limit=lambda: fact_limit(self.bus.max_payload),
             fact_entries=settings.max_fact_entries,
             on_accepted=self._provider.accepted,
             on_change=self._publish,
@@ -283,7 +283,7 @@ class WatcherService(Service):
         """Seconds since the sources of a pool, given by its token, last confirmed its facts."""
         now = time.monotonic()
         reconciler = next(reconciler for reconciler in self.reconcilers if reconciler.token == pool)
-        return min(max(0.0, now - reconciler.confirmed_at(now)), LONGEST_AGE)
+        return min(max(0.0, now - reconciler.confirmed_at(now)), MAX_AGE)
 
     async def _while_leading(self) -> None:
         """Send attributes, and report on resources."""
@@ -305,7 +305,7 @@ class WatcherService(Service):
         }
 
     def status(self) -> MemberStatus:
-        """For whoever asks over the bus."""
+        """The answer to `StatusQuery`."""
         others, watcher = watcher_status(self.reconcilers, self.leadership, time.monotonic())
         return status_of(
             self,
@@ -329,17 +329,17 @@ class WatcherService(Service):
     def routes(self) -> APIRouter:
         return view_routes(self._view)
 
-    def _view(self, question: AskView) -> Document:
+    def _view(self, query: ViewQuery) -> Document:
         """What is published, as this watcher sees it."""
         replica = self.leadership.replica
-        if question.endpoint:
-            return one_endpoint(replica, question.endpoint, self._about)
+        if query.endpoint:
+            return one_endpoint(replica, query.endpoint, self._about)
         return view_document(self.tier, self._pool, replica, {})
 
     def _about(self, endpoint: Endpoint) -> dict[str, Any]:
         """Whether this watcher's sources have the endpoint, too, and as it is published."""
         ours = [reconciler.endpoints.get(endpoint.id) for reconciler in self.reconcilers]
-        return {"in_sources": any(one is not None for one in ours), "as_published": endpoint in ours}
+        return {"in_sources": any(found is not None for found in ours), "as_published": endpoint in ours}
 
     def _published(self) -> str | None:
         waiting = [reconciler.pool for reconciler in self.reconcilers if not reconciler.loaded]

@@ -26,7 +26,7 @@ TRIES = 100
 
 
 class DrainError(Exception):
-    """The command can't do what it was told; its text says why."""
+    """The drain isn't possible; the text says why."""
 
 
 def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:

@@ -1,7 +1,7 @@
 """Leader election: one watcher publishes, the others stand by.
 
 A standby knows the facts from its own sources. So a take-over only publishes what differs. A standby reads what the
-leader publishes, which tells whether there is a leader. A leader that doesn't know the facts yet, or has lost touch
+leader publishes, which shows whether there is a leader. A leader that doesn't know the facts yet, or has lost touch
 with its sources, gives way to a watcher that is better placed.
 """
 
@@ -33,10 +33,10 @@ SILENCE = 3.0
 class Leadership:
     """Runs `publisher` while this process leads. `start`, `run` until cancelled, `close`.
 
-    `while_leading` runs beside the publisher: it is called anew for each term, and cancelled when the lease is lost.
+    `while_leading` runs beside the publisher: it is called again for each term, and cancelled when the lease is lost.
     `desired` gives the facts of the pool that this process would publish, by key, and the keys that it would leave as
     they are; None while they are unknown. `age` gives the seconds since a pool's sources last confirmed its facts.
-    `fitness` tells how well this process is placed to lead. `replicas`: servers of a NATS cluster that each keep facts
+    `fitness` says how fit this process is to lead. `replicas`: servers of a NATS cluster that each keep facts
     and lease.
     """
 
@@ -112,7 +112,7 @@ class Leadership:
                 if task.done():
                     task.result()
             if preferred.done():
-                log.warning("leadership.given", to=preferred.result(), fitness=self._fitness())
+                log.warning("leadership.handed_over", to=preferred.result(), fitness=self._fitness())
         finally:
             for task in tasks:
                 task.cancel()

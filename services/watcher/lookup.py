@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 GATHER = 0.02
 """Seconds that answers are gathered, so that they are one change and the names are searched once."""
-MOST = 500
+MAX_CHANGES = 500
 """Endpoints that change together."""
 TOO_LATE = "no answer in time"
 
@@ -136,14 +136,14 @@ class SystemLookup:
 
 
 class _Threads:
-    """At most `most` daemon threads, for calls that can't be interrupted.
+    """At most `limit` daemon threads, for calls that can't be interrupted.
 
     A thread that takes a call starts another one if none is idle. So the event loop starts the first thread only: many
     calls at once don't hold it.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._calls: SimpleQueue[tuple[Future[list[Any]], Callable[[], list[Any]]]] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
@@ -164,7 +164,7 @@ class _Threads:
     def _start_one(self) -> None:
         """Start a thread, unless one is idle or there are as many as allowed."""
         with self._lock:
-            if self._idle or self._started == self._most:
+            if self._idle or self._started == self._limit:
                 return
             self._started += 1
             self._idle += 1
@@ -220,7 +220,7 @@ class Resolver:
         """These endpoints, by id, have these names, as these origins state them; an empty name is none. Many take
         effect while `look_up_due` or `run` runs."""
         self._changes |= hosts
-        if len(self._changes) <= MOST and not self._following:
+        if len(self._changes) <= MAX_CHANGES and not self._following:
             for _ in self._follow_changes():
                 pass
         self._wake.set()
@@ -268,8 +268,8 @@ class Resolver:
                 self._wake.clear()
                 await self._follow_in_turns()
                 ids, self._changed = self.names.endpoints_of(self._changed), set()
-                for start in range(0, len(ids), MOST):
-                    self._on_change(ids[start : start + MOST])
+                for start in range(0, len(ids), MAX_CHANGES):
+                    self._on_change(ids[start : start + MAX_CHANGES])
                     await asyncio.sleep(0)
                 self._begin()
                 due = self.names.next_due()

@@ -71,8 +71,8 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     allow_actions: Annotated[
         bool,
         Meta(
-            description="drain and undrain endpoints when a console asks; the watcher must be allowed to write the"
-            " endpoints file or to patch pods"
+            description="drain and undrain endpoints when a console requests it; the watcher must be allowed to write"
+            " the endpoints file or to patch pods"
         ),
     ] = False
     eds_file: Annotated[str, Meta(description="where to write the endpoints for Envoy's EDS; default: nowhere")] = ""

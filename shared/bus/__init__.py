@@ -1,4 +1,4 @@
-"""The bus: what the tiers tell each other, over NATS.
+"""The bus: the messages of the tiers, over NATS.
 
 NATS owns nothing. Every fact has one owner that can publish all of it again at any moment, and every reader knows how
 old its copy is; so a NATS that was killed, restarted, wiped or rolled back is an ordinary event, and reading never
@@ -14,7 +14,7 @@ waits for it. A process has one `Bus`, the connection, and builds on it what it 
 - `Lease`: which watcher leads, in the KV bucket `leases`; `Candidacy`: which of them would lead best, by what they tell
   each other on a core subject.
 - `Membership`: which collectors are alive, by heartbeats on a core subject. Ids are the processes' own business; two
-  with one id hear of it (`DuplicateId`).
+  with one id notice it (`DuplicateId`).
 - `Load` is the message that pickers send each other, on a core subject: what each has in flight.
 
 Messages are msgspec structs in MessagePack (`encode`, `decode`). One that can't be decoded is `Malformed`. Readers

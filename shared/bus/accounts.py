@@ -1,9 +1,9 @@
-"""What each tier's login may publish and hear, and nats-server's configuration of these logins.
+"""What each tier's login may publish and receive, and nats-server's configuration of these logins.
 
     python -m shared.bus.accounts --prefix pointsman > deploy/nats/accounts.conf
 
 A tier publishes its own subjects only. All processes of a tier share a login, because nats-server's files can't name
-processes that come and go: what one of them says under another's id is refused or reported by who hears it
+processes that come and go: what one of them says under another's id is refused or reported by its readers
 (`shared.bus.incarnations`, `shared.bus.duplicate_id`).
 
 Each login has an account of its own, and `exports` lists what passes between accounts. For nats-server checks the
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from shared.bus.actions import TIMEOUT
-from shared.bus.query_messages import LONGEST
+from shared.bus.query_messages import MAX_WAIT
 from shared.bus.reply_subjects import SERVICE_REPLIES
 from shared.bus.subjects import DEFAULT_PREFIX, READER, TIERS, Subjects, pool_token
 
@@ -48,7 +48,7 @@ class Permissions(Struct, frozen=True):
 
 
 class Export(Struct, frozen=True):
-    """What passes from or to the account of the tier `owner`: the tiers `importers` hear its messages or, with
+    """What passes from or to the account of the tier `owner`: the tiers `importers` receive its messages or, with
     `answers`, send it requests."""
 
     owner: str
@@ -67,7 +67,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
     reader = Permissions(
         (
             *(subjects.queries(pool) for pool in pools),
-            *(one for bucket in (facts, frames, leases) for one in _api(bucket, "INFO", "MSG.GET")),
+            *(subject for bucket in (facts, frames, leases) for subject in _api(bucket, "INFO", "MSG.GET")),
             *map(_snapshot, (facts, frames, leases)),
         ),
         (
@@ -155,12 +155,12 @@ def exports(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Iterator[
         for tier in TIERS[:-1]:
             yield Export(tier, subjects.members(pool, tier), readers)
             for query in (subjects.query(pool, tier), f"{subjects.query(pool, tier)}.*"):
-                yield Export(tier, query, readers, "stream", LONGEST + API_ANSWERS)
+                yield Export(tier, query, readers, "stream", MAX_WAIT + API_ANSWERS)
         yield Export("watcher", subjects.actions(pool), (OPERATOR,), "single", TIMEOUT + API_ANSWERS)
 
 
 def _of_pickers(subjects: Subjects, pool: str) -> Iterator[str]:
-    """What pickers tell and ask each other."""
+    """Messages and requests between pickers."""
     yield subjects.loads(pool)
     yield subjects.prefix_batches(pool)
     yield subjects.prefix_dumps(pool)
@@ -201,8 +201,8 @@ def configuration(tiers: Mapping[str, Permissions], passages: Iterable[Export]) 
         if tier == "watcher":
             lines.append("    jetstream: enabled")
         for what, entries in (
-            ("exports", [_exported(one) for one in passing if one.owner == tier]),
-            ("imports", [_imported(one) for one in passing if tier in one.importers]),
+            ("exports", [_exported(export) for export in passing if export.owner == tier]),
+            ("imports", [_imported(export) for export in passing if tier in export.importers]),
         ):
             if entries:
                 lines += [f"    {what}: [", *(f"      {entry}" for entry in entries), "    ]"]

@@ -16,7 +16,7 @@ class BucketReading:
     """Takes the messages of one reading. What the owner doesn't know takes `memory` bytes at most: kept content beyond
     it counts as somebody else's, and other keys beyond it are found once those that were read are deleted.
 
-    `plausible` tells whether an epoch can be one; `fence` is the sequence of the owner's own `epoch`.
+    `plausible` says whether an epoch can be one; `fence` is the sequence of the owner's own `epoch`.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ class BucketReconciler:
 
     @property
     def complete(self) -> tuple[str, ...]:
-        """The pools of which readers may be told that they are complete."""
+        """The pools that may be announced as complete."""
         return tuple(pool for pool in self._pools if pool not in self._kept or pool in self._found_ages)
 
     @property
@@ -151,18 +151,18 @@ class BucketReconciler:
         """A fact, encoded for its key, as the next change."""
         return encode(FactEnvelope(epoch=self.epoch, sequence=self.next_sequence(), fact=msgspec.Raw(raw)))
 
-    def changes(self, most: int | None = None) -> list[Change]:
-        """What to write, or its first `most` changes: news, then deletes (so that a pool never gets emptier than it
-        is), those of facts before other keys, then repetitions. The cost depends only on `most`. Ask again after each
+    def changes(self, limit: int | None = None) -> list[Change]:
+        """What to write, or its first `limit` changes: news, then deletes (so that a pool never gets emptier than it
+        is), those of facts before other keys, then repetitions. The cost depends only on `limit`. Ask again after each
         batch, so that news comes first."""
         due = self._prepare()
-        while self._foreign and (most is None or sum(map(len, due)) < most):
+        while self._foreign and (limit is None or sum(map(len, due)) < limit):
             for _ in range(min(_STEP, len(self._foreign))):
                 key = self._foreign.popleft()
                 if self._is_orphan(key):
                     self._unknown.add(key)
                     self._review(key)
-        return list(islice(chain.from_iterable(changes.values() for changes in due), most))
+        return list(islice(chain.from_iterable(changes.values() for changes in due), limit))
 
     @property
     def due(self) -> int:
@@ -184,10 +184,10 @@ class BucketReconciler:
             news, deletes, _, _ = self._due
             self._fresh = dict.fromkeys([*news, *deletes])
 
-    def fresh_changes(self, most: int) -> list[Change]:
-        """The first `most` changes of what is wanted otherwise since `begin_reading`, or is known to have been due
+    def fresh_changes(self, limit: int) -> list[Change]:
+        """The first `limit` changes of what is wanted otherwise since `begin_reading`, or is known to have been due
         then. Each is returned once."""
-        keys = list(islice(self._fresh, most))
+        keys = list(islice(self._fresh, limit))
         for key in keys:
             del self._fresh[key]
         return [Change(key, self._desired.get(key)) for key in keys]
@@ -310,7 +310,7 @@ class BucketReconciler:
         try:
             synced = decode(Synced, raw)
         except Malformed:
-            return  # nobody can tell whether what is there is complete
+            return  # whether the content is complete is unknown
         if synced.pool in ("", pool):
             self._found_ages[pool] = synced.age
 
@@ -343,8 +343,8 @@ def _require_fact(key: str, pools: Collection[str]) -> None:
     """Raises ValueError unless it is the key of a fact of one of the pools."""
     pool, kind, _ = parse_key(key)
     if kind == SYNCED or pool not in pools:
-        told = ", ".join(sorted(pools)) or "(none)"
-        raise ValueError(f"key {key!r} is no fact of one of the pools {told}")
+        known = ", ".join(sorted(pools)) or "(none)"
+        raise ValueError(f"key {key!r} is no fact of one of the pools {known}")
 
 
 def _is_key(key: str) -> bool:

@@ -30,23 +30,23 @@ PATIENCE = 3.0
 
 
 class Candidates:
-    """Other candidates that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored
+    """Other candidates that were seen lately, by the receiver's monotonic clock. Beyond `limit`, new ones are ignored
     until others fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_watchers) -> None:
+    def __init__(self, expiry: float = EXPIRY, limit: int = LIMITS.max_watchers) -> None:
         self._expiry = expiry
-        self._most = most
-        self._heard: dict[str, tuple[float, Fitness]] = {}
+        self._limit = limit
+        self._last_seen: dict[str, tuple[float, Fitness]] = {}
 
-    def heard(self, candidate: Candidate, now: float) -> None:
+    def observe(self, candidate: Candidate, now: float) -> None:
         """Take in what a candidate says of itself."""
         if candidate.leaving:
-            self._heard.pop(candidate.owner, None)
+            self._last_seen.pop(candidate.owner, None)
             return
-        if candidate.owner not in self._heard and len(self._heard) >= self._most:
-            self._heard = self._live(now)
-        if candidate.owner in self._heard or len(self._heard) < self._most:
-            self._heard[candidate.owner] = now, candidate.fitness
+        if candidate.owner not in self._last_seen and len(self._last_seen) >= self._limit:
+            self._last_seen = self._live(now)
+        if candidate.owner in self._last_seen or len(self._last_seen) < self._limit:
+            self._last_seen[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
         """The fittest of those that are fitter than this; None when nobody is."""
@@ -59,10 +59,10 @@ class Candidates:
         return tuple(sorted(self._live(now)))
 
     def __len__(self) -> int:
-        return len(self._heard)
+        return len(self._last_seen)
 
     def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
-        return {owner: heard for owner, heard in self._heard.items() if now - heard[0] < self._expiry}
+        return {owner: seen for owner, seen in self._last_seen.items() if now - seen[0] < self._expiry}
 
 
 class Candidacy:
@@ -105,7 +105,7 @@ class Candidacy:
         self._started.callback(self._bus.on_disconnect(self._disconnected))
 
     async def close(self) -> None:
-        """Stand no more: the others hear it at once."""
+        """Withdraw, and publish that at once."""
         await self._started.aclose()
 
     def may_lead(self) -> bool:
@@ -151,7 +151,7 @@ class Candidacy:
         if problem := impostor(message.subject, candidate.owner):
             self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         else:
-            self._candidates.heard(candidate, time.monotonic())
+            self._candidates.observe(candidate, time.monotonic())
 
     async def _say(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self.fitness(), leaving=leaving)

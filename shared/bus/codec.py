@@ -40,7 +40,7 @@ _decoders = {kind: msgspec.msgpack.Decoder(kind) for kind in get_args(Message)}
 _fact_decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 UNKNOWN_SENDER = "unknown"
-"""Stands for the sender of a message that doesn't tell it."""
+"""Stands for the unknown sender of a message."""
 SHOWN = 256
 """Characters of a sender's name, and of what is wrong with a message, that are kept."""
 _EMPTY = msgspec.Raw(b"\x90")
@@ -129,11 +129,11 @@ class _FactShape(msgspec.Struct):
     targets: msgspec.Raw = _EMPTY
     rules: msgspec.Raw = _EMPTY
 
-    def entries(self, most: int) -> int:
-        """As `shared.model.entries_of` counts them, at least where there are at `most` so many."""
+    def entries(self, limit: int) -> int:
+        """As `shared.model.entries_of` counts them, exactly if there are at most `limit`."""
         lists = [self.labels, self.selector, self.target_ports, self.targets, self.rules]
         found = sum(entries(bytes(raw)) for raw in lists)
-        if found <= most and self.rules != _EMPTY:
+        if found <= limit and self.rules != _EMPTY:
             rules = _rule_shapes.decode(self.rules)
             found += sum(entries(bytes(rule.models)) + entries(bytes(rule.targets)) for rule in rules)
         return found
@@ -143,11 +143,11 @@ _fact_shapes = msgspec.msgpack.Decoder(_FactShape)
 _rule_shapes = msgspec.msgpack.Decoder(list[_RuleShape])
 
 
-def decode_fact(raw: bytes | msgspec.Raw, most: int = LIMITS.max_fact_entries) -> Fact:
-    """Raises Malformed, also for a kind of fact that this version doesn't know, and for more than `most` entries."""
+def decode_fact(raw: bytes | msgspec.Raw, limit: int = LIMITS.max_fact_entries) -> Fact:
+    """Raises Malformed, also for a kind of fact that this version doesn't know, and for more than `limit` entries."""
     try:
-        if len(bytes(raw)) > most and (count := _fact_shapes.decode(raw).entries(most)) > most:
-            raise Malformed(f"no fact: {count} entries; {most} are allowed")
+        if len(bytes(raw)) > limit and (count := _fact_shapes.decode(raw).entries(limit)) > limit:
+            raise Malformed(f"no fact: {count} entries; {limit} are allowed")
         fact = _fact_decoder.decode(raw)
         if isinstance(fact, Endpoint) and (reason := unusable_address(fact)):
             raise Malformed(f"no endpoint: {reason}")
@@ -162,7 +162,7 @@ def fact_digest(key: str, raw: bytes | msgspec.Raw) -> int:
 
 
 def load_digest(load: Load) -> int:
-    """What tells a table of load in flight from others."""
+    """The digest of a table of load in flight."""
     return xxh3_64_intdigest(load.tokens, xxh3_64_intdigest(load.requests, xxh3_64_intdigest(load.ids)))
 
 

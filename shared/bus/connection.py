@@ -283,7 +283,7 @@ class Bus:
         await client.subscribe(f"{self._peer_inbox}.*", cb=self._peer_replies.receive)
         for subscription in list(self._subscriptions):
             await subscription.attach(client)
-        # Until the server has them, what others publish would be missed by those who hear that there is a connection.
+        # Until the server has them, readers that know of the connection would miss what others publish.
         await client.flush(timeout=self._connect_timeout)  # type: ignore[arg-type]
 
     def expirations(self) -> Mapping[str, float]:

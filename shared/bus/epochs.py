@@ -1,12 +1,12 @@
 """Which epochs are plausible: an epoch is the time, in unix milliseconds, at which its owner took over.
 
 One too far ahead of the clock is forged, or its owner's clock is wrong. It counts as lower than all others: it is
-believed only if no other owner is heard for a while.
+believed only if no other owner has published for a while.
 """
 
 EPOCHS = 1 << 64
 """How many there are; those that can't be count from minus so many."""
-FARTHEST_AHEAD = 86400.0
+MAX_AHEAD = 86400.0
 """Seconds by which an epoch may be ahead of the clock of who reads it."""
 
 
@@ -17,4 +17,4 @@ def next_epoch(unix_seconds: float, highest_seen: int) -> int:
 
 def believed(epoch: int, unix_seconds: float) -> int:
     """The epoch as it counts: below 0 where it can't be one."""
-    return epoch if epoch <= (unix_seconds + FARTHEST_AHEAD) * 1000 else epoch - EPOCHS
+    return epoch if epoch <= (unix_seconds + MAX_AHEAD) * 1000 else epoch - EPOCHS

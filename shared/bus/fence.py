@@ -19,7 +19,7 @@ ATTEMPTS = 5
 
 
 class Fence:
-    """An owner's fence. `take` it at the start of a term, and anew at each connection; `release` it at the end."""
+    """An owner's fence. `take` it at the start of a term, and again at each connection; `release` it at the end."""
 
     def __init__(self, bus: Bus, subjects: Subjects, owner: str, reconciler: BucketReconciler) -> None:
         self._bus = bus
@@ -43,7 +43,7 @@ class Fence:
         self._taken = False
 
     async def take(self, require_leadership: Callable[[], None]) -> bool:
-        """Write the epoch anew; returns whether the term begins with it. Raises LostLeadership if another owner has
+        """Write the epoch again; returns whether the term begins with it. Raises LostLeadership if another owner has
         taken over, and what `require_leadership` raises, which is called before each attempt."""
         for _ in range(ATTEMPTS):
             require_leadership()

@@ -50,10 +50,10 @@ class FrameContent(Struct, frozen=True, kw_only=True):
         return sum(map(len, self.columns.values())) + sum(map(len, self.ages.values()))
 
 
-def parts(rows: Sequence[Row], most: int = MAX_FRAME_ENDPOINTS) -> Iterator[Sequence[Row]]:
-    """The rows in order, at most `most` at a time. No rows make no part."""
-    for start in range(0, len(rows), most):
-        yield rows[start : start + most]
+def parts(rows: Sequence[Row], limit: int = MAX_FRAME_ENDPOINTS) -> Iterator[Sequence[Row]]:
+    """The rows in order, at most `limit` at a time. No rows make no part."""
+    for start in range(0, len(rows), limit):
+        yield rows[start : start + limit]
 
 
 def pack(rows: Sequence[Row], now: float, keys: Collection[AttributeKey[Any]] | None = None) -> FrameContent:

@@ -43,15 +43,15 @@ OVERTAKEN = 1000
 
 class FrameSequence:
     """Which frames are news: those later than the last live one of their key, or of another run. One that is far behind
-    wasn't overtaken: an earlier one had a forged number. Of keys beyond `most`, all frames are news."""
+    wasn't overtaken: an earlier one had a forged number. Of keys beyond `limit`, all frames are news."""
 
-    def __init__(self, most: int = LIMITS.max_runs) -> None:
-        self._most = most
+    def __init__(self, limit: int = LIMITS.max_runs) -> None:
+        self._limit = limit
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
         """Take down a live frame; one that was overtaken doesn't count as the last one."""
-        if key not in self._newest and len(self._newest) >= self._most:
+        if key not in self._newest and len(self._newest) >= self._limit:
             return
         if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
@@ -100,7 +100,7 @@ class FrameReader:
         self.frames = 0
         """Live frames."""
         self.snapshot_frames = 0
-        self.heard_at: float | None = None
+        self.received_at: float | None = None
         """When the last live frame came."""
 
     async def start(self) -> None:
@@ -116,7 +116,7 @@ class FrameReader:
 
     def age(self) -> float:
         """Seconds since the last live frame; infinite before the first."""
-        return math.inf if self.heard_at is None else self._clock() - self.heard_at
+        return math.inf if self.received_at is None else self._clock() - self.received_at
 
     def _receive(self, message: Msg) -> None:
         now = self._clock()
@@ -135,7 +135,7 @@ class FrameReader:
             return
         self._order.live(message.subject, frame, now)
         self.frames += 1
-        self.heard_at = now
+        self.received_at = now
         self._on_frame(frame, extra_age)
         if now >= self._prune_at:
             self._prune_at = now + WINDOW

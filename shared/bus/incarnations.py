@@ -1,8 +1,8 @@
 """Refuses what a process says under the id of another one of its tier.
 
 A login is for a tier: NATS can't refuse that a picker publishes under another picker's id. But a sender draws a number
-when it starts, its run. While a run is heard, messages of another run under the same id come from somebody else. Of a
-forger that repeats the right run, the owner of the id hears (`shared.bus.duplicate_id`).
+when it starts, its run. While a run sends messages, those of another run under the same id come from somebody else. If
+a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
 """
 
 from msgspec import Struct
@@ -21,16 +21,16 @@ def impostor(subject: str, sender: str, position: int = -1) -> str | None:
 
 class _Known(Struct):
     run: int
-    heard: float
+    last_seen: float
 
 
 class Incarnations:
     """The run of each sender of a kind of message, from its first message until it leaves or has been silent for
-    `EXPIRY`. Beyond `most`, new senders are refused until others are silent. Refused messages are counted in `log`."""
+    `EXPIRY`. Beyond `limit`, new senders are refused until others are silent. Refused messages are counted in `log`."""
 
-    def __init__(self, log: SenderLog, most: int = LIMITS.max_senders) -> None:
+    def __init__(self, log: SenderLog, limit: int = LIMITS.max_senders) -> None:
         self._log = log
-        self._most = most
+        self._limit = limit
         self._known: dict[str, _Known] = {}
 
     def accepts(self, subject: str, sender: str, run: int, now: float, *, leaving: bool = False) -> bool:
@@ -52,12 +52,12 @@ class Incarnations:
     def _conflict(self, sender: str, run: int, now: float) -> str | None:
         known = self._known.get(sender)
         if known is not None:
-            if known.run == run or now - known.heard >= EXPIRY:
+            if known.run == run or now - known.last_seen >= EXPIRY:
                 return None
-            return "two senders have this id: another one, heard before, is still there"
-        if len(self._known) >= self._most:
-            self._known = {id: known for id, known in self._known.items() if now - known.heard < EXPIRY}
-        return None if len(self._known) < self._most else f"{self._most} senders are there already"
+            return "two senders have this id: another one was here first and is still there"
+        if len(self._known) >= self._limit:
+            self._known = {id: known for id, known in self._known.items() if now - known.last_seen < EXPIRY}
+        return None if len(self._known) < self._limit else f"{self._limit} senders are there already"
 
     def __repr__(self) -> str:
         return f"<Incarnations of {len(self._known)} senders>"

@@ -251,12 +251,12 @@ async def snapshot(
                 began = time.monotonic()
         if between is not None:
             await between()
-        told, headers = status(end), end.headers or {}
-        if told == "404":
+        code, headers = status(end), end.headers or {}
+        if code == "404":
             return found
-        if told != "204":
-            description = headers.get("Description", "no description" if told else "more than was asked for")
-            raise JetStreamError(_number(told), 0, f"direct get of {subjects}: {description}")
+        if code != "204":
+            description = headers.get("Description", "no description" if code else "more than was asked for")
+            raise JetStreamError(_number(code), 0, f"direct get of {subjects}: {description}")
         if not answers or not _number(headers.get(PENDING)):
             return found
         after = _number(headers.get(BEFORE)) or (whole[-1].sequence if whole else 0)
@@ -265,7 +265,7 @@ async def snapshot(
         sequence = after + 1
 
 
-async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) -> list[Msg]:
+async def _page(bus: Bus, subject: str, body: bytes, limit: int, timeout: float) -> list[Msg]:
     """The messages of a batch, and the one that ends it: one with a status, or one too many."""
     answers: list[Msg] = []
     room = PAGE_BYTES + bus.max_payload
@@ -274,7 +274,7 @@ async def _page(bus: Bus, subject: str, body: bytes, most: int, timeout: float) 
         nonlocal room
         room -= len(answer.data)
         answers.append(answer)
-        return status(answer) is not None or len(answers) > most or room < 0
+        return status(answer) is not None or len(answers) > limit or room < 0
 
     await bus.request_many(subject, body, last=is_last, timeout=timeout)
     return answers

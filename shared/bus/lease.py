@@ -58,7 +58,7 @@ class LeaseClock:
         return now >= self._seen[1] + self._hold * MARGIN
 
     def forget(self) -> None:
-        """Revisions begin anew, or one may have been used twice."""
+        """Revisions begin again, or one may have been used twice."""
         self._seen = None
 
     def held(self, now: float) -> bool:

@@ -1,7 +1,7 @@
 """Which collectors are alive: heartbeats on a core subject, and the table that they keep.
 
 Nobody coordinates: every member sees the same table within an interval and computes its own share from it. Without a
-connection, a member can't tell who is alive, so its table is frozen until the others had time to be heard again;
+connection, a member can't know who is alive, so its table is frozen until the others had time to send a heartbeat;
 otherwise each would take itself for the last one.
 """
 
@@ -32,55 +32,55 @@ NAMED = 20
 
 
 class Members:
-    """Members that were heard lately, by the receiver's monotonic clock. Beyond `most`, new ones are ignored until
+    """Members that were seen lately, by the receiver's monotonic clock. Beyond `limit`, new ones are ignored until
     others leave or fall silent."""
 
-    def __init__(self, expiry: float = EXPIRY, most: int = LIMITS.max_senders) -> None:
+    def __init__(self, expiry: float = EXPIRY, limit: int = LIMITS.max_senders) -> None:
         self._expiry = expiry
-        self._most = most
-        self._heard: dict[str, float] = {}
+        self._limit = limit
+        self._last_seen: dict[str, float] = {}
         self._paused = False
 
-    def heard(self, member: Member, now: float) -> bool:
+    def observe(self, member: Member, now: float) -> bool:
         """Take in a heartbeat; returns whether somebody came or left with it."""
-        known = member.id in self._heard
+        known = member.id in self._last_seen
         if member.leaving:
-            self._heard.pop(member.id, None)
+            self._last_seen.pop(member.id, None)
             return known
-        if not known and len(self._heard) >= self._most:
+        if not known and len(self._last_seen) >= self._limit:
             return False
-        self._heard[member.id] = now
+        self._last_seen[member.id] = now
         return not known
 
     def expire(self, now: float) -> tuple[str, ...]:
-        """Remove those that weren't heard for too long, and return them."""
+        """Remove those that were silent for too long, and return them."""
         if self._paused:
             return ()
-        gone = tuple(sorted(id for id, heard in self._heard.items() if now - heard >= self._expiry))
+        gone = tuple(sorted(id for id, seen in self._last_seen.items() if now - seen >= self._expiry))
         for id in gone:
-            del self._heard[id]
+            del self._last_seen[id]
         return gone
 
     def next_expiry(self) -> float | None:
-        """When the next one expires if it isn't heard before; None for never."""
-        return None if self._paused or not self._heard else min(self._heard.values()) + self._expiry
+        """When the next one expires if it stays silent; None for never."""
+        return None if self._paused or not self._last_seen else min(self._last_seen.values()) + self._expiry
 
     def pause(self) -> None:
         """There is no connection: silence says nothing."""
         self._paused = True
 
     def resume(self, now: float) -> None:
-        """There is a connection again: everybody has one expiry to be heard."""
+        """There is a connection again: everybody has one expiry to send."""
         self._paused = False
-        self._heard = dict.fromkeys(self._heard, now)
+        self._last_seen = dict.fromkeys(self._last_seen, now)
 
     @property
     def ids(self) -> tuple[str, ...]:
         """Sorted, so that all members compute the same from it."""
-        return tuple(sorted(self._heard))
+        return tuple(sorted(self._last_seen))
 
     def __contains__(self, id: str) -> bool:
-        return id in self._heard
+        return id in self._last_seen
 
     def __repr__(self) -> str:
         return f"<Members {', '.join(self.ids) or 'none'}{' (paused)' if self._paused else ''}>"
@@ -114,7 +114,7 @@ class Membership:
         self._members = Members(expiry, bus.limits.max_senders)
         self._wake = asyncio.Event()
         self._started = AsyncExitStack()
-        self._told: tuple[str, ...] | None = None
+        self._logged: tuple[str, ...] | None = None
         self._log = structlog.get_logger()
 
     @property
@@ -138,7 +138,7 @@ class Membership:
         self._tell()
 
     async def close(self) -> None:
-        """Leave: the others hear it at once."""
+        """Leave, and publish that at once."""
         await self._started.aclose()
         if self.id is not None:
             await self._say(self.id, leaving=True)
@@ -156,8 +156,8 @@ class Membership:
         if problem := impostor(message.subject, member.id):
             self.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         elif member.id == self.id:
-            self.duplicate_id.heard(self._clock(), leaving=member.leaving)
-        elif self._members.heard(member, self._clock()):
+            self.duplicate_id.observe(self._clock(), leaving=member.leaving)
+        elif self._members.observe(member, self._clock()):
             self._wake.set()
 
     def duplicate_id_problem(self) -> str | None:
@@ -166,8 +166,8 @@ class Membership:
 
     def _tell(self) -> None:
         ids = self.ids
-        if ids != self._told:
-            self._told = ids
+        if ids != self._logged:
+            self._logged = ids
             self._log.info(
                 "members.changed", tier=self.tier, count=len(ids), members=[id[:SHOWN] for id in ids[:NAMED]]
             )

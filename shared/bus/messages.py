@@ -39,7 +39,7 @@ MAX_BLOCKS = 2048
 MAX_HASHING = 256
 """Characters of what a picker's hashes of blocks depend on."""
 MAX_ORIGINS = 64
-"""Pickers whose announcements a dump tells apart."""
+"""Pickers whose announcements a dump distinguishes."""
 MAX_BATCHES = 1024
 """Batches that one answer repeats."""
 

@@ -86,5 +86,5 @@ def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | Non
 
 def first_expiry(context: ssl.SSLContext) -> float:
     """When the first of its CAs expires, in seconds since the epoch; infinity without one."""
-    ends = (str(one["notAfter"]) for one in context.get_ca_certs())
+    ends = (str(certificate["notAfter"]) for certificate in context.get_ca_certs())
     return min(map(ssl.cert_time_to_seconds, ends), default=math.inf)

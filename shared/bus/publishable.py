@@ -9,7 +9,7 @@ from shared.bus.subjects import fact_key
 from shared.model import Endpoint, Fact, entries_of, unusable_address
 
 MAX_PAYLOAD = 2**20
-"""Bytes of a message, as nats-server takes them unless it is told otherwise."""
+"""Bytes of a message, nats-server's default."""
 HEADROOM = 8 * 2**10
 """Bytes of a message beside its fact: headers, those of its copy on the republish subject, the envelope."""
 MAX_FACT = MAX_PAYLOAD - HEADROOM
@@ -20,15 +20,15 @@ MAX_POOL = 1024
 """Bytes of a pool's token in a key."""
 
 
-def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> str | None:
-    """Why the fact can't be published if messages hold facts of `most` bytes and, if given, readers accept
+def fault(fact: Fact, limit: int = MAX_FACT, max_entries: int | None = None) -> str | None:
+    """Why the fact can't be published if messages hold facts of `limit` bytes and, if given, readers accept
     `max_entries`; None if it can."""
     try:
         size = len(encode_fact(fact))
     except (ValueError, OverflowError, TypeError, RecursionError) as error:  # UnicodeError is a ValueError
         return f"no message can hold it: {error}"
-    if size > most:
-        return f"it makes a message of {size} bytes; NATS takes {most} at most"
+    if size > limit:
+        return f"it makes a message of {size} bytes; NATS takes {limit} at most"
     if max_entries is not None and (count := entries_of(fact)) > max_entries:
         return f"it has {count} entries; {max_entries} are allowed"
     if isinstance(fact, Endpoint) and (reason := unusable_address(fact)):
@@ -39,7 +39,7 @@ def fault(fact: Fact, most: int = MAX_FACT, max_entries: int | None = None) -> s
     return None
 
 
-def most(max_payload: int) -> int:
+def fact_limit(max_payload: int) -> int:
     """Bytes of a fact for a server with this limit of messages: `MAX_FACT` at most, so that files are valid
     everywhere."""
     return min(MAX_FACT, max_payload - HEADROOM)

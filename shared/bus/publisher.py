@@ -1,7 +1,7 @@
 """The owner of the endpoints bucket: drives `BucketReconciler`.
 
 The leader writes the key `epoch` and fences every other write with its revision, so that a replaced leader can't store
-anything. At each (re)connection, the publisher writes that key anew. Older writes in the buffers of a stalled
+anything. At each (re)connection, the publisher writes that key again. Older writes in the buffers of a stalled
 connection are thus refused too.
 """
 
@@ -27,7 +27,7 @@ from shared.model import Fact
 from shared.tasks import set_within
 
 _NOWHERE = -1
-"""Instead of a sequence: the bucket has to be read, for a pool that is no more has left its `synced` there."""
+"""Instead of a sequence: the bucket has to be read, because a removed pool has left its `synced` there."""
 _NAMED = 3
 """Keys that a message names at most."""
 
@@ -35,7 +35,7 @@ _NAMED = 3
 class FactPublisher:
     """Keeps the endpoints bucket equal to the facts of the last `update`.
 
-    `owner` identifies this process, anew at each start. `is_leader` is asked before each batch. `age` gives the seconds
+    `owner` identifies this run of the process. `is_leader` is called before each batch. `age` gives the seconds
     since the source of a pool's facts last confirmed them. In seconds: `ack_timeout` of a write; `synced_interval`
     between two repetitions of `synced`, and after a failure; `check_interval` between two comparisons with the bucket;
     `marker_ttl` during which a delete stays visible. `window` writes are in flight at once if the bucket has one
@@ -98,7 +98,7 @@ class FactPublisher:
         self._failure = ""
 
         self.establishments = 0
-        """Times that the bucket was made sure of and all facts were published."""
+        """How often the bucket was ensured and all facts were published."""
         self.written = 0
         self.deleted = 0
         self.failures = 0

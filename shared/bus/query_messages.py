@@ -1,4 +1,4 @@
-"""Queries: what any member of a tier can be asked over the bus, and how it answers.
+"""Queries: requests that any member of a tier answers over the bus.
 
 A query is one message. An answer is a JSON document that comes in pieces, so that people and browsers can read it as it
 is. It can be long, and making it can take a while: a member makes it in steps, and sends each when it has it.
@@ -18,8 +18,8 @@ MAX_ERROR = 1024
 """Characters of an answer's error."""
 MAX_PIECE = 64 * 2**10
 """Bytes of a document in a piece."""
-LONGEST = 30.0
-"""Seconds for which a member works on a query at most, however long the asker would wait."""
+MAX_WAIT = 30.0
+"""Seconds for which a member works on a query at most, however long the requester would wait."""
 MAX_HEADERS = 1000
 """Of a request that is to be explained."""
 MAX_DOCUMENT = 900_000
@@ -39,15 +39,15 @@ class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
     """Asks one member, or all members of a tier, by the subject."""
 
     kind: Annotated[str, Meta(max_length=MAX_KIND)]
-    """`status`, `decisions`, …: the `KIND` of a `Question`."""
+    """`status`, `decisions`, …: the `KIND` of a `QueryArguments`."""
     arguments: msgspec.Raw = NO_ARGUMENTS
-    """MessagePack of the `Question`."""
+    """MessagePack of the `QueryArguments`."""
     within: float = 5.0
-    """Seconds for which the asker waits."""
+    """Seconds for which the requester waits."""
 
     def fault(self) -> str | None:
         """What can't be about it, or None."""
-        return None if isfinite(self.within) and self.within > 0 else f"the asker waits for {self.within} s"
+        return None if isfinite(self.within) and self.within > 0 else f"the requester waits for {self.within} s"
 
 
 class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
@@ -57,7 +57,7 @@ class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
     """The member's id."""
     tier: Annotated[str, Meta(max_length=MAX_KIND)]
     run: _Number
-    """Drawn when the member started: tells apart two processes with one id."""
+    """Drawn when the member started: distinguishes two processes with one id."""
     number: _Number
     """Counts the pieces from 0."""
     more: bool = False
@@ -67,22 +67,22 @@ class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
     """Why the document isn't there or ends here; empty if nothing is wrong."""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class QueryArguments(Struct, frozen=True, kw_only=True):
     """The arguments of one kind of query. A member ignores those that it doesn't know."""
 
     KIND: ClassVar[str]
-    MOST: ClassVar[tuple[int, int]] = (MAX_ANSWER, MAX_VALUES)
+    LIMITS: ClassVar[tuple[int, int]] = (MAX_ANSWER, MAX_VALUES)
     """Bytes and values of an answer that the asker reads."""
 
 
-class AskStatus(Question, frozen=True):
+class StatusQuery(QueryArguments, frozen=True):
     """How the member is: a `shared.service.status.MemberStatus`. Every tier answers it."""
 
     KIND = "status"
-    MOST = (MAX_SHORT, MAX_FEW)
+    LIMITS = (MAX_SHORT, MAX_FEW)
 
 
-class AskView(Question, frozen=True):
+class ViewQuery(QueryArguments, frozen=True):
     """What the member knows, without ages, sorted: members that know the same give the same text. The page
     `/debug/view`."""
 
@@ -92,11 +92,11 @@ class AskView(Question, frozen=True):
     everything."""
 
 
-class AskDecisions(Question, frozen=True):
+class DecisionsQuery(QueryArguments, frozen=True):
     """A picker's last decisions, the newest first: `{"total", "decisions"}`."""
 
     KIND = "decisions"
-    MOST = (MAX_SHORT, MAX_FEW)
+    LIMITS = (MAX_SHORT, MAX_FEW)
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     after: _Number = 0
     """Only those behind so many: the `total` of an earlier answer of the same run."""
@@ -104,7 +104,7 @@ class AskDecisions(Question, frozen=True):
     """Whether each is to be explained; else a summary of each."""
 
 
-class AskDecision(Question, frozen=True):
+class DecisionQuery(QueryArguments, frozen=True):
     """A picker's decisions on a request id in full, the newest first: `{"decisions"}`, empty if it made none."""
 
     KIND = "decision"
@@ -112,7 +112,7 @@ class AskDecision(Question, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
-class AskExplain(Question, frozen=True):
+class ExplainQuery(QueryArguments, frozen=True):
     """The decision that a picker would make on this request now. Nothing is sent, charged or remembered."""
 
     KIND = "explain"
@@ -125,7 +125,7 @@ class AskExplain(Question, frozen=True):
     """The gateway's subset hint; None: no hint."""
 
 
-class AskReplay(Question, frozen=True):
+class ReplayQuery(QueryArguments, frozen=True):
     """Where a picker's last decisions would have gone with another EndpointPickerConfig: a
     `shared.service.replay.Replay`. Nothing is published."""
 
@@ -133,11 +133,11 @@ class AskReplay(Question, frozen=True):
     text: Annotated[str, Meta(max_length=MAX_DOCUMENT)]
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Of the decisions that the picker keeps, how many of the newest."""
-    seconds: Annotated[float, Meta(gt=0, le=LONGEST)] = 20.0
+    seconds: Annotated[float, Meta(gt=0, le=MAX_WAIT)] = 20.0
     """After which it answers with what it has replayed by then."""
 
 
-def query(question: Question, within: float) -> Query:
+def make_query(query: QueryArguments, within: float) -> Query:
     """The message that asks this."""
-    arguments: Any = msgspec.msgpack.encode(question)
-    return Query(kind=question.KIND, arguments=msgspec.Raw(arguments), within=within)
+    arguments: Any = msgspec.msgpack.encode(query)
+    return Query(kind=query.KIND, arguments=msgspec.Raw(arguments), within=within)

@@ -26,7 +26,7 @@ IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other mes
 
 
 class _Run:
-    __slots__ = ("ahead", "ahead_since", "before", "current", "heard", "since", "turned")
+    __slots__ = ("ahead", "ahead_since", "before", "current", "last_seen", "since", "turned")
 
     def __init__(self, difference: float, received: float) -> None:
         self.since = received
@@ -34,7 +34,7 @@ class _Run:
 
     def rebase(self, difference: float, received: float) -> None:
         """Take this difference as the base delay."""
-        self.heard = self.turned = received
+        self.last_seen = self.turned = received
         self.current = self.before = difference
         self.ahead: float | None = None
         """The difference of messages that are too quick, while nothing contradicts them."""
@@ -45,13 +45,13 @@ class QueueingDelays:
     """The base delay of each run of a sender: the minimum over the last one half to one `window` of seconds.
 
     The window slides in halves, so the cost of a message doesn't depend on the number of earlier ones. It follows
-    clocks that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `most`
+    clocks that drift apart (50 ppm is 3 ms a minute). After a silence, the last base delay still holds. Beyond `limit`
     runs, messages of further ones count as undelayed.
     """
 
-    def __init__(self, window: float = 60.0, most: int = LIMITS.max_runs) -> None:
+    def __init__(self, window: float = 60.0, limit: int = LIMITS.max_runs) -> None:
         self._half = window / 2
-        self._most = most
+        self._limit = limit
         self._runs: dict[tuple[str, int], _Run] = {}
         self._full_until = float("-inf")
 
@@ -69,7 +69,7 @@ class QueueingDelays:
             return 0.0
         if not self._is_plausible(known, difference, received):
             return None
-        known.heard = received
+        known.last_seen = received
         if received - known.turned >= self._half:
             known.before, known.current, known.turned = known.current, difference, received
         elif difference < known.current:
@@ -78,15 +78,15 @@ class QueueingDelays:
 
     def _has_room(self, now: float) -> bool:
         """Whether another run can be tracked, after those that were silent for two heartbeats are forgotten."""
-        if len(self._runs) >= self._most and now >= self._full_until:
+        if len(self._runs) >= self._limit and now >= self._full_until:
             self._full_until = now + AT_FIRST
             self.prune(now - AT_FIRST)
-        return len(self._runs) < self._most
+        return len(self._runs) < self._limit
 
     def _is_plausible(self, known: _Run, difference: float, received: float) -> bool:
         """Whether a message can be as quick as that."""
-        most = AHEAD if received - known.since >= AT_FIRST else AHEAD_AT_FIRST
-        if difference >= min(known.before, known.current) - most:
+        limit = AHEAD if received - known.since >= AT_FIRST else AHEAD_AT_FIRST
+        if difference >= min(known.before, known.current) - limit:
             known.ahead = None
         elif known.ahead is None or abs(difference - known.ahead) > AHEAD:
             known.ahead, known.ahead_since = difference, received
@@ -98,8 +98,8 @@ class QueueingDelays:
         return True
 
     def prune(self, before: float) -> None:
-        """Forget runs that weren't heard since `before`."""
-        for run in [run for run, known in self._runs.items() if known.heard < before]:
+        """Forget runs that have been silent since `before`."""
+        for run in [run for run, known in self._runs.items() if known.last_seen < before]:
             del self._runs[run]
 
     def __len__(self) -> int:

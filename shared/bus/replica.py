@@ -71,11 +71,11 @@ class Replica:
         return self._state.synced
 
     def age(self) -> float:
-        """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
+        """Seconds since an owner last announced that the view is complete; infinite when none ever was."""
         return self._state.age(self._clock())
 
     def source_age(self) -> float:
-        """Seconds since the facts are known to have been right: the age at which they were told, and the time since."""
+        """Seconds since the facts were last known to be right: the announced age, and the time since."""
         return self._state.source_age + self.age()
 
     def unconfirmed(self) -> float:

@@ -1,7 +1,7 @@
 """The reader of the endpoints bucket as a pure state machine: messages and snapshots in, events out.
 
 A copy is complete when its count and digest agree with the owner's `synced`. Only a complete copy replaces the view. So
-there are two copies: the *view* is what the consumer was told; the *candidate* is collected from a snapshot and live
+there are two copies: the *view* is what the consumer has; the *candidate* is collected from a snapshot and live
 messages whenever the view may be incomplete: at the start, after a reconnect, and when `synced` disagrees with it. The
 candidate becomes the view as soon as it agrees. Until then, also if the bucket is missing or empty, the view stays and
 ages.
@@ -92,7 +92,7 @@ class _Copy:
 
 
 class Extent(Struct, frozen=True):
-    """What tells a copy from others."""
+    """What identifies a copy."""
 
     sequence: int
     """The last change that is known to be in it."""
@@ -146,11 +146,11 @@ class ReplicaState:
         self._latest: Synced | None = None
         """The newest `synced` of the epoch that counts."""
         self._latest_heard: float | None = None
-        """When it was last heard, not read from a snapshot."""
+        """When its last live message came, not one of a snapshot."""
         self._latest_at = -math.inf
-        """When it was last heard or read."""
+        """When its last message came, live or in a snapshot."""
         self._challengers: dict[int, float] = {}
-        """Lower epochs whose `synced` is being heard, and since when, with nothing of a higher one in between."""
+        """Lower epochs that publish `synced`, and since when, with nothing of a higher one in between."""
         self._disagrees_since: float | None = None
         self.differs_since: float | None = None
         """Since when `synced` has disagreed with the view; None while it agrees."""
@@ -160,7 +160,7 @@ class ReplicaState:
         self.synced_at: float | None = None
         """When a complete copy was seen first. The view ages from then on, but it is never taken away."""
         self.confirmed_at: float | None = None
-        """When an owner was last heard to say that the view is complete."""
+        """When an owner last announced that the view is complete."""
         self.source_age = 0.0
         """How old the facts were then: seconds since their source had confirmed them."""
         self.generation = 0
@@ -170,7 +170,7 @@ class ReplicaState:
     # The connection
 
     def connected(self, now: float) -> None:
-        """The subscription is in place, anew: anything may have been missed."""
+        """The subscription is in place again: anything may have been missed."""
         self._connected = True
         self.generation += 1
         self._disagrees_since = None
@@ -200,7 +200,7 @@ class ReplicaState:
         self._compare(now)
 
     def snapshot_started(self, now: float) -> None:
-        """The reader asks for a snapshot; what it hears from now on comes on top of it."""
+        """The reader requests a snapshot; live messages from now on are applied after it."""
         if self._disagrees_since is not None and self._disagrees_since + self._disagreement <= now:
             self.counters.gaps += 1
         self._disagrees_since = None
@@ -261,7 +261,7 @@ class ReplicaState:
 
     @property
     def challengers(self) -> int:
-        """Number of lower epochs that are heard."""
+        """Number of lower epochs that publish."""
         return len(self._challengers)
 
     def facts(self) -> dict[str, Fact]:
@@ -273,7 +273,7 @@ class ReplicaState:
         return self._view.entries
 
     def age(self, now: float) -> float:
-        """Seconds since an owner was last heard to say that the view is complete; infinite when none ever was."""
+        """Seconds since an owner last announced that the view is complete; infinite when none ever was."""
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
 
     def unconfirmed(self, now: float) -> float:

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
-from shared.bus.query_messages import LONGEST, MAX_ANSWER, MAX_ERROR, MAX_PIECE, AnswerPiece, Query, Question
+from shared.bus.query_messages import MAX_ANSWER, MAX_ERROR, MAX_PIECE, MAX_WAIT, AnswerPiece, Query, QueryArguments
 from shared.bus.reply_subjects import is_answerable
 from shared.bus.subjects import READER, Subjects
 from shared.tasks import cancel
@@ -28,7 +28,7 @@ Document: TypeAlias = Iterator[bytes]
 Steps: TypeAlias = Iterator[bytes | asyncio.Future[Any]]
 """A document, between whose pieces something else is to be done: it goes on when that is."""
 Answering: TypeAlias = Callable[[Any], Steps]
-"""Makes the document that answers a `Question`. Raises `Unanswerable`."""
+"""Makes the document that answers a `Query`. Raises `QueryRefused`."""
 
 AT_ONCE = 4
 """Answers that are under way at once."""
@@ -42,7 +42,7 @@ BYTES_PER_SECOND = 16 * 2**20
 """Of all answers together."""
 
 
-class Unanswerable(Exception):
+class QueryRefused(Exception):
     """There is no answer; the text says why."""
 
 
@@ -56,7 +56,7 @@ class Responder:
         pools: Sequence[str],
         tier: str,
         id: str,
-        answers: Mapping[type[Question], Answering],
+        answers: Mapping[type[QueryArguments], Answering],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,7 +95,7 @@ class Responder:
         if self._queue.full():
             self.refused += 1
             return
-        self._queue.put_nowait((message.reply, query, self._clock() + min(query.within, LONGEST)))
+        self._queue.put_nowait((message.reply, query, self._clock() + min(query.within, MAX_WAIT)))
 
     async def _work(self) -> None:
         while True:
@@ -125,8 +125,8 @@ class Responder:
                         document = self._document(query)
                     more, waiting = self._gather(document, content, largest, began)
                     if size + len(content) > MAX_ANSWER:
-                        raise Unanswerable(f"the answer has more than {MAX_ANSWER} bytes")
-                except Unanswerable as reason:
+                        raise QueryRefused(f"the answer has more than {MAX_ANSWER} bytes")
+                except QueryRefused as reason:
                     more, error = False, str(reason)
                 except Exception as failure:  # noqa: BLE001 - one answer's mistake costs only that answer
                     self._log.exception("query.failed", kind=query.kind)
@@ -158,17 +158,17 @@ class Responder:
         )
 
     def _document(self, query: Query) -> Steps:
-        """Raises Unanswerable for a question that this tier doesn't answer, or can't read."""
+        """Raises QueryRefused for a query that this tier doesn't answer, or can't read."""
         known = self._answers.get(query.kind)
         if known is None:
             kinds = ", ".join(sorted(self._answers))
-            raise Unanswerable(f"unknown query {query.kind!r}: this {self._tier} answers {kinds}")
+            raise QueryRefused(f"unknown query {query.kind!r}: this {self._tier} answers {kinds}")
         kind, answer = known
         try:
-            question = msgspec.msgpack.decode(query.arguments, type=kind)
+            arguments = msgspec.msgpack.decode(query.arguments, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Unanswerable(f"{query.kind}: {error}") from error
-        return answer(question)
+            raise QueryRefused(f"{query.kind}: {error}") from error
+        return answer(arguments)
 
     def _gather(
         self, document: Steps, content: bytearray, largest: int, began: float

@@ -18,7 +18,7 @@ from shared.bus import jetstream
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError
 
-LONGEST_SUBJECT = 3000
+MAX_SUBJECT = 3000
 """Bytes of a subject to which a delete is published. Facts have shorter ones. For a longer one, the delete with its
 reply subject would exceed the server's line, and the server would disconnect."""
 _NAMEABLE = re.compile(r"[A-Za-z0-9_/=-]+(?:\.[A-Za-z0-9_/=-]+)*")
@@ -29,7 +29,7 @@ _NO_TEXT = "\ufffd"
 
 def is_nameable(subject: str, key: str) -> bool:
     """Whether a delete can be published under this key, and concerns no other."""
-    return len(subject) <= LONGEST_SUBJECT and _NAMEABLE.fullmatch(key) is not None
+    return len(subject) <= MAX_SUBJECT and _NAMEABLE.fullmatch(key) is not None
 
 
 class Stray(NamedTuple):

@@ -19,7 +19,7 @@ SYNCED = "synced"
 PEERS = "peers"
 READER = "reader"
 TIERS = ("watcher", "collector", "picker", READER)
-"""Who has a login: the tiers, and whoever only reads, such as a console."""
+"""The logins: of the tiers, and of readers, such as a console."""
 
 _PREFIX = re.compile(r"[A-Za-z0-9_-]+")
 MAX_PREFIX = 100
@@ -246,7 +246,7 @@ class Subjects:
         return f"{self.prefix}.{pool}.member.{escape(tier)}.*"
 
     def inbox(self, tier: str) -> str:
-        """Answers to requests of a tier begin with this. Nobody else hears them, and each installation has its own."""
+        """The prefix of reply subjects of a tier. Nobody else receives them, and each installation has its own."""
         return f"_INBOX_{self._lead}{tier if tier in TIERS else READER}"
 
     def peer_inbox(self, tier: str) -> str:

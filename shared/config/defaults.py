@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from shared.attributes import CORE, AttributeKey
 from shared.config.decode import MISSING, decode
-from shared.config.inputs import fed, makers
+from shared.config.inputs import active_producers, fed_extractors
 from shared.config.loaded import PluginSpec, ProfileMember, ProfileSpec, SourceSpec
 from shared.config.problems import Problems, join, show
 from shared.config.schema import FlowControlSection, PriorityBand
@@ -83,7 +83,7 @@ class Injector:
         plugin calls it; each with a picker."""
         if not given:
             roles = {Role.FILTER, Role.SCORER, Role.PICKER}
-            called = {one.name for spec in self._plugins.values() for one in spec.references}
+            called = {reference.name for spec in self._plugins.values() for reference in spec.references}
             members = [
                 ProfileMember(spec)
                 for spec in self._plugins.values()
@@ -146,12 +146,12 @@ class Injector:
         """
         sources = given
         for spec in list(self._plugins.values()):
-            if spec.listed and spec.kind.DEFAULT_SOURCE and spec.name not in fed(sources):
+            if spec.listed and spec.kind.DEFAULT_SOURCE and spec.name not in fed_extractors(sources):
                 source = self._source(
                     sources, spec.kind.DEFAULT_SOURCE, spec.topic, spec.kind.DEFAULT_SOURCE_PARAMETERS
                 )
                 sources = _hung(sources, source, spec)
-        if not inject or any(self._plugins[name].kind.TYPE == CORE for name in fed(sources)):
+        if not inject or any(self._plugins[name].kind.TYPE == CORE for name in fed_extractors(sources)):
             return sources
         return _hung(sources, self._source(sources, "metrics-data-source"), self._of(CORE))
 
@@ -171,7 +171,7 @@ class Injector:
         """Add the data producer of each required attribute that nothing produces, or note a problem with advice. An
         added producer may require attributes itself. An extractor produces only if a source feeds it."""
         made_by: dict[AttributeKey[Any], PluginSpec] = {}
-        for spec in makers(self._plugins, sources):
+        for spec in active_producers(self._plugins, sources):
             for key in spec.produces:
                 made_by.setdefault(key, spec)
         pending = deque(self._plugins.values())

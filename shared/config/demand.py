@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shared.attributes import AttributeKey
-from shared.config.inputs import makers
+from shared.config.inputs import active_producers
 from shared.config.loaded import PluginSpec, SourceSpec
 from shared.config.problems import Problems, join
 from shared.config.schema import StaleMetrics
@@ -33,7 +33,7 @@ def demands(
             used={key: tuple(used[key]) for key in spec.produces if key in used},
             stale_after=stale.limit,
         )
-        for spec in makers(plugins, sources)
+        for spec in active_producers(plugins, sources)
     }
 
 

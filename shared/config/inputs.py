@@ -38,14 +38,14 @@ def _names(key: AttributeKey[Any], maker: PluginSpec) -> dict[str, None]:
     return dict.fromkeys((key.name, f"{key.name}/{maker.name}", f"{key.name}/{maker.kind.TYPE}"))
 
 
-def fed(sources: Iterable[SourceSpec]) -> set[str]:
+def fed_extractors(sources: Iterable[SourceSpec]) -> set[str]:
     """The extractors that some source feeds."""
     return {name for source in sources for name in source.extractors}
 
 
-def makers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> list[PluginSpec]:
+def active_producers(plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec]) -> list[PluginSpec]:
     """The plugins that make what they declare: an extractor does only where a source feeds it."""
-    there = fed(sources)
+    there = fed_extractors(sources)
     return [spec for spec in plugins.values() if Role.EXTRACTOR not in spec.kind.ROLES or spec.name in there]
 
 
@@ -73,12 +73,12 @@ def resolve(
     plugins: Mapping[str, PluginSpec], sources: Iterable[SourceSpec], problems: Problems
 ) -> dict[str, dict[str, AttributeKey[Any]]]:
     """For each plugin, the attributes that its parameters name. What can't be resolved is a problem, and left out."""
-    at_work = makers(plugins, sources)
+    active = active_producers(plugins, sources)
     everything: list[_Made] = []
     alone: dict[str, list[_Made]] = {}
     """By plugin, what is all that it makes."""
     named: dict[str, list[_Made]] = {}
-    for spec in at_work:
+    for spec in active:
         keys = spec.produces
         for key in keys:
             everything.append(made := _Made(spec, key, alone=len(keys) == 1))
@@ -86,7 +86,7 @@ def resolve(
                 named.setdefault(name, []).append(made)
             if len(keys) == 1:
                 alone[spec.name] = [made]
-    working = {spec.name for spec in at_work}
+    working = {spec.name for spec in active}
     idle = [spec for spec in plugins.values() if spec.name not in working]
     resolved: dict[str, dict[str, AttributeKey[Any]]] = {}
     for spec in plugins.values():

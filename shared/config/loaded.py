@@ -58,7 +58,7 @@ class PluginSpec(Struct, frozen=True):
         return self.kind(self.name, self.parameters)
 
 
-def at_work(specs: Iterable[PluginSpec], plugins: Mapping[str, PluginSpec]) -> dict[str, PluginSpec]:
+def with_references(specs: Iterable[PluginSpec], plugins: Mapping[str, PluginSpec]) -> dict[str, PluginSpec]:
     """These plugins and all that they call, by name."""
     found: dict[str, PluginSpec] = {}
     pending = list(specs)
@@ -66,7 +66,7 @@ def at_work(specs: Iterable[PluginSpec], plugins: Mapping[str, PluginSpec]) -> d
         spec = pending.pop()
         if spec.name not in found:
             found[spec.name] = spec
-            pending += [plugins[one.name] for one in spec.references if one.name in plugins]
+            pending += [plugins[reference.name] for reference in spec.references if reference.name in plugins]
     return found
 
 
@@ -99,7 +99,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
 
     origin: str
     revision: str
-    """What tells its text from others."""
+    """Identifies its text."""
     text: str = ""
     """What it was loaded from."""
     plugins: dict[str, PluginSpec]
@@ -138,7 +138,7 @@ class LoadedConfig(Struct, frozen=True, kw_only=True):
         if problems:
             raise Invalid(problems, self.origin)
         for name, plugin in created.items():
-            wanted = {one.name for one in self.plugins[name].references}
+            wanted = {reference.name for reference in self.plugins[name].references}
             plugin.referenced = {other: created[other] for other in created if other in wanted}
         return created
 

@@ -71,18 +71,18 @@ def load(
     return loaded
 
 
-def _bound_lists(raw: object, path: str, problems: Problems, most: int) -> bool:
+def _bound_lists(raw: object, path: str, problems: Problems, limit: int) -> bool:
     """Note lists that are too long, those of plugins' own parameters aside; whether there is one."""
     if isinstance(raw, Mapping):
         inner = [(join(path, str(key)), value) for key, value in raw.items() if key != "parameters"]
-    elif isinstance(raw, list) and len(raw) <= most:
+    elif isinstance(raw, list) and len(raw) <= limit:
         inner = [(join(path, index), value) for index, value in enumerate(raw)]
     elif isinstance(raw, list):
-        problems.error(path, f"{len(raw)} entries; at most {most} are allowed")
+        problems.error(path, f"{len(raw)} entries; at most {limit} are allowed")
         return True
     else:
         return False
-    return sum(_bound_lists(value, at, problems, most) for at, value in inner) > 0
+    return sum(_bound_lists(value, at, problems, limit) for at, value in inner) > 0
 
 
 def _around(path: str) -> Iterator[str]:

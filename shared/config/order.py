@@ -5,7 +5,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from shared.attributes import AttributeKey
-from shared.config.loaded import PluginSpec, ProfileSpec, at_work
+from shared.config.loaded import PluginSpec, ProfileSpec, with_references
 from shared.config.problems import Problems, show
 from shared.plugin import Role
 
@@ -21,26 +21,26 @@ def in_order(
 ) -> tuple[str, ...]:
     """The names of the producers that run, each after those that it reads, otherwise in the order of `plugins`. Notes
     two producers of one attribute that is read, and cycles. `inputs` are the attributes that parameters name."""
-    makers: dict[AttributeKey[Any], list[PluginSpec]] = {}
+    producers: dict[AttributeKey[Any], list[PluginSpec]] = {}
     for spec in plugins.values():
         if Role.DATA_PRODUCER in spec.kind.ROLES:
             for key in spec.produces:
-                makers.setdefault(key, []).append(spec)
+                producers.setdefault(key, []).append(spec)
     pending = [spec for spec in plugins.values() if not spec.kind.ROLES <= _BY_REFERENCE]
     pending += [member.plugin for profile in profiles for member in profile.members]
-    pending = list(at_work(pending, plugins).values())
+    pending = list(with_references(pending, plugins).values())
     reads: dict[str, dict[str, None]] = {}
     """By producer that is read, those that it reads."""
     while pending:
         reader = pending.pop()
         named = inputs.get(reader.name, {})
         read = {wanted.key or named.get(wanted.parameter): None for wanted in reader.consumes}
-        for key in [one for one in read if one is not None and one in makers]:
-            maker, *others = makers[key]
+        for key in [attribute for attribute in read if attribute is not None and attribute in producers]:
+            maker, *others = producers[key]
             for other in others:
                 what = f"{show(other.name)} makes {key.name}, as {show(maker.name)} does; one plugin makes it"
                 problems.error(other.path or other.name, what)
-            makers[key] = [maker]  # reported once
+            producers[key] = [maker]  # reported once
             if maker is reader:
                 continue
             if maker.name not in reads:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 
 MAX_HINTS = 50
-"""Problems of a document up to which a wrong name is told what may be meant: comparing words takes time."""
+"""Problems of a document that get a suggestion for a wrong name: comparing words takes time."""
 MAX_LINES = 100
 """Problems that a message names."""
 MAX_SHOWN = 80
@@ -85,8 +85,8 @@ def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """`; did you mean 'x'?` for the known word that is spelled almost like this one, or nothing."""
-    meant = closest(word, known)
-    return f"; did you mean {meant!r}?" if meant else ""
+    nearest_word = closest(word, known)
+    return f"; did you mean {nearest_word!r}?" if nearest_word else ""
 
 
 def closest(word: str, known: Iterable[str]) -> str:
@@ -98,24 +98,24 @@ def closest(word: str, known: Iterable[str]) -> str:
     folded = word.lower()
     if len(folded) > _MAX_WORD:
         return ""
-    most = 0 if len(folded) < 3 else 1 if len(folded) < 6 else 2
+    limit = 0 if len(folded) < 3 else 1 if len(folded) < 6 else 2
     found = ""
     for name in known:
-        slips = _slips(folded, name.lower(), most)
-        if slips <= most and (not found or slips < most):
-            found, most = name, slips
+        slips = _slips(folded, name.lower(), limit)
+        if slips <= limit and (not found or slips < limit):
+            found, limit = name, slips
     return found
 
 
-def _slips(word: str, other: str, most: int) -> int:
-    """The optimal string alignment distance of two words, or anything above `most` where it is above that."""
-    if abs(len(word) - len(other)) > most:
-        return most + 1
+def _slips(word: str, other: str, limit: int) -> int:
+    """The optimal string alignment distance of two words, or anything above `limit` where it is above that."""
+    if abs(len(word) - len(other)) > limit:
+        return limit + 1
     above: list[int] = []
     line = list(range(len(other) + 1))
     for row, letter in enumerate(word, 1):
-        above, before, line = line, above, [row] + [most + 1] * len(other)
-        for column in range(max(1, row - most), min(len(other), row + most) + 1):  # further off are more slips
+        above, before, line = line, above, [row] + [limit + 1] * len(other)
+        for column in range(max(1, row - limit), min(len(other), row + limit) + 1):  # further off are more slips
             cost = min(above[column] + 1, line[column - 1] + 1, above[column - 1] + (letter != other[column - 1]))
             if row > 1 and column > 1 and letter == other[column - 2] and other[column - 1] == word[row - 2]:
                 cost = min(cost, before[column - 2] + 1)

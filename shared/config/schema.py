@@ -134,7 +134,7 @@ class RequestHandlerSection(Struct, frozen=True, rename="camel"):
 
 
 class Document(Struct, frozen=True, rename="camel"):
-    """A whole EndpointPickerConfig. `UNSET` tells a section that isn't there from an empty one."""
+    """A whole EndpointPickerConfig. `UNSET` is a section that isn't there, unlike an empty one."""
 
     api_version: str = ""
     kind: str = ""

@@ -55,7 +55,7 @@ def check_replicas(section: DataLayerSection, key: str, names: Names, problems: 
 
 
 def check_flow_control(section: FlowControlSection, names: Names, problems: Problems) -> None:
-    """Whether bands are told apart, and policies are there; not the saturation detector, which others check."""
+    """Whether the bands' priorities differ, and policies are there; not the saturation detector, which others check."""
     path = "flowControl"
     for role in EVICTION_ROLES if section.enable_eviction else ():
         found = [show(spec.name) for spec in names.plugins.values() if role in spec.kind.ROLES]

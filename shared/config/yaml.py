@@ -58,22 +58,22 @@ class _Refused(Exception):
     """A document that must not be built; what is wrong has been noted."""
 
 
-def parse_documents(text: str, problems: Problems, most: int | None = None) -> list[Any]:
-    """The documents of a YAML stream, without empty ones; none if they have more than `most` values, each alias counted
-    for what it names.
+def parse_documents(text: str, problems: Problems, limit: int | None = None) -> list[Any]:
+    """The documents of a YAML stream, without empty ones; none if they have more than `limit` values, where each alias
+    counts as what it stands for.
 
     A syntax error is noted with its line and ends the stream. A duplicate key is noted with path and line; its last
     value counts.
     """
     documents: list[Any] = []
     try:
-        _check_events(text, problems, most)
+        _check_events(text, problems, limit)
         loader = _Loader(_Text(text))
         try:
             while loader.check_node():
                 node = loader.get_node()
                 try:
-                    _Nodes(problems, most).check(node)
+                    _Nodes(problems, limit).check(node)
                     document = loader.construct_document(node)
                 finally:
                     _free(node)
@@ -85,7 +85,7 @@ def parse_documents(text: str, problems: Problems, most: int | None = None) -> l
         if text.lstrip()[:1] in ("{", "["):
             found = Problems()
             try:
-                parsed = _Json(found, most).read(text)
+                parsed = _Json(found, limit).read(text)
             except (ValueError, RecursionError):
                 pass  # it is no JSON either
             except _Refused:
@@ -117,14 +117,14 @@ def _free(root: Any) -> None:
                 rest += child if isinstance(child, tuple) else (child,)
 
 
-def _check_events(text: str, problems: Problems, most: int | None) -> None:
+def _check_events(text: str, problems: Problems, limit: int | None) -> None:
     """Raises MarkedYAMLError for a text that is nested too deep, and `_Refused` for one of too many values."""
     depth = values = 0
     try:
         for event in yaml.parse(_Text(text), Loader=_Base):
             values += isinstance(event, yaml.NodeEvent)
-            if most is not None and values > most:
-                raise _too_many(problems, most)
+            if limit is not None and values > limit:
+                raise _too_many(problems, limit)
             if isinstance(event, yaml.CollectionStartEvent):
                 depth += 1
                 if depth > MAX_DEPTH:
@@ -138,25 +138,25 @@ def _check_events(text: str, problems: Problems, most: int | None) -> None:
         raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH} levels", problem_mark=mark)
 
 
-def _too_many(problems: Problems, most: int) -> _Refused:
-    problems.error("", f"more than {most} values, keys included; so many are allowed")
+def _too_many(problems: Problems, limit: int) -> _Refused:
+    problems.error("", f"more than {limit} values, keys included; so many are allowed")
     return _Refused()
 
 
 class _Nodes:
     """Looks at a document's nodes before they become data."""
 
-    def __init__(self, problems: Problems, most: int | None) -> None:
+    def __init__(self, problems: Problems, limit: int | None) -> None:
         self._problems = problems
-        self._most = most
+        self._limit = limit
         self._sizes: dict[int, int] = {}
         self._open: set[int] = set()
 
     def check(self, root: Any) -> None:
         """Note duplicate keys. Raises `_Refused` when aliases make the document endless or huge."""
         size = self._size(root, "")
-        if self._most is not None and size > self._most:
-            raise _too_many(self._problems, self._most)
+        if self._limit is not None and size > self._limit:
+            raise _too_many(self._problems, self._limit)
         if size > MAX_EXPANSION + 10 * len(self._sizes):
             self._problems.error("", f"its aliases stand for {size} values; write them out, or fewer")
             raise _Refused
@@ -199,21 +199,21 @@ _JSON_TOKENS = re.compile(r'\\.|[",:]', re.DOTALL)
 class _Json:
     """Reads a JSON text that YAML can't (YAML has no surrogate pairs). Raises ValueError where it is no JSON."""
 
-    def __init__(self, problems: Problems, most: int | None) -> None:
+    def __init__(self, problems: Problems, limit: int | None) -> None:
         self._problems = problems
-        self._most = most
+        self._limit = limit
         self._values = 0
 
     def read(self, text: str) -> Any:
-        if self._most is not None:  # before the parser, which holds other threads until it is done
+        if self._limit is not None:  # before the parser, which holds other threads until it is done
             values, within = 1, False
             for token in _JSON_TOKENS.finditer(text):
                 if token[0] == '"':
                     within = not within
                 elif not within and token[0] in ",:":
                     values += 1
-                    if values > self._most:
-                        raise _too_many(self._problems, self._most)
+                    if values > self._limit:
+                        raise _too_many(self._problems, self._limit)
         return self._sound(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
 
     def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -227,8 +227,8 @@ class _Json:
     def _sound(self, value: Any, path: str, levels: int) -> Any:
         """The value with characters only. Raises ValueError where it has more levels of nesting."""
         self._values += 1 + (len(value) if isinstance(value, dict) else 0)
-        if self._most is not None and self._values > self._most:
-            raise _too_many(self._problems, self._most)
+        if self._limit is not None and self._values > self._limit:
+            raise _too_many(self._problems, self._limit)
         if isinstance(value, str):
             return characters(value, path, self._problems)
         if not levels and isinstance(value, list | dict):

@@ -21,7 +21,7 @@ from shared.plugin import Plugin, Role, Tier
 
 ENDPOINT_EVENTS = "endpoint events"
 NOTIFIED_AT_ONCE = 100
-"""Endpoints of a reset that extractors are told of before other work has its turn: less than a millisecond."""
+"""Endpoints of a reset that extractors get before other work has its turn: less than a millisecond."""
 
 
 class EndpointEvent(Struct, frozen=True):
@@ -35,7 +35,7 @@ class EndpointEvent(Struct, frozen=True):
 
 
 class EndpointNotificationSource(Plugin):
-    """Tells of endpoints that come, change and go. What it tells is the tier's own view: it has no I/O."""
+    """Notifies of endpoints that are added, change and are removed. They are the tier's own view: it does no I/O."""
 
     TYPE: ClassVar[str] = "endpoint-notification-source"
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DATA_SOURCE})
@@ -69,7 +69,7 @@ def notify_first(pending: Iterator[object]) -> bool:
 
 class EndpointDispatcher:
     """Sends events about a set of endpoints to the extractors of one configuration; the next one's get all endpoints
-    anew. `attributes` gives an endpoint's attributes by id, possibly empty ones after its end."""
+    again. `attributes` gives an endpoint's attributes by id, possibly empty ones after its end."""
 
     def __init__(
         self, feeds: Sequence[EndpointExtractors], attributes: Callable[[str], AttributeMap], event_counts: EventCounts
@@ -79,7 +79,7 @@ class EndpointDispatcher:
         self._event_counts = event_counts
         self._known: dict[str, Endpoint] = {}
         self._pending: dict[str, Endpoint | None] = {}
-        """What a reset has brought and extractors aren't told of yet, the last one first; None for what is gone."""
+        """The part of a reset that extractors haven't got yet, the last one first; None for what is gone."""
         self._keys: dict[str, tuple[AttributeKey[Any], ...]] = {}
         event_counts.follow(EndpointDispatcher, self._feeds)
         for feed in self._feeds:
@@ -87,7 +87,7 @@ class EndpointDispatcher:
                 self._keys[extractor.name] = extractor.produces(extractor.name, extractor.parameters)
 
     def reset(self, endpoints: Mapping[str, Endpoint]) -> Iterator[str]:
-        """These are all endpoints, by id. Extractors are told of one whenever its id is taken from what this returns:
+        """These are all endpoints, by id. Extractors get one when its id is taken from what this returns:
         telling them of all takes long."""
         self._pending.clear()
         if self._feeds:
@@ -109,7 +109,7 @@ class EndpointDispatcher:
         return True
 
     def delete(self, id: str) -> None:
-        """An endpoint is gone; one that isn't known is none the less gone."""
+        """An endpoint is gone, whether it was known or not."""
         self._pending.pop(id, None)
         endpoint = self._known.pop(id, None)
         if endpoint is not None:

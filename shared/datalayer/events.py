@@ -27,7 +27,7 @@ class EventCounts(Collector):
         self.events: Counter[tuple[str, Change]] = Counter()
         """By source and kind of event."""
         self.failures = failures
-        """Of the extractors that hear of the events."""
+        """Of the extractors that get the events."""
         self._sources: dict[Hashable, frozenset[str]] = {}
 
     def follow(self, owner: Hashable, feeds: Iterable[SourceExtractors[Any, Any]]) -> None:
@@ -41,7 +41,7 @@ class EventCounts(Collector):
         self.failures.follow(owner, (extractor.name for feed in feeds for extractor in feed.extractors))
 
     def sent(self, source: str, change: Change) -> None:
-        """A source told its extractors of something."""
+        """A source passed an event to its extractors."""
         self.events[source, change] += 1
 
     def collect(self) -> Iterator[Metric]:

@@ -57,7 +57,7 @@ class KubernetesObject(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[ObjectKind, str, str]:
-        """What it is told by: kind, namespace and name."""
+        """Its identity: kind, namespace and name."""
         return self.kind, self.namespace, self.name
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class NotificationEvent(Struct, frozen=True):
 
 
 class NotificationSource(Plugin):
-    """Names a kind of objects that its extractors want to hear of."""
+    """Names a kind of objects that its extractors subscribe to."""
 
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.DATA_SOURCE})
     TIER: ClassVar[Tier] = Tier.WATCHER
@@ -83,7 +83,7 @@ class NotificationSource(Plugin):
 
     @property
     def kind(self) -> ObjectKind:
-        """The kind; all objects of it are told of."""
+        """The kind; extractors get all objects of it."""
         raise NotImplementedError
 
 
@@ -125,12 +125,12 @@ class ObjectDispatcher:
 
     @property
     def kinds(self) -> frozenset[ObjectKind]:
-        """The kinds that somebody wants to hear of."""
+        """The subscribed kinds."""
         return frozenset(feed.source.kind for feed in self.feeds)
 
     @property
     def parts(self) -> dict[ObjectKind, Parts]:
-        """The kinds that somebody wants to hear of, each with what is read of its objects."""
+        """The subscribed kinds, each with what is read of its objects."""
         found: dict[ObjectKind, Parts] = {}
         for feed in self.feeds:
             for extractor in feed.extractors:

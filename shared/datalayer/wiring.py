@@ -1,4 +1,4 @@
-"""Which extractors hear which source in a tier: from the configuration and the tier's instances."""
+"""Which extractors read which source in a tier: from the configuration and the tier's instances."""
 
 from collections.abc import Mapping
 from typing import Generic, TypeVar
@@ -42,7 +42,7 @@ def feeds(
             elif extractor is not None:
                 path = f"dataLayer.sources[{index}].extractors[{position}].pluginRef"
                 kind = config.plugins[name].kind.TYPE
-                problems.error(path, f"{show(name)} is a {kind}, which can't hear what {show(spec.source)} tells")
+                problems.error(path, f"{show(name)} is a {kind}, which can't read {show(spec.source)}")
         if extractors:
             found.append(SourceExtractors(source, tuple(extractors)))
     problems.raise_if_any(config.origin)

@@ -69,7 +69,7 @@ class AttributeTable:
             values, at = self._column(name), self._at[name]
             new, bounds = unpack_floats(column)[positions], bounds_of(name)
             sampled = sent - np.maximum(unpack_ages(frame.ages[name])[positions].astype(np.float64), 0.0)
-            taken = (new >= bounds.least) & (new <= bounds.most) & (sampled > at[rows])
+            taken = (new >= bounds.minimum) & (new <= bounds.maximum) & (sampled > at[rows])
             values[rows[taken]], at[rows[taken]] = new[taken], sampled[taken]
         for name in LISTS & frame.objects.keys():
             ages, lists = unpack_ages(frame.ages[name]), self._lists[name]

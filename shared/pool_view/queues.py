@@ -23,14 +23,14 @@ _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 class _Table:
     """A picker's sound table as columns."""
 
-    def __init__(self, run: int, table: QueueTable, seen: float, most: int) -> None:
-        """The first `most` rows of it."""
+    def __init__(self, run: int, table: QueueTable, seen: float, limit: int) -> None:
+        """The first `limit` rows of it."""
         self.run, self.seen = run, seen
-        self.priorities = np.frombuffer(table.priorities, "<i4").astype(np.int64)[:most]
-        self.flows = unpack_hashes(table.flows)[:most]
+        self.priorities = np.frombuffer(table.priorities, "<i4").astype(np.int64)[:limit]
+        self.flows = unpack_hashes(table.flows)[:limit]
         columns = (table.requests, table.tokens, table.ages, table.running, table.dispatched)
         self.requests, self.tokens, self.ages, self.running, self.dispatched = (
-            unpack_counts(column).astype(np.int64)[:most] for column in columns
+            unpack_counts(column).astype(np.int64)[:limit] for column in columns
         )
         self.keys = self.flows ^ (self.priorities.astype(np.uint64) * _SPREAD)
         """A band's flow as one number."""

@@ -137,12 +137,12 @@ class PoolReader:
     def _member(self, message: Msg) -> None:
         member = self._decoded(Member, message)
         if member is not None and self._is_own(message, member.id):
-            self._view.heard(COLLECTOR, member.id, self._clock(), leaving=member.leaving)
+            self._view.observe(COLLECTOR, member.id, self._clock(), leaving=member.leaving)
 
     def _candidate(self, message: Msg) -> None:
         candidate = self._decoded(Candidate, message)
         if candidate is not None and self._is_own(message, candidate.owner):
-            self._view.heard(WATCHER, candidate.owner, self._clock(), leaving=candidate.leaving)
+            self._view.observe(WATCHER, candidate.owner, self._clock(), leaving=candidate.leaving)
 
     def _decoded(self, kind: type[M], message: Msg) -> M | None:
         try:

@@ -40,7 +40,7 @@ class MemberRow(Struct, frozen=True, kw_only=True):
     tier: str
     id: str
     age: float
-    """Since it was last heard."""
+    """Since its last heartbeat."""
     leader: bool = False
     """Of watchers: whether this one publishes."""
     endpoints: int | None = None
@@ -55,7 +55,7 @@ class FlowRow(Struct, frozen=True, kw_only=True):
     """What waits and runs of one flow of a band, at all pickers."""
 
     flow: str
-    """The hash of its id, 16 hexadecimal digits; empty for the sum of those that their picker doesn't tell apart."""
+    """The hash of its id, 16 hexadecimal digits; empty for the sum of those that their picker doesn't distinguish."""
     requests: int
     tokens: int
     """Of the requests that wait."""
@@ -97,6 +97,6 @@ class PoolState(Struct, frozen=True, kw_only=True):
     source_age: float | None
     """Since the watcher's source last confirmed them."""
     frames_age: float | None
-    """Since a collector was last heard."""
+    """Since the last message of a collector."""
     reason: str = ""
     """Why there is nothing to show."""

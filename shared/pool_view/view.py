@@ -41,11 +41,11 @@ F = TypeVar("F", bound=Fact)
 
 
 class _Member:
-    __slots__ = ("heard", "load", "order")
+    __slots__ = ("last_seen", "load", "order")
 
-    def __init__(self, id: str, heard: float) -> None:
+    def __init__(self, id: str, last_seen: float) -> None:
         self.order = (_natural(id[:ORDERED]), id)
-        self.heard = heard
+        self.last_seen = last_seen
         self.load: Load | None = None
         """Of a picker: its last table."""
 
@@ -76,7 +76,7 @@ class PoolView:
         self._stale_order = False
         self._attributes = AttributeTable()
         self._members: dict[tuple[str, str], _Member] = {}
-        self._delays = QueueingDelays(most=limits.max_runs)
+        self._delays = QueueingDelays(limit=limits.max_runs)
         self._load_rows = 0
         self._queues = Queues()
         self._leader = ""
@@ -109,7 +109,7 @@ class PoolView:
         delay = self._delays.observe(load.sender, load.run, load.sent, now)
         if delay is None:
             return False
-        member = self.heard(PICKER, load.sender, now - delay, leaving=load.leaving)
+        member = self.observe(PICKER, load.sender, now - delay, leaving=load.leaving)
         if member is None:
             return True
         known = member.load
@@ -124,7 +124,7 @@ class PoolView:
                 self._queues.apply(load.sender, load.run, load.queue, now)
         return True
 
-    def heard(self, tier: str, id: str, now: float, *, leaving: bool = False) -> _Member | None:
+    def observe(self, tier: str, id: str, now: float, *, leaving: bool = False) -> _Member | None:
         """A heartbeat of a process. None if it isn't counted: it leaves, or too many are known."""
         self.version += 1
         if leaving:
@@ -135,7 +135,7 @@ class PoolView:
             if len(self._members) >= len(TIERS) * self._limits.max_senders:
                 return None
             member = self._members[tier, id] = _Member(id, now)
-        member.heard = max(member.heard, now)
+        member.last_seen = max(member.last_seen, now)
         return member
 
     def leader(self, owner: str) -> None:
@@ -145,10 +145,10 @@ class PoolView:
             self.version += 1
 
     def connected(self, now: float) -> None:
-        """There is a connection: everybody has one expiry to be heard."""
+        """There is a connection: everybody has one expiry to send."""
         self._connected = True
         for member in self._members.values():
-            member.heard = now
+            member.last_seen = now
 
     def disconnected(self) -> None:
         """There is no connection: silence says nothing."""
@@ -158,7 +158,7 @@ class PoolView:
         """Forget members that have been silent for too long."""
         if self._connected:
             for (tier, id), member in list(self._members.items()):
-                if now - member.heard >= self._expiry:
+                if now - member.last_seen >= self._expiry:
                     self._forget(tier, id)
                     self.version += 1
         self._delays.prune(now - FORGOTTEN)
@@ -240,7 +240,7 @@ class PoolView:
                 MemberRow(
                     tier=tier,
                     id=id.rpartition("/")[0] or id if tier == WATCHER else id,
-                    age=max(0.0, now - member.heard),
+                    age=max(0.0, now - member.last_seen),
                     leader=tier == WATCHER and id == self._leader,
                     endpoints=assigned.get(id, 0) if tier == COLLECTOR else None,
                     in_flight=None if load is None else int(unpack_counts(load.requests).sum(dtype=np.uint64)),

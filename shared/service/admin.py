@@ -217,7 +217,7 @@ class AdminServer:
         port: int | None,
         *,
         timeout: float = AdminProtocol.TIMEOUT,
-        connections: int = AdminProtocol.MOST,
+        connections: int = AdminProtocol.MAX_CONNECTIONS,
         flag: str = "--admin",
     ) -> None:
         """`timeout`: seconds for a request and its answer; `flag`: how the settings of host and port begin. Raises

@@ -15,7 +15,7 @@ class AdminProtocol(H11Protocol):
 
     TIMEOUT = 30.0
     """Seconds for a request and its answer, and between two."""
-    MOST = 128
+    MAX_CONNECTIONS = 128
     """Connections at once."""
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's is
@@ -23,7 +23,7 @@ class AdminProtocol(H11Protocol):
         self.since = self.loop.time()
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
-        if len(self.connections) > self.MOST:
+        if len(self.connections) > self.MAX_CONNECTIONS:
             others = (cast("AdminProtocol", other) for other in self.connections if other is not self)
             min(others, key=lambda other: other.since).transport.abort()
 
@@ -47,6 +47,6 @@ class AdminProtocol(H11Protocol):
         return f"<AdminProtocol with {self.client}>"
 
 
-def bounded(timeout: float, most: int) -> type[AdminProtocol]:
+def bounded(timeout: float, limit: int) -> type[AdminProtocol]:
     """The protocol with these limits: uvicorn takes a class."""
-    return type("BoundedAdminProtocol", (AdminProtocol,), {"TIMEOUT": timeout, "MOST": most})
+    return type("BoundedAdminProtocol", (AdminProtocol,), {"TIMEOUT": timeout, "MAX_CONNECTIONS": limit})

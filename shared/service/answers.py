@@ -1,4 +1,4 @@
-"""How a process with a bus answers queries: `AskStatus` in every tier, and what a tier adds."""
+"""How a process with a bus answers queries: `StatusQuery` in every tier, and what a tier adds."""
 
 import os
 import socket
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from shared.bus.connection import Bus
-from shared.bus.query_messages import AskStatus, Question
+from shared.bus.query_messages import QueryArguments, StatusQuery
 from shared.bus.replica import Replica
 from shared.bus.responder import Answering, Document, Responder
 from shared.bus.subjects import Subjects, split_pool
@@ -26,14 +26,14 @@ def make_responder(
     subjects: Subjects,
     pools: Sequence[str],
     status: Callable[[], MemberStatus],
-    others: Mapping[type[Question], Answering] | None = None,
+    others: Mapping[type[QueryArguments], Answering] | None = None,
 ) -> Responder:
     """The process as one who answers, not yet started; `pools` are tokens."""
 
-    def answer_status(_: AskStatus) -> Document:
+    def answer_status(_: StatusQuery) -> Document:
         yield encoded(status())
 
-    answers: dict[type[Question], Answering] = {AskStatus: answer_status, **(others or {})}
+    answers: dict[type[QueryArguments], Answering] = {StatusQuery: answer_status, **(others or {})}
     return Responder(bus, subjects, pools, service.tier, service.id, answers)
 
 

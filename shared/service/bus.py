@@ -1,4 +1,4 @@
-"""The connection to NATS that a process's settings describe, and what its metrics tell of it."""
+"""The connection to NATS that a process's settings describe, and its metrics."""
 
 from collections.abc import Iterator
 from pathlib import Path

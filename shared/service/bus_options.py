@@ -8,7 +8,7 @@ from typing import Any
 from shared.bus.errors import BusOptionError
 from shared.bus.options import check_login, check_users, checked_servers
 from shared.bus.subjects import Subjects
-from shared.limits import LEAST_PENDING_BYTES
+from shared.limits import MIN_PENDING_BYTES
 from shared.quantities import format_size
 
 _LOGIN = ("nats_credentials", "nats_user", "nats_password", "nats_token")
@@ -31,9 +31,9 @@ def problems(sound: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str]]:
     servers = sound.get("nats_url", ())
     checks: list[Callable[[], object]] = [partial(checked_servers, [server]) for server in servers]
     checks.append(partial(check_users, servers))
-    pending = sound.get("max_pending_bytes", LEAST_PENDING_BYTES)
-    if pending < LEAST_PENDING_BYTES:
-        least = format_size(LEAST_PENDING_BYTES)
+    pending = sound.get("max_pending_bytes", MIN_PENDING_BYTES)
+    if pending < MIN_PENDING_BYTES:
+        least = format_size(MIN_PENDING_BYTES)
         yield (
             ("max_pending_bytes",),
             f"{format_size(pending)} is below {least}, so that large messages would be dropped",

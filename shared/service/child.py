@@ -71,11 +71,11 @@ class Child:
         return stdin.transport.get_write_buffer_size() > UNSENT
 
     async def drain(self) -> None:
-        """Until it has read more. One that has exited reads nothing: its answer tells."""
+        """Until it has read more. One that has exited reads nothing; its answer says so."""
         with contextlib.suppress(ConnectionError):
             await self._stdin().drain()
 
-    async def answer(self, timeout: float, most: int) -> bytes:
+    async def answer(self, timeout: float, limit: int) -> bytes:
         """What it writes after the end of its task, at most so many bytes. Raises ChildFailed."""
         process = self._process
         assert process is not None
@@ -87,8 +87,8 @@ class Child:
                     self._stdin().close()
                 while piece := await process.stdout.read(PIECE):
                     said += piece
-                    if len(said) > most:
-                        raise ChildFailed(f"its answer has more than {most} bytes")
+                    if len(said) > limit:
+                        raise ChildFailed(f"its answer has more than {limit} bytes")
                 status = await process.wait()
         except TimeoutError as error:
             raise ChildFailed(f"it takes longer than {timeout:g} s") from error
@@ -115,13 +115,13 @@ class Child:
         return f"<Child {self._module}{'' if process is None else f' {process.pid}'}>"
 
 
-async def asked(module: str, task: bytes, timeout: float, most: int) -> bytes:
+async def run_child(module: str, task: bytes, timeout: float, limit: int) -> bytes:
     """A child's answer to a task that is small. Raises ChildFailed."""
     child = Child(module)
     try:
         await child.start()
         child.write(task)
-        return await child.answer(timeout, most)
+        return await child.answer(timeout, limit)
     finally:
         child.kill()
 
@@ -130,10 +130,10 @@ def confine(memory: int = MEMORY, cpu: int = CPU) -> TextIO:
     """In the child: have no more than that, at a low priority. Returns where the answer is written; whatever else is
     printed goes to stderr."""
     os.nice(NICENESS)
-    for what, most in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_CORE, 0)):
+    for what, limit in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, most))
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (limit, limit))
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(FIRST_TO_DIE)
     answers, sys.stdout = sys.stdout, sys.stderr

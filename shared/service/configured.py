@@ -15,7 +15,7 @@ class Configured(Struct, frozen=True):
     origin: str
     """Where its document was read."""
     revision: str
-    """What tells its document from others (`shared.config.defaults.revision`)."""
+    """Identifies its document (`shared.config.defaults.revision`)."""
 
 
 class ConfiguredMetrics(Collector):

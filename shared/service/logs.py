@@ -15,7 +15,7 @@ _TALKATIVE = ("uvicorn", "watchfiles", "nats", "asyncio")
 
 
 def configure(level: str, form: Literal["json", "console"], **bound: str) -> None:
-    """Set up logging for the process; `bound` values (tier, id) stand on every line, whoever logs and on any thread."""
+    """Set up logging for the process; `bound` values (tier, id) are on every line, of every logger and thread."""
 
     def bind(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         return {**bound, **event}

@@ -275,7 +275,7 @@ def report(error: Invalid) -> int:
 
 
 def default_id() -> str:
-    """Host name and a random part: unique among peers, and tells a human where it runs."""
+    """Host name and a random part: unique among peers, and shows a human where it runs."""
     return f"{socket.gethostname().split('.')[0]}-{secrets.token_hex(3)}"
 
 

@@ -30,7 +30,7 @@ class Readiness:
         self._conditions[name] = condition
 
     def mention(self, name: str, condition: Callable[[], str | None]) -> None:
-        """Something that whoever asks should know, and that is no reason not to send work."""
+        """A note for `/readyz` that doesn't affect readiness."""
         self._notes[name] = condition
 
     def notes(self) -> dict[str, str]:

@@ -47,13 +47,13 @@ class Reloader(Generic[T]):
         running: str | None = None,
         origin: str = "",
         *,
-        most: int = MAX_TEXT,
+        limit: int = MAX_TEXT,
     ) -> None:
         """`running` is the text in use, from `origin`; None for the built-in default until the first offer. A followed
-        file has at most `most` bytes."""
+        file has at most `limit` bytes."""
         self._read = read
         self._use = use
-        self._most = most
+        self._limit = limit
         self._last: str | Invalid | None = running
         """The text that was offered last, or why there was none."""
         self._first = True
@@ -134,7 +134,7 @@ class Reloader(Generic[T]):
 
     def log_in_use(self) -> None:
         """Log which configuration is in use from now on."""
-        log.info("config.taken", origin=self.origin, revision=self.revision)
+        log.info("config.loaded", origin=self.origin, revision=self.revision)
 
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""
@@ -145,7 +145,7 @@ class Reloader(Generic[T]):
                 continue
             seen = signature
             try:
-                text = await asyncio.to_thread(read_text, path, flag, self._most)
+                text = await asyncio.to_thread(read_text, path, flag, self._limit)
                 if text != self._last and not text.strip():
                     raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
             except Invalid as error:
@@ -178,7 +178,7 @@ class ReloadMetrics(Collector):
 
 
 def _signature(path: str) -> tuple[int, ...] | None:
-    """What tells that a file was changed or replaced; empty when it isn't there, None for what is no file."""
+    """The signature of a file, which a change or replacement alters; empty if it isn't there, None if it is no file."""
     try:
         status = Path(path).stat()
     except OSError:

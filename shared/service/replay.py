@@ -1,6 +1,6 @@
 """A dry run: where the last decisions would have gone with another configuration, and how much of that is known.
 
-Each picker replays its own decisions; whoever asks adds their reports up.
+Each picker replays its own decisions; the requester adds up their reports.
 """
 
 from collections import Counter
@@ -9,10 +9,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from shared.bus.asking import ask_all
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
-from shared.bus.query_messages import LONGEST, MAX_DOCUMENT, AskReplay
+from shared.bus.query_client import query_members
+from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, ReplayQuery
 from shared.bus.subjects import Subjects
 
 EXAMPLES = 3
@@ -92,15 +92,15 @@ async def replay(
     *,
     expected: Collection[str] = (),
     limit: int = 1000,
-    timeout: float = LONGEST,
+    timeout: float = MAX_WAIT,
 ) -> ReplayAnswers:
     """Have all pickers replay their last decisions with this document. Raises NotConnected."""
     if (size := len(text.encode())) > MAX_DOCUMENT:
         error = f"the document has {size} bytes; {MAX_DOCUMENT} are allowed"
         return ReplayAnswers(Replay(errors=(error,)), (), ())
-    timeout = min(timeout, LONGEST)
-    question = AskReplay(text=text, limit=limit, seconds=max(timeout - MARGIN, timeout / 2))
-    answers = await ask_all(bus, subjects, pool, "picker", question, timeout=timeout, expected=expected)
+    timeout = min(timeout, MAX_WAIT)
+    query = ReplayQuery(text=text, limit=limit, seconds=max(timeout - MARGIN, timeout / 2))
+    answers = await query_members(bus, subjects, pool, "picker", query, timeout=timeout, expected=expected)
     found: dict[str, Replay] = {}
     missing = [f"picker {id} doesn't answer" for id in sorted({*expected} - {answer.id for answer in answers})]
     for answer in answers:
@@ -141,20 +141,20 @@ def gaps(found: Iterable[Gap]) -> tuple[Gap, ...]:
 def total(replays: Sequence[Replay]) -> Replay:
     """All of them together."""
     return Replay(
-        revision=next((one.revision for one in replays if one.revision), ""),
-        errors=tuple(dict.fromkeys(error for one in replays for error in one.errors)),
-        warnings=tuple(dict.fromkeys(warning for one in replays for warning in one.warnings)),
-        decisions=sum(one.decisions for one in replays),
-        skipped=_sum(one.skipped for one in replays),
-        replayed=sum(one.replayed for one in replays),
-        elsewhere=sum(one.elsewhere for one in replays),
-        by_chance=sum(one.by_chance for one in replays),
-        moves=moves(move for one in replays for move in one.moves),
-        gaps=gaps(gap for one in replays for gap in one.gaps),
-        failures=_sum(one.failures for one in replays),
+        revision=next((answer.revision for answer in replays if answer.revision), ""),
+        errors=tuple(dict.fromkeys(error for answer in replays for error in answer.errors)),
+        warnings=tuple(dict.fromkeys(warning for answer in replays for warning in answer.warnings)),
+        decisions=sum(answer.decisions for answer in replays),
+        skipped=_sum(answer.skipped for answer in replays),
+        replayed=sum(answer.replayed for answer in replays),
+        elsewhere=sum(answer.elsewhere for answer in replays),
+        by_chance=sum(answer.by_chance for answer in replays),
+        moves=moves(move for answer in replays for move in answer.moves),
+        gaps=gaps(gap for answer in replays for gap in answer.gaps),
+        failures=_sum(answer.failures for answer in replays),
         fidelity=Fidelity(
-            replayed=sum(one.fidelity.replayed for one in replays),
-            elsewhere=sum(one.fidelity.elsewhere for one in replays),
+            replayed=sum(answer.fidelity.replayed for answer in replays),
+            elsewhere=sum(answer.fidelity.elsewhere for answer in replays),
         ),
     )
 

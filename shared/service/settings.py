@@ -71,7 +71,7 @@ class BusSettings(BusLimits, frozen=True, kw_only=True):
 
 
 class CommonSettings(BusSettings, frozen=True, kw_only=True):
-    """What every tier can be told."""
+    """The settings that every tier has."""
 
     id: Annotated[
         str, Meta(description="unique name of this process among its peers; default: host name and a random part")
@@ -218,14 +218,14 @@ def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def read_text(path: str, flag: str, most: int = MAX_TEXT) -> str:
+def read_text(path: str, flag: str, limit: int = MAX_TEXT) -> str:
     """The text of the file that a flag names, with its line endings, because its revision is that of its bytes. Raises
-    `Invalid` with flag and file, also if it has more than `most` bytes."""
+    `Invalid` with flag and file, also if it has more than `limit` bytes."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(most + 1)
-        if len(data) > most:
-            raise Invalid([Problem(flag, f"{path!r} is larger than {most} bytes")])
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise Invalid([Problem(flag, f"{path!r} is larger than {limit} bytes")])
         return data.decode("utf-8")
     except OSError as error:
         raise Invalid([Problem(flag, f"{path!r} can't be read: {error.strerror or error}")]) from error

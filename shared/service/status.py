@@ -1,4 +1,4 @@
-"""What a member of any tier says of itself, when it is asked over the bus (`AskStatus`).
+"""What a member of any tier says of itself, when it is asked over the bus (`StatusQuery`).
 
 Ages and other durations are seconds; null stands for never. Digests are hexadecimal: JavaScript has no 64-bit integers.
 Readers ignore members that they don't know, and take the default of those that an older version doesn't have.

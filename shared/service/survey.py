@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from shared.bus import jetstream
-from shared.bus.asking import Answer, ask_all
 from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, JetStreamError
 from shared.bus.messages import Holder
-from shared.bus.query_messages import AskStatus
+from shared.bus.query_client import Answer, query_members
+from shared.bus.query_messages import StatusQuery
 from shared.bus.subjects import Subjects, split_pool
 from shared.service.status import MemberStatus
 from shared.tasks import in_turns
@@ -60,7 +60,7 @@ class Survey(Struct, frozen=True, kw_only=True):
 async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.0) -> Survey:
     """The state of a pool (a token); members that don't answer within `timeout` seconds are missing. Raises
     NotConnected."""
-    asked = (ask_all(bus, subjects, pool, tier, AskStatus(), timeout=timeout) for tier in TIERS)
+    asked = (query_members(bus, subjects, pool, tier, StatusQuery(), timeout=timeout) for tier in TIERS)
     (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
     members, failed = await _read([answer for found in answers for answer in found])
     found = list(problems(members, failed, leader if not unknown else None))
@@ -104,10 +104,10 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
     """What is wrong with these members. `leader` holds the lease; None if that isn't known."""
     tiers = {tier: [member for member in members if member.tier == tier] for tier in TIERS}
     for tier, found in tiers.items():
-        if not found and not any(one.tier == tier for one in failed):
+        if not found and not any(failure.tier == tier for failure in failed):
             yield f"no {tier} answers"
-    for one in failed:
-        yield f"{one.tier} {one.id}: {one.error}"
+    for failure in failed:
+        yield f"{failure.tier} {failure.id}: {failure.error}"
     yield from _leadership(tiers["watcher"], leader)
     yield from _identities(members, failed)
     yield from _grouped(members, _of)
@@ -160,7 +160,7 @@ def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterato
 
 def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Iterator[str]:
     """Members that others see and that don't answer, and those that answer twice."""
-    answering = {(member.tier, member.id) for member in members} | {(one.tier, one.id) for one in failed}
+    answering = {(member.tier, member.id) for member in members} | {(failure.tier, failure.id) for failure in failed}
     for tier, id in sorted(answering):
         same = [member for member in members if (member.tier, member.id) == (tier, id)]
         if len(same) > 1:
@@ -184,8 +184,8 @@ def _of(member: MemberStatus) -> Iterator[str]:
         yield f"the last configuration was refused: {member.configuration_problem}"
     facts = member.facts
     if facts is not None and facts.synced and (facts.age is None or facts.age > SILENT):
-        heard = "nothing" if facts.age is None else f"nothing for {facts.age:.0f} s"
-        yield f"it has heard {heard} of the leading watcher"
+        silence = "" if facts.age is None else f" for {facts.age:.0f} s"
+        yield f"it has had no message of the leading watcher{silence}"
     if facts is not None and facts.differs_for > LASTING:
         yield f"its facts have differed from the leading watcher's for {facts.differs_for:.0f} s"
     for part, repairs in member.convergence.items():

@@ -1,5 +1,5 @@
 """What a process knows, as a document: sorted, and without ages, so that processes that know the same give the same
-text. It is `/debug/view`, and the answer to `AskView`."""
+text. It is `/debug/view`, and the answer to `ViewQuery`."""
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
-from shared.bus.query_messages import AskView
+from shared.bus.query_messages import ViewQuery
 from shared.bus.replica import Replica
 from shared.bus.responder import Document
 from shared.model import Endpoint
@@ -81,11 +81,11 @@ def add_view(router: APIRouter, respond: Callable[[str], Awaitable[Response]]) -
         return await respond(endpoint)
 
 
-def view_routes(document: Callable[[AskView], Document]) -> APIRouter:
+def view_routes(document: Callable[[ViewQuery], Document]) -> APIRouter:
     """`/debug/view` of a process."""
 
     async def respond(endpoint: str) -> Response:
-        return StreamingResponse(stream_pieces(document(AskView(endpoint=endpoint))), media_type="application/json")
+        return StreamingResponse(stream_pieces(document(ViewQuery(endpoint=endpoint))), media_type="application/json")
 
     router = APIRouter(responses=REFUSED)
     add_view(router, respond)

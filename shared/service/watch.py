@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 QUIET_MS = 20
 """A burst of changes is over when nothing changed for so long; a writer's pieces are read as one."""
-LONGEST_BURST_MS = 200
+MAX_BURST_MS = 200
 """A burst that goes on is looked at after so long."""
 MAX_LINKS = 40
 """Symbolic links that are followed from one path (Linux's own limit)."""
@@ -36,7 +36,7 @@ async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> A
             notices = awatch(
                 *directories,
                 watch_filter=None,
-                debounce=LONGEST_BURST_MS,
+                debounce=MAX_BURST_MS,
                 step=QUIET_MS,
                 rust_timeout=max(1, round(interval * 1000)),
                 yield_on_timeout=True,
@@ -56,7 +56,7 @@ async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> A
 
 
 def file_signature(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    """What tells that a file was changed or replaced: device, inode, size, when it was modified and changed (ns)."""
+    """What a change or replacement of a file alters: device, inode, size, when it was modified and changed (ns)."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -13,7 +13,7 @@ from pointsman.local.ports import LOOPBACK
 Connection: TypeAlias = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Headers: TypeAlias = Iterable[tuple[str, str]]
 
-MOST = 2**20
+MAX_READ = 2**20
 """Bytes of an answer that are read."""
 
 
@@ -50,7 +50,7 @@ def post(path: str, body: bytes, headers: Headers = ()) -> bytes:
 
 
 async def exchange(port: int, data: bytes) -> bytes:
-    """Send this, and read until the other side ends the connection or `MOST` bytes have come."""
+    """Send this, and read until the other side ends the connection or `MAX_READ` bytes have come."""
     async with connection(port) as (reader, writer):
         writer.write(data)
         with contextlib.suppress(ConnectionError):  # an answer may come, and the connection end, before all is sent
@@ -58,7 +58,7 @@ async def exchange(port: int, data: bytes) -> bytes:
         return await read(reader)
 
 
-async def read(reader: asyncio.StreamReader, most: int = MOST) -> bytes:
+async def read(reader: asyncio.StreamReader, most: int = MAX_READ) -> bytes:
     """What comes until the end, a reset included, or until there is enough."""
     found = bytearray()
     with contextlib.suppress(ConnectionError):

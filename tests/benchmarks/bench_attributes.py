@@ -73,11 +73,14 @@ def view(size: int) -> View:
     made = View()
     endpoints = [
         Endpoint(
-            id=f"default/server-{one}", name=f"server-{one}", address=f"10.0.{one // 250}.{one % 250 + 1}", port=8000
+            id=f"default/server-{number}",
+            name=f"server-{number}",
+            address=f"10.0.{number // 250}.{number % 250 + 1}",
+            port=8000,
         )
-        for one in range(size)
+        for number in range(size)
     ]
-    made.reset({f"pool.endpoint.{one.id}": one for one in endpoints})
+    made.reset({f"pool.endpoint.{endpoint.id}": endpoint for endpoint in endpoints})
     random = np.random.default_rng(7)
     values = {
         WAITING_QUEUE_SIZE: random.integers(0, 20, size),
@@ -88,7 +91,7 @@ def view(size: int) -> View:
         sender="bench",
         sent=0.0,
         sequence=1,
-        ids=tuple(one.id for one in made.layout.endpoints),
+        ids=tuple(endpoint.id for endpoint in made.layout.endpoints),
         columns={key.wire: pack_floats(column) for key, column in values.items()},
         ages={key.wire: pack_ages(np.zeros(size)) for key in values},
     )

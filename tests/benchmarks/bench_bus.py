@@ -120,7 +120,9 @@ def frame_cost(lists: int, *, new: bool) -> tuple[float, float, float]:
         )
         encoded.append(encode(frame))
     columns, now = Columns(), 0.0
-    columns.relayout(Layout([Endpoint(id=one, name=one, address="10.0.0.1", port=8000) for one in ENDPOINTS]))
+    columns.relayout(
+        Layout([Endpoint(id=endpoint, name=endpoint, address="10.0.0.1", port=8000) for endpoint in ENDPOINTS])
+    )
     decoding = applying = loop = float("inf")
     for _ in range(20):
         began = time.process_time()

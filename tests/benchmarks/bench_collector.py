@@ -64,8 +64,8 @@ WIDTH = 18
 def endpoints(count: int, port: int) -> list[Endpoint]:
     """As many servers, told apart by their address."""
     return [
-        Endpoint(id=f"default/m{one}", name=f"m{one}", address=f"127.1.{one >> 8}.{one & 255}", port=port)
-        for one in range(count)
+        Endpoint(id=f"default/m{number}", name=f"m{number}", address=f"127.1.{number >> 8}.{number & 255}", port=port)
+        for number in range(count)
     ]
 
 
@@ -119,7 +119,7 @@ def collect(arguments: list[str]) -> int:
 async def read_frames(url: str, count: int) -> None:
     """The child that reads: prints what it measured between two lines on standard input."""
     view, taken = View(), list[Any]()
-    view.reset({fact_key(POOL, one): one for one in endpoints(count, 1)})
+    view.reset({fact_key(POOL, endpoint): endpoint for endpoint in endpoints(count, 1)})
     assert len(view.layout) == count
     column = view.columns.numbers(WAITING_QUEUE_SIZE.wire)
 
@@ -199,7 +199,7 @@ async def collecting(nats: NatsServer, count: int, interval: str, *, stamps: boo
         stack.push_async_callback(bucket.close)
         publisher = FactPublisher(bus, SUBJECTS, "owner")
         owning: asyncio.Task[None] = asyncio.create_task(publisher.run())
-        facts: dict[str, Fact] = {fact_key(POOL, one): one for one in endpoints(count, port)}
+        facts: dict[str, Fact] = {fact_key(POOL, endpoint): endpoint for endpoint in endpoints(count, port)}
         publisher.update(facts, [POOL])
         await eventually(lambda: publisher.published, lambda: publisher)
         program = (me, "collect") if stamps else ("pointsman", "collector")
@@ -255,8 +255,8 @@ async def measure_visible(
     async with collecting(nats, count, interval, stamps=stamps):
         for readers in (1, 2, 4):
             results = await measure_reader(nats, readers, count, seconds)
-            p50, p99 = max(one["p50"] for one in results), max(one["p99"] for one in results)
-            values = min(one["values"] for one in results)
+            p50, p99 = max(result["p50"] for result in results), max(result["p99"] for result in results)
+            values = min(result["values"] for result in results)
             figures = f"p50 {p50 * 1000:.2f} ms, p99 {p99 * 1000:.2f} ms {held(p99 * 1000, most, ' ms')}"
             print(f"  {readers} readers: {figures} in the slowest, of {values:.0f} values")
 

@@ -172,7 +172,9 @@ def _handler(endpoints: int, configuration: str = "") -> tuple[RequestHandler, d
         clock=lambda: NOW + 0.1,
         flow=flow,
     )
-    served = {one: response_headers(served=one).SerializeToString() for one in view.layout.authorities}
+    served = {
+        authority: response_headers(served=authority).SerializeToString() for authority in view.layout.authorities
+    }
 
     def fresh() -> None:
         frame_comes()

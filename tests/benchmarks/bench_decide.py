@@ -56,7 +56,7 @@ def world(
     """A view with metrics of every endpoint, and the weighted sum or another configuration on it; the last one ends
     what is kept of the scores, as a collector's frame does."""
     view = View()
-    view.reset({f"pool.endpoint.{one}": _endpoint(one) for one in range(endpoints)})
+    view.reset({f"pool.endpoint.{number}": _endpoint(number) for number in range(endpoints)})
     values = {
         WAITING_QUEUE_SIZE: random.integers(0, 20, endpoints),
         KV_CACHE_USAGE: random.random(endpoints),
@@ -67,7 +67,7 @@ def world(
         sender="bench",
         sent=0.0,
         sequence=1,
-        ids=tuple(one.id for one in view.layout.endpoints),
+        ids=tuple(endpoint.id for endpoint in view.layout.endpoints),
         columns={key.wire: pack_floats(column) for key, column in values.items()},
         ages={key.wire: pack_ages(np.zeros(endpoints)) for key in values},
     )

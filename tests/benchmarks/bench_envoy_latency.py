@@ -49,7 +49,7 @@ def without_ext_proc(directory: Path) -> Path:
 
 async def picks(picker: Picker) -> int:
     """How many requests it has decided."""
-    return sum(one["picks"] for one in (await picker.state())["endpoints"])
+    return sum(endpoint["picks"] for endpoint in (await picker.state())["endpoints"])
 
 
 class Measurement:

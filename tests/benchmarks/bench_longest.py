@@ -182,7 +182,7 @@ def json_bodies(fields: bytes, text: bytes) -> Iterator[bytes]:
     padding = b'"pad":"%s",' % (b"A" * (LARGEST - around - taken * len(text)))
     for count, more in (
         ((json_counts.SHORT - around) // len(text), b""),
-        (int(min(0.99 * json_counts.BUDGET // decoded, (json_counts.LONGEST - around) // len(text))), b""),
+        (int(min(0.99 * json_counts.BUDGET // decoded, (json_counts.MAX_DECODED - around) // len(text))), b""),
         (taken, padding),
         ((LARGEST - around) // len(text), b""),
     ):
@@ -210,7 +210,7 @@ PROTOBUF: dict[str, tuple[str, bytes]] = {
     "long tags": (GRPC, (varint(2**32 - 8) + b"\x01") * _FEW + _IDS),
     "empty texts": (GRPC, field(3, b"") * _FEW),
     "a text over gRPC": (GRPC, field(3, "世".encode() * (_ROOM // 3))),
-    "a text that is decoded": (GRPC, field(3, "世".encode() * (json_counts.LONGEST // 3))),
+    "a text that is decoded": (GRPC, field(3, "世".encode() * (json_counts.MAX_DECODED // 3))),
     "tokenized in parts": (GRPC, _IDS * (_FEW // 2)),
     "one id a field": (GRPC, field(2, b"\x10\x07" * _FEW)),
     "long ids a field": (EMBED, field(2, (b"\x10" + b"\xff" * 9 + b"\x01") * _FEW)),

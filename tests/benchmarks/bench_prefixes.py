@@ -33,7 +33,7 @@ from typing import Any
 
 import structlog
 
-from services.picker.limits import LIMITS_OF_VIEW, Sharing
+from services.picker.limits import DEFAULT_VIEW_LIMITS, Sharing
 from services.picker.prefix_sharing import PrefixSharing
 from services.picker.state.prefix import block_hashes
 from services.picker.state.prefix_announcements import Announcements
@@ -312,7 +312,9 @@ async def run() -> None:
                 )
             long_prompt()
             alone()
-            measured = multiprocessing.get_context("spawn").Process(target=memory, args=(LIMITS_OF_VIEW.prefix_blocks,))
+            measured = multiprocessing.get_context("spawn").Process(
+                target=memory, args=(DEFAULT_VIEW_LIMITS.prefix_blocks,)
+            )
             measured.start()
             measured.join()
             await dumped(server)

@@ -231,7 +231,7 @@ class Case:
     async def _nothing_in_flight(self) -> None:
         async def so() -> bool:
             states = [await picker.state() for picker in self._stack.pickers]
-            return not any(one["inflight"]["requests"] for state in states for one in state["endpoints"])
+            return not any(endpoint["inflight"]["requests"] for state in states for endpoint in state["endpoints"])
 
         await eventually(so, "nothing in flight", step=0.1)
 

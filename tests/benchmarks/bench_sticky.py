@@ -92,7 +92,7 @@ def measure(profile: str, workload: Workload, servers: int = 8, seed: int = 1) -
     pool = VirtualPool(MEASURED[profile], SimulatorSettings(**workload.settings), servers, seed)
     made = prompts(workload, seed + 2)
     pool.run(poisson(lambda _: workload.rate, workload.seconds, made, workload.output, seed))
-    counted = [one for one in pool.requests if one.arrival.at > WARM_UP * workload.seconds]
+    counted = [request for request in pool.requests if request.arrival.at > WARM_UP * workload.seconds]
     times = np.array([one.first_token for one in counted], np.float64)
     cached = sum(one.cached for one in counted) / sum(len(one.arrival.prompt) / 4 for one in counted)
     busiest = np.bincount([one.server for one in counted]).max() / len(counted)
@@ -118,7 +118,7 @@ def panels(title: str, document: str) -> list[Panel]:
     tokens: list[list[float]] = [[] for _ in range(SERVERS)]
     asked = [[0.0] * LENGTH for _ in range(SERVERS)]
     for second in range(LENGTH):
-        pool.run([one for one in arrivals if second <= one.at < second + 1], until=second + 1)
+        pool.run([arrival for arrival in arrivals if second <= arrival.at < second + 1], until=second + 1)
         for line, now in zip(tokens, pool.tokens, strict=True):
             line.append(now)
     for one in pool.requests:

@@ -248,7 +248,7 @@ class Http2Client:
     @property
     def streams(self) -> list[Stream]:
         """Those that are open."""
-        return [stream for one in self._connections for stream in one.streams.values()]
+        return [stream for connection in self._connections for stream in connection.streams.values()]
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for it. Raises what has failed."""

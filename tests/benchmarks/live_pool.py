@@ -83,9 +83,12 @@ def endpoints(count: int, network: str = "10.1", port: int = 8000) -> list[Endpo
     """Endpoints whose addresses are equally long."""
     return [
         Endpoint(
-            id=f"default/m{one}", name=f"m{one}", address=f"{network}.{100 + one // 100}.{100 + one % 100}", port=port
+            id=f"default/m{number}",
+            name=f"m{number}",
+            address=f"{network}.{100 + number // 100}.{100 + number % 100}",
+            port=port,
         )
-        for one in range(count)
+        for number in range(count)
     ]
 
 

@@ -40,7 +40,7 @@ def selects(selection: Selection, item: JsonObject | None) -> bool:
     if item is None or (selection.namespace and item["metadata"]["namespace"] != selection.namespace):
         return False
     labels = item["metadata"].get("labels", {})
-    return all(labels.get(key) == value for key, _, value in (one.partition("=") for one in _terms(selection.labels)))
+    return all(labels.get(key) == value for key, _, value in (term.partition("=") for term in _terms(selection.labels)))
 
 
 def _terms(selector: str) -> list[str]:

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 SEPARATOR = b"\n--\n"
-MOST = 20
+MAX_PARTS = 20
 """Parts that are looked at."""
 
 
 def parts(data: bytes) -> list[bytes]:
     """What stands between lines of two dashes."""
-    return data.split(SEPARATOR, MOST)[:MOST]
+    return data.split(SEPARATOR, MAX_PARTS)[:MAX_PARTS]
 
 
 def value(text: bytes) -> Any:

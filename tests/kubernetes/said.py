@@ -35,7 +35,7 @@ async def accepted(admin: Api, kind: tuple[str, str], name: str, namespace: str)
     """Its condition `Accepted`; empty while there is none."""
     found = await admin.get(*kind, name, namespace)
     conditions = (found.get("status") or {}).get("conditions") or []
-    return next((one for one in conditions if one["type"] == "Accepted"), {})
+    return next((condition for condition in conditions if condition["type"] == "Accepted"), {})
 
 
 async def says(admin: Api, kind: tuple[str, str], name: str, namespace: str, reason: str) -> Mapping[str, Any]:

@@ -108,7 +108,9 @@ async def views_are(stack: LocalStack, cluster: Cluster, *expected: str) -> None
 
     async def same() -> bool:
         states = [await picker.state() for picker in stack.pickers]
-        return all({one["id"]: one["authority"] for one in state["endpoints"]} == wanted for state in states)
+        return all(
+            {endpoint["id"]: endpoint["authority"] for endpoint in state["endpoints"]} == wanted for state in states
+        )
 
     await eventually(same, f"{expected} in every view")
 

@@ -64,7 +64,7 @@ async def test_history_that_etcd_has_compacted_is_made_up_for_by_a_new_list(vict
 
         def lists() -> int:
             feeds = service.state()["kubernetes"]["feeds"]
-            return sum(one["lists"] for one in feeds if one["selection"].startswith("Pod "))
+            return sum(feed["lists"] for feed in feeds if feed["selection"].startswith("Pod "))
 
         before, since = lists(), len(seen.events)
         proxy.swallow()
@@ -116,7 +116,7 @@ async def test_rights_that_are_taken_away_leave_the_last_set_and_the_reason_name
         await eventually(lambda: "forbidden" in trouble(service), "the refusal")
         words = re.compile(r'cannot (watch|list) resource "pods"')
         await eventually(
-            lambda: any(words.search(one["problem"] or "") for one in service.state()["kubernetes"]["feeds"]),
+            lambda: any(words.search(feed["problem"] or "") for feed in service.state()["kubernetes"]["feeds"]),
             "the words",
         )
         await site.pods.report("a", ready=False)

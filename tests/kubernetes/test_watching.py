@@ -66,4 +66,4 @@ async def test_a_watch_that_the_server_ends_goes_on_without_a_list(client: Clien
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    assert [type(one) for one in reports] == [Reset, Upsert]
+    assert [type(report) for report in reports] == [Reset, Upsert]

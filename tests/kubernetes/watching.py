@@ -17,8 +17,8 @@ from tests.protocol.watcher.harness import Reader, started, watcher
 QUICK = {
     "kubernetes_discovery_interval": 0.3,
     "kubernetes_refused_interval": 0.3,
-    "kubernetes_first_backoff": 0.05,
-    "kubernetes_longest_backoff": 0.5,
+    "kubernetes_initial_backoff": 0.05,
+    "kubernetes_max_backoff": 0.5,
 }
 """So that tests needn't wait for what is slow on purpose."""
 POOL = "llama"
@@ -61,7 +61,7 @@ class PoolReader(Reader):
     @property
     def addresses(self) -> dict[str, str]:
         """`address:port` by the endpoint's name."""
-        return {one.name: one.authority for one in self.facts("endpoint").values()}  # type: ignore[union-attr]
+        return {fact.name: fact.authority for fact in self.facts("endpoint").values()}  # type: ignore[union-attr]
 
 
 class Site:

@@ -112,7 +112,7 @@ def test_the_configuration_that_compose_mounts_loads_and_asks_for_fallbacks() ->
 def test_envoy_finds_every_picker_of_compose_by_the_name_of_the_service() -> None:
     for name in ("standalone", "standalone-closed", "gateway"):
         document = yaml.safe_load((ROOT / f"deploy/envoy/{name}.yaml").read_text())
-        (cluster,) = [one for one in document["static_resources"]["clusters"] if one["name"] == "pickers"]
+        (cluster,) = [cluster for cluster in document["static_resources"]["clusters"] if cluster["name"] == "pickers"]
         (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
         assert endpoint["endpoint"]["address"]["socket_address"]["address"] == "picker", name
         assert cluster["cluster_type"]["name"] == "envoy.clusters.dns", name
@@ -145,13 +145,13 @@ def test_prometheus_scrapes_every_container_of_every_tier_and_has_the_rules() ->
 
 
 def test_grafana_is_provisioned_with_the_boards_and_with_prometheus() -> None:
-    mounts = dict(one.split(":")[:2] for one in SERVICES["grafana"]["volumes"])
+    mounts = dict(volume.split(":")[:2] for volume in SERVICES["grafana"]["volumes"])
     assert all((ROOT / path).is_dir() for path in mounts)
     boards = {path.stem: json.loads(path.read_text()) for path in (ROOT / "deploy/grafana/boards").glob("*.json")}
     assert boards.keys() == BOARDS.keys()
     home = SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert Path(home).stem in boards
-    panels = [one for board in boards.values() for one in board["panels"] if one["type"] != "row"]
+    panels = [panel for board in boards.values() for panel in board["panels"] if panel["type"] != "row"]
     folder = ROOT / "deploy/grafana/provisioning"
     (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
     assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
@@ -206,7 +206,9 @@ def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pic
     known = {row[0] for row in describe(dict(TIERS)["watcher"])}
     assert {flag.partition("=")[0] for flag in watcher["args"][1:]} <= known
     services = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
-    assert [one["metadata"]["name"] for one in services if one["spec"].get("clusterIP") == "None"] == ["picker"]
+    assert [service["metadata"]["name"] for service in services if service["spec"].get("clusterIP") == "None"] == [
+        "picker"
+    ]
 
 
 def test_the_image_has_the_files_to_which_links_in_the_packages_lead() -> None:

@@ -7,7 +7,7 @@ from tests.soak.promises import NATS_KILLED, WATCHER_KILLED, Promise
 
 
 def noted(promise: Promise, *seconds: float) -> list[str]:
-    return [json.dumps({"name": promise.name, "seconds": one}) for one in seconds]
+    return [json.dumps({"name": promise.name, "seconds": second}) for second in seconds]
 
 
 def test_a_promise_is_kept_when_its_p99_is() -> None:

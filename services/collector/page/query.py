@@ -129,7 +129,7 @@ class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
             wrong.append(f"emptyValue: {self.empty_value!r} is not a finite number")
         elif self.empty_value is not None and self.empty_value not in self.bounds:
             wrong.append(f"emptyValue: {self.empty_value!r} is outside of the accepted values, {self.bounds}")
-        if not self.bounds.least <= self.bounds.most:
+        if not self.bounds.minimum <= self.bounds.maximum:
             wrong.append(f"minValue, maxValue: no value is within {self.bounds}")
         if wrong:
             raise ValueError("; ".join(wrong))
@@ -137,9 +137,9 @@ class QueryParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def bounds(self) -> Bounds:
         """The accepted values."""
-        least = ANY.least if self.min_value is None else self.min_value
-        most = ANY.most if self.max_value is None else self.max_value
-        return Bounds(max(least, ANY.least), min(most, ANY.most))
+        minimum = ANY.minimum if self.min_value is None else self.min_value
+        maximum = ANY.maximum if self.max_value is None else self.max_value
+        return Bounds(max(minimum, ANY.minimum), min(maximum, ANY.maximum))
 
     def query(self, spec: MetricSpec, field: str) -> MetricQuery:
         """The query of these series. `field` is the parameter with their name, for errors.

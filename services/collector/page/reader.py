@@ -39,7 +39,7 @@ MAX_HEADER = 1024
 """Bytes of a header line in which its family's name ends. One with a longer name is as good as none."""
 _NEXT = re.compile(rb"\n# (?:HELP |TYPE |UNIT |EOF)")
 """The beginning of a line that ends the block before it. Other comments don't."""
-_LONGEST_BEGINNING = 7
+_MAX_BEGINNING = 7
 _SUFFIXES = (b"", b"_bucket", b"_sum", b"_count", b"_total", b"_info", b"_created", b"_gsum", b"_gcount")
 """Suffixes of sample names after the name of their family."""
 _NEWLINE = ord("\n")
@@ -158,7 +158,7 @@ class _Block:
 
     def _set(self, page: bytes, start: int, body: int, end: int) -> None:
         self.start, self.body, self.end = start, body, end
-        self.text = page[start : end + _LONGEST_BEGINNING]
+        self.text = page[start : end + _MAX_BEGINNING]
         """The block with the beginning of the next one, which shows its end."""
         self.to_end = end == len(page)
 
@@ -278,7 +278,7 @@ def _family(page: bytes, line: int) -> bytes | None:
 def _end(page: bytes, start: int, body: int) -> int | None:
     """End of the block whose header and body begin there; None when it is too large."""
     limit = start + MAX_BLOCK
-    found = _NEXT.search(page, body - 1, limit + _LONGEST_BEGINNING)
+    found = _NEXT.search(page, body - 1, limit + _MAX_BEGINNING)
     if found is not None and found.start() < limit:
         return found.start() + 1
     return len(page) if len(page) <= limit else None

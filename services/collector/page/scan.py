@@ -60,17 +60,17 @@ class Scanned(NamedTuple):
 
 
 def scan(
-    page: bytes, name: bytes, sinks: Sequence[Sink], start: int = 0, end: int | None = None, most: int | None = None
+    page: bytes, name: bytes, sinks: Sequence[Sink], start: int = 0, end: int | None = None, limit: int | None = None
 ) -> Scanned:
     """Offer every sample of a metric between `start` and `end` (line boundaries) to the sinks.
 
-    It stops after `most` parsed lines, samples or not.
+    It stops after `limit` parsed lines, samples or not.
     """
     if end is None:
         end = len(page)
     find, match, length = page.find, _SAMPLE.match, len(name)
     first = last = -1
-    left = -1 if most is None else most
+    left = -1 if limit is None else limit
     at = find(name, start, end)
     while at >= 0:
         after = at + length

@@ -21,7 +21,7 @@ from shared.quantities import Duration, format_duration
 Scheme = Literal["http", "https"]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
-LEAST_INTERVAL = 0.001
+MIN_INTERVAL = 0.001
 """Seconds, the resolution of timers."""
 
 
@@ -68,8 +68,8 @@ class HttpParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         check_path(self.path)
         if bool(self.client_cert_path) != bool(self.client_key_path):
             raise ValueError("clientCertPath and clientKeyPath: give both or none")
-        if self.interval and self.interval < LEAST_INTERVAL:
-            raise ValueError(f"interval: {format_duration(self.interval)} is below {format_duration(LEAST_INTERVAL)}")
+        if self.interval and self.interval < MIN_INTERVAL:
+            raise ValueError(f"interval: {format_duration(self.interval)} is below {format_duration(MIN_INTERVAL)}")
 
     @property
     def verifies(self) -> bool:

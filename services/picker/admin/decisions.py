@@ -83,7 +83,7 @@ class RingPages:
         found = self._ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(self._ring)}")
-        return as_json_list("decisions", (json_tree(one.explanation(), encoded) for one in found))
+        return as_json_list("decisions", (json_tree(decision.explanation(), encoded) for decision in found))
 
     def __repr__(self) -> str:
         return f"<RingPages of {self._ring!r}>"

@@ -1,4 +1,4 @@
-"""Which model names metrics tell apart. Clients choose the names, so the number of labels has a limit.
+"""Which model names have series of their own. Clients choose the names, so the number of labels has a limit.
 
 A name becomes a label when a resource names it, or when a model server has answered a request for it without an error.
 Names that no server knows therefore stay `OTHER`, as does a model of that very name. When all labels are taken, one of
@@ -47,10 +47,10 @@ class _Label(Struct):
 
 
 class Labels(Generic[K]):
-    """Up to `most` labels. `forget` is told which one has made room."""
+    """Up to `limit` labels. `forget` is called with one that has made room."""
 
-    def __init__(self, most: int, forget: Callable[[K], None], clock: Callable[[], float]) -> None:
-        self._most = most
+    def __init__(self, limit: int, forget: Callable[[K], None], clock: Callable[[], float]) -> None:
+        self._limit = limit
         self._forget = forget
         self._clock = clock
         self._labels: dict[K, _Label] = {}
@@ -78,10 +78,10 @@ class Labels(Generic[K]):
             if rank > found.rank:
                 found.rank = rank
             return True
-        if len(labels) >= self._most:
+        if len(labels) >= self._limit:
             if now < self._full_until[rank]:
                 return False
-            unused = min(labels, key=lambda one: (labels[one].rank >= rank, labels[one].used))
+            unused = min(labels, key=lambda label: (labels[label].rank >= rank, labels[label].used))
             idle_at = labels[unused].used + IDLE
             if labels[unused].rank >= rank and now < idle_at:
                 self._full_until[rank] = idle_at
@@ -98,17 +98,17 @@ class Labels(Generic[K]):
         self._full_until = dict.fromkeys(Rank, -inf)
 
     def __repr__(self) -> str:
-        return f"<Labels {len(self._labels)} of {self._most}>"
+        return f"<Labels {len(self._labels)} of {self._limit}>"
 
 
 class ModelLabels:
-    """Up to `most` labels. `named` tells whether a resource names a model, and `forget` that a label has made room."""
+    """Up to `limit` labels. `named` tells whether a resource names a model, and `forget` that a label has made room."""
 
     def __init__(
-        self, most: int, named: Callable[[str], bool], forget: Callable[[str], None], clock: Callable[[], float]
+        self, limit: int, named: Callable[[str], bool], forget: Callable[[str], None], clock: Callable[[], float]
     ) -> None:
         self._named = named
-        self._labels = Labels[str](most, forget, clock)
+        self._labels = Labels[str](limit, forget, clock)
 
     def of(self, model: str, *, named: bool = False) -> str:
         """The model's label; `named` where a resource is known to name it."""

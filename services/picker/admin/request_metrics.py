@@ -14,7 +14,7 @@ from services.picker.responses.usage import Usage
 from services.picker.state.histogram import Histogram
 
 MODELS = 100
-"""Models that are told apart. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
+"""Models with series of their own. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
 
 _LATENCY = (
     *(0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0),
@@ -25,7 +25,7 @@ _PER_TOKEN = (
     *(2.0, 3.0, 4.5, 6.0, 12.0, 18.0, 24.0, 30.0, 36.0, 48.0, 60.0, 90.0, 120.0, 180.0, 270.0, 360.0),
 )
 _NORMALIZED = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-# The Go original has these bounds, and 32778 where 32768 is meant: dashboards name them as they are.
+# The Go original has these bounds, and 32778 instead of 32768: dashboards name them as they are.
 _REQUEST_BYTES = tuple(float(64 << power) for power in range(25))
 _TO_64K = (1.0, *(float(1 << power) for power in range(3, 15)), 32778.0, 65536.0)
 _RESPONSE_BYTES = (*_TO_64K, *(float(1 << power) for power in range(18, 27, 2)))
@@ -91,7 +91,7 @@ class RequestMetrics:
         named: Callable[[str], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Up to `models` models are told apart; `named` tells which of them a resource names."""
+        """Up to `models` models have series of their own; `named` says which of them a resource names."""
         self._labels = ModelLabels(models, named, self._forget_model, clock)
         self._pairs = Labels[tuple[str, str]](models, self._forget_pair, clock)
         """Keys of series whose two models differ."""

@@ -20,7 +20,7 @@ from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.plugin import Input, Role
 from shared.quantities import PositiveDuration
 
-LEAST = 1e-9
+MIN_SHARE = 1e-9
 """Of the KV cache: below it, nothing is known of what a request takes."""
 MAX_READINGS = 8
 """Sets of endpoints whose last reading is kept: the pool, and its stages."""
@@ -166,7 +166,7 @@ class UtilizationDetector(SaturationDetector, Filter):
         slots = np.where(queue > 0.0, 0.0, np.maximum(running, limits.queue_depth_threshold))
         by_queue = slots + ceiling * limits.queue_depth_threshold - queue
         free = ceiling * limits.kv_cache_util_threshold - usage
-        by_cache = np.divide(free * running, usage, out=np.full(len(queue), np.inf), where=taken > LEAST)
+        by_cache = np.divide(free * running, usage, out=np.full(len(queue), np.inf), where=taken > MIN_SHARE)
         fits: Floats = np.minimum(by_queue, by_cache)
         fits = np.where(reading.fullness < ceiling, np.maximum(fits, 1.0), np.minimum(fits, 0.0))
         fits[~reading.fresh] = -np.inf
@@ -174,7 +174,7 @@ class UtilizationDetector(SaturationDetector, Filter):
 
 
 def _not_stale(samples: Samples) -> Mask:
-    """Which endpoints have the attribute of late, or never had it."""
+    """Which endpoints have a recent value of the attribute, or never had one."""
     unknown: Mask = samples.values != samples.values
     return unknown if samples.fresh is None else unknown | samples.fresh
 

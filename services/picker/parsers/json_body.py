@@ -21,7 +21,7 @@ UNREAD = Prompt(tokens=0)
 """The prompt of a request that no model reads."""
 MAX_NAME = 64 * 2**10
 """Bytes of a model's name that are ever decoded: what limits names limits them to less."""
-_LONGEST_SALT = 1024
+_MAX_SALT = 1024
 """Bytes of a cache salt; the digest of a longer one stands for it."""
 MAX_ADAPTERS = 4 * MAX_NAME
 """Bytes of a list of adapters that is decoded."""
@@ -148,7 +148,7 @@ def adapters_of(lora_path: Raw) -> tuple[str, ...]:
 
 def salt_of(salt: Raw) -> str:
     """A cache salt; the digest of a long one."""
-    if salt is not NOTHING and len(memoryview(salt)) > _LONGEST_SALT:
+    if salt is not NOTHING and len(memoryview(salt)) > _MAX_SALT:
         return xxhash.xxh3_128_hexdigest(salt)
     return text_of(salt) or ""
 

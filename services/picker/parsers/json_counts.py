@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 SHORT = 32 * 2**10
 """Bytes of a body that may be decoded whatever they are."""
-LONGEST = 2 * 2**20
+MAX_DECODED = 2 * 2**20
 """Bytes of a body that may be decoded at all."""
 BUDGET = 10e6
 """Nanoseconds that decoding may take. The event loop may be held for twice as long."""
@@ -27,7 +27,7 @@ _ITEM = 2000.0
 """Nanoseconds for everything that a comma may separate: objects that are decoded are at most three deep."""
 _SLICE = 64 * 2**10
 """Bytes that are looked at at a time: so many stay in a processor's cache."""
-_LONGEST_RUN = 64
+_MAX_RUN = 64
 """Digits in a row that may be decoded: what a longer number costs grows with the square of its digits."""
 _DOUBLINGS = (1, 2, 4, 8, 16, 32, 1)
 """Each makes the runs that are looked for longer by itself: from 1 digit to one more than the longest."""
@@ -65,7 +65,7 @@ class JsonCounts:
     def few(self) -> bool:
         """Whether the body may be decoded."""
         size = self._size
-        if not SHORT < size <= LONGEST:
+        if not SHORT < size <= MAX_DECODED:
             return size <= SHORT
         left = BUDGET - size * BYTE
         return (
@@ -76,7 +76,7 @@ class JsonCounts:
     def long_numbers(self) -> bool:
         """Whether there are more digits in a row than may be decoded, in a number or in a text."""
         return any(
-            _has_long_run(part[start : start + _SLICE + _LONGEST_RUN])
+            _has_long_run(part[start : start + _SLICE + _MAX_RUN])
             for part in self._parts
             for start in range(0, len(part), _SLICE)
         )

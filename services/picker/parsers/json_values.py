@@ -19,10 +19,10 @@ T = TypeVar("T")
 NOTHING = Raw()
 """The value of a field that isn't there: this very object."""
 _NULL = Raw(b"null")
-_LARGEST = 2**31 - 1
+_MAX_COUNT = 2**31 - 1
 """A larger number of tokens or sequences says nothing: no model goes that far."""
-_LONGEST_NUMBER = 64
-"""Bytes of a number that are read."""
+_MAX_DIGITS = 20
+"""Bytes of a count that are read: thousands of counts may come at once, and 1e308 takes 10 µs to decode."""
 _SHOWN = 80
 """Characters of a wrong value that an error shows."""
 _decode_text = msgspec.json.Decoder(str).decode
@@ -41,7 +41,7 @@ class JsonParameters(Struct, frozen=True, rename="camel"):
 
 
 def read(
-    decode: Callable[[bytes], T], body: bytes, most: JsonParameters, coarsely: Callable[[bytes], T] | None = None
+    decode: Callable[[bytes], T], body: bytes, limit: JsonParameters, coarsely: Callable[[bytes], T] | None = None
 ) -> T:
     """The body as the decoder's struct; `coarsely` decodes one that would take long. Raises `Unparsable` for one that
     can't be read, or has too many values."""
@@ -49,15 +49,15 @@ def read(
     if not size:
         raise Unparsable("the body is empty; a JSON object is needed")
     few = True
-    if size > SHORT or size > most.max_objects or size > most.max_values or size > most.max_text_bytes:
+    if size > SHORT or size > limit.max_objects or size > limit.max_values or size > limit.max_text_bytes:
         counts = JsonCounts(body)
-        if size > most.max_text_bytes:
-            _within(counts.dense, most.max_text_bytes, "bytes that aren't base64")
+        if size > limit.max_text_bytes:
+            _within(counts.dense, limit.max_text_bytes, "bytes that aren't base64")
         # a body has no more of anything than it has bytes
-        if size > most.max_objects:
-            _within(counts.openings, most.max_objects, "opening braces and brackets")
-        if size > most.max_values:
-            _within(counts.commas, most.max_values, "commas")
+        if size > limit.max_objects:
+            _within(counts.openings, limit.max_objects, "opening braces and brackets")
+        if size > limit.max_values:
+            _within(counts.commas, limit.max_values, "commas")
         few = counts.few
     try:
         return decode(body) if few or coarsely is None else coarsely(body)
@@ -92,14 +92,13 @@ def text_of(value: Raw) -> str | None:
 
 
 def count_of(value: Raw) -> int | None:
-    """A number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole. None for everything else."""
-    if value is NOTHING or value == _NULL or len(memoryview(value)) > _LONGEST_NUMBER:
+    """A number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole. None for everything else, also for a
+    number with an exponent."""
+    text = bytes(memoryview(value)[: _MAX_DIGITS + 1])
+    if not text[:1].isdigit() or len(text) > _MAX_DIGITS or b"e" in text.lower():
         return None
-    try:
-        number = _decode_number(value)
-    except msgspec.DecodeError:
-        return None
-    return int(number) if 0 <= number <= _LARGEST and number == int(number) else None
+    number = _decode_number(text)
+    return int(number) if number <= _MAX_COUNT and number == int(number) else None
 
 
 def shown(value: Raw) -> str:
@@ -108,9 +107,9 @@ def shown(value: Raw) -> str:
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
-def _within(count: int, most: int, what: str) -> None:
-    if count > most:
-        raise Unparsable(f"the body has {count} {what}; the limit is {most}")
+def _within(count: int, limit: int, what: str) -> None:
+    if count > limit:
+        raise Unparsable(f"the body has {count} {what}; the limit is {limit}")
 
 
 def _unreadable(error: Exception) -> Unparsable:

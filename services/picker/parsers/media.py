@@ -16,7 +16,7 @@ from msgspec import Raw
 from services.picker.parsers.prompts import digest_of
 from services.picker.request import Media
 
-MOST = 1_000
+MAX_MEDIA = 1_000
 SIZED = 32
 _BASE64 = re.compile(rb'base64,|"data"\s*:\s*"')
 _HEADER_SEEN = 256
@@ -32,10 +32,10 @@ _SEGMENTS = 64
 
 
 def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
-    """The parts of messages that are pictures or videos, each with its key. What is beyond `MOST` isn't listed, and a
-    picture beyond `SIZED` has no size: reading them all could take long."""
+    """The parts of messages that are pictures or videos, each with its key. What is beyond `MAX_MEDIA` isn't listed,
+    and a picture beyond `SIZED` has no size: reading them all could take long."""
     listed: list[Media] = []
-    for name, value in islice(found, MOST):
+    for name, value in islice(found, MAX_MEDIA):
         video = "video" in name
         width, height = size_of(value) if not video and len(listed) < SIZED else (0, 0)
         listed.append(Media(digest_of(name, value), width, height, video))
@@ -43,7 +43,7 @@ def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
 
 
 def size_of(value: Raw) -> tuple[int, int]:
-    """Width and height of the picture that a JSON value holds, in pixels; (0, 0) if that can't be told."""
+    """Width and height of the picture that a JSON value holds, in pixels; (0, 0) if they can't be read."""
     view = memoryview(value)
     found = _BASE64.search(bytes(view[:_HEADER_SEEN]))
     if found is None:
@@ -57,8 +57,8 @@ def size_of(value: Raw) -> tuple[int, int]:
         return 0, 0
 
 
-def _decoded(view: memoryview, start: int, most: int) -> bytes:
-    text = bytes(view[start : start + most]).partition(b'"')[0].replace(b"\\/", b"/")
+def _decoded(view: memoryview, start: int, limit: int) -> bytes:
+    text = bytes(view[start : start + limit]).partition(b'"')[0].replace(b"\\/", b"/")
     try:
         return b64decode(text[: len(text) // 4 * 4])
     except (Error, ValueError):

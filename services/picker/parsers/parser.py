@@ -54,7 +54,7 @@ class Parser(Plugin):
 
 class ParserFailed(Exception):
     """A parser has a defect: it raised something else than `Unparsable`, or returned no sound `Content`. Of what it
-    raised only the type is told: the text may be the prompt."""
+    raised only the type is reported: the text may be the prompt."""
 
     def __init__(self, parser: Parser, error: Exception) -> None:
         super().__init__(f"{parser!r}: {error!r}")

@@ -15,7 +15,7 @@ from typing import TypeAlias, cast
 import xxhash
 from msgspec import Raw, Struct
 
-from services.picker.parsers.json_counts import LONGEST, JsonCounts
+from services.picker.parsers.json_counts import MAX_DECODED, JsonCounts
 from services.picker.parsers.json_edit import start_of
 from services.picker.parsers.json_values import NOTHING, given
 
@@ -213,7 +213,7 @@ def digest_of(name: str, value: Raw | memoryview) -> bytes:
 
 def undecoded(body: bytes, fields: Iterable[tuple[Raw, bool]]) -> Prompt:
     """A prompt as the JSON text of the fields of a body that hold it, each with whether that may be token ids or
-    several prompts: equal beginnings stay equal, and nothing is decoded. At most its first `LONGEST` bytes are kept.
+    several prompts: equal beginnings stay equal, and nothing is decoded. It has at most `MAX_DECODED` bytes.
 
     Strings of base64 stand as a digest. Token ids are counted, and prompts by their commas unless they have pictures.
     """
@@ -231,13 +231,13 @@ def undecoded(body: bytes, fields: Iterable[tuple[Raw, bool]]) -> Prompt:
             else:
                 tokens, count = counts.commas + 1, max(counts.openings - 1, 1)
         for begin, stop in (*_data_in(body, start, end), (end, end)):
-            pieces.append(body[start : min(begin, start + max(LONGEST - size, 0))])
+            pieces.append(body[start : min(begin, start + max(MAX_DECODED - size, 0))])
             size += begin - start
             if stop > begin:
                 pieces.append(digest_of("data", memoryview(body)[begin:stop]))
             start = stop
         pieces.append(b"\n")
-    if size > LONGEST and tokens is None:
+    if size > MAX_DECODED and tokens is None:
         tokens = size // TOKEN_BYTES
     return Prompt(b"".join(pieces), tokens, count)
 

@@ -52,10 +52,10 @@ class _Generate(JsonBody):
 
     def content(self, prompt: Prompt | None = None) -> Content:
         """Where an adapter is named, it is the model: the server reads it there and nowhere else."""
-        found, adapter = super().content(prompt), self._adapter()
+        found, adapter = super().content(prompt), self._adapter_as_model()
         return replace(found, model=adapter, takes_model=False, model_fixed=True) if adapter else found
 
-    def _adapter(self) -> str:
+    def _adapter_as_model(self) -> str:
         if not given(self.lora_path) or bytes(memoryview(self.lora_path)[:1]) != b"[":
             return name_of("lora_path", self.lora_path)
         if (size := len(memoryview(self.lora_path))) > MAX_ADAPTERS:

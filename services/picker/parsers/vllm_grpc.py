@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from services.picker.parsers.grpc_frame import COMPRESSED, INFLATED, first_message, is_grpc
-from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.json_counts import MAX_DECODED
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
 from services.picker.parsers.protobuf import Reader, numbers, packed, varint
@@ -117,7 +117,7 @@ class VllmGrpcParser(Parser):
         if count > most:
             raise ValueError(f"{count} token ids; the limit is {most}")
         if count > _DECODED:
-            return Prompt(b"".join((*pictures, ids))[:LONGEST], count)
+            return Prompt(b"".join((*pictures, ids))[:MAX_DECODED], count)
         return packed_ids(packed(ids).astype("<u4").tobytes(), _placeholders(reader, pictures))
 
     def _sampling(self, reader: Reader, parts: list[memoryview]) -> tuple[int | None, int]:
@@ -130,8 +130,8 @@ class VllmGrpcParser(Parser):
 
 def _text(text: memoryview) -> Prompt:
     """A prompt that is a text; of a long one only the beginning is looked at."""
-    if len(text) > LONGEST:
-        return Prompt(bytes(text[:LONGEST]), len(text) // TOKEN_BYTES)
+    if len(text) > MAX_DECODED:
+        return Prompt(bytes(text[:MAX_DECODED]), len(text) // TOKEN_BYTES)
     prompt = bytes(text)
     prompt.decode()  # a server refuses texts that aren't UTF-8
     return Prompt(prompt)

@@ -1,1 +1,1 @@
-"""What a picker tells of itself: its state page, its status, its view, and the decisions that it would make."""
+"""What a picker reports: its state page, its status, its view, and the decisions that it would make."""

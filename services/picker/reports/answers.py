@@ -7,16 +7,23 @@ from services.picker.reports.explain import decision, decisions, explain
 from services.picker.reports.replay_responder import DocumentRules, ReplayResponder
 from services.picker.reports.reports import Parts
 from services.picker.reports.view import view
-from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain, AskReplay, AskView, Question
+from shared.bus.query_messages import (
+    DecisionQuery,
+    DecisionsQuery,
+    ExplainQuery,
+    QueryArguments,
+    ReplayQuery,
+    ViewQuery,
+)
 from shared.bus.responder import Answering
 
 
-def answers(parts: Parts, pool: str, id: str, rules: DocumentRules) -> Mapping[type[Question], Answering]:
+def answers(parts: Parts, pool: str, id: str, rules: DocumentRules) -> Mapping[type[QueryArguments], Answering]:
     """What answers each; `pool` is a token, `id` the picker's."""
     return {
-        AskDecisions: partial(decisions, parts),
-        AskDecision: partial(decision, parts),
-        AskExplain: partial(explain, parts),
-        AskReplay: ReplayResponder(parts.handler, rules).answer,
-        AskView: partial(view, parts, pool, id),
+        DecisionsQuery: partial(decisions, parts),
+        DecisionQuery: partial(decision, parts),
+        ExplainQuery: partial(explain, parts),
+        ReplayQuery: ReplayResponder(parts.handler, rules).answer,
+        ViewQuery: partial(view, parts, pool, id),
     }

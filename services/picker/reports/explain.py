@@ -11,8 +11,8 @@ from services.picker.reports.reasons import changes, reasons
 from services.picker.reports.reports import Parts
 from services.picker.request import Headers, Route
 from services.picker.scheduling.interfaces import Producer
-from shared.bus.query_messages import AskDecision, AskDecisions, AskExplain
-from shared.bus.responder import Document, Unanswerable
+from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery
+from shared.bus.responder import Document, QueryRefused
 from shared.service.admin import encoded
 from shared.service.pages import json_pieces, json_tree
 
@@ -26,42 +26,42 @@ def in_full(decision: Decision) -> Document:
     yield from json_tree({**explanation, "why": why, "changes": changes(decision)}, encoded)
 
 
-def decisions(parts: Parts, question: AskDecisions) -> Document:
+def decisions(parts: Parts, query: DecisionsQuery) -> Document:
     """The last decisions, or those that are new."""
     total = parts.ring.total
-    newest = parts.ring.newest(max(0, min(question.limit, total - question.after)))
-    items = (in_full(decision) if question.full else decision.summary() for decision in newest)
+    newest = parts.ring.newest(max(0, min(query.limit, total - query.after)))
+    items = (in_full(decision) if query.full else decision.summary() for decision in newest)
     return json_pieces({"total": total}, "decisions", items, encoded)
 
 
-def decision(parts: Parts, question: AskDecision) -> Document:
+def decision(parts: Parts, query: DecisionQuery) -> Document:
     """Those on a request."""
-    found = parts.ring.of_request(question.request_id, question.limit)
+    found = parts.ring.of_request(query.request_id, query.limit)
     return json_pieces({}, "decisions", map(in_full, found), encoded)
 
 
-def explain(parts: Parts, question: AskExplain) -> Document:
-    """The decision on a request that nobody sends. Raises Unanswerable if the request is too large."""
+def explain(parts: Parts, query: ExplainQuery) -> Document:
+    """The decision on a request that nobody sends. Raises QueryRefused if the request is too large."""
     handler, now = parts.handler, parts.handler.clock()
     limits = handler.limits
-    if len(question.body) > limits.request_body:
-        raise Unanswerable(f"the body has {len(question.body)} bytes; the limit is {limits.request_body}")
-    return _explained(parts, question, now)
+    if len(query.body) > limits.request_body:
+        raise QueryRefused(f"the body has {len(query.body)} bytes; the limit is {limits.request_body}")
+    return _explained(parts, query, now)
 
 
-def _explained(parts: Parts, question: AskExplain, now: float) -> Iterator[bytes]:
+def _explained(parts: Parts, query: ExplainQuery, now: float) -> Iterator[bytes]:
     handler = parts.handler
-    headers = Headers([(":method", question.method), (":path", question.path), *question.headers])
+    headers = Headers([(":method", query.method), (":path", query.path), *query.headers])
     head = RequestHead(
         headers=headers,
-        path=question.path,
-        method=question.method,
+        path=query.path,
+        method=query.method,
         request_id=headers.get(metadata.REQUEST_ID) or handler.make_id(),
-        subset=None if question.subset is None else tuple(question.subset),
+        subset=None if query.subset is None else tuple(query.subset),
         received_at=now,
-        has_body=bool(question.body),
+        has_body=bool(query.body),
     )
-    prepared = handler.prepare(RequestReady(head, question.body), now)
+    prepared = handler.prepare(RequestReady(head, query.body), now)
     yield b""
     queues = parts.flow.controller is not None
     found, trials = handler.pipeline.director.rehearse(prepared, parts.view, now, queues=queues)

@@ -141,12 +141,12 @@ class Recorder:
             return
         known, endpoints = self._endpoints, layout.endpoints
         for start in range(0, len(endpoints), ENDPOINTS):
-            new = [one for one in endpoints[start : start + ENDPOINTS] if id(one) not in known]
+            new = [endpoint for endpoint in endpoints[start : start + ENDPOINTS] if id(endpoint) not in known]
             if new:
-                known.update({id(one): number for number, one in enumerate(new, len(known))})
+                known.update({id(endpoint): number for number, endpoint in enumerate(new, len(known))})
                 yield _packed(_Endpoints(tuple(new)))
         self._layouts[id(layout)] = len(self._layouts), layout
-        yield _packed(_Layout(np.fromiter((known[id(one)] for one in endpoints), np.intp, len(endpoints))))
+        yield _packed(_Layout(np.fromiter((known[id(endpoint)] for endpoint in endpoints), np.intp, len(endpoints))))
 
     def __repr__(self) -> str:
         return f"<Recorder: {len(self._endpoints)} endpoints and {len(self._layouts)} layouts sent>"
@@ -225,8 +225,8 @@ def _packed_objects(message: _Objects) -> bytes:
 def _runs(weights: list[int]) -> Iterator[tuple[int, int]]:
     """Rows that are sent together: (first, after the last)."""
     start = weight = 0
-    for row, one in enumerate(weights):
-        weight += one
+    for row, row_weight in enumerate(weights):
+        weight += row_weight
         if weight >= WEIGHT or row - start >= ROWS:
             yield start, row + 1
             start, weight = row + 1, 0

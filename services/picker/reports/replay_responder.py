@@ -1,4 +1,4 @@
-"""Answers `AskReplay` with what a child finds out: this process only sends it the decisions, piece by piece."""
+"""Answers `ReplayQuery` with what a child finds out: this process only sends it the decisions, piece by piece."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from services.picker.reports.past_records import Recorder, ReplayTask, packed_end, packed_task
 from services.picker.request_handler import RequestHandler
-from shared.bus.query_messages import LONGEST, MAX_ANSWER, AskReplay
-from shared.bus.responder import Document, Steps, Unanswerable
+from shared.bus.query_messages import MAX_ANSWER, MAX_WAIT, ReplayQuery
+from shared.bus.responder import Document, QueryRefused, Steps
 from shared.config.schema import BOUNDS, Bounds
 from shared.service.child import Child, ChildFailed
 
@@ -16,7 +16,7 @@ STEP = 64 * 1024
 """Bytes that are made before a pause."""
 PIECE = 64 * 1024
 """Bytes of the answer between two pauses."""
-GRACE = LONGEST / 10
+GRACE = MAX_WAIT / 10
 """Seconds."""
 
 
@@ -28,7 +28,7 @@ class DocumentRules(Struct, frozen=True):
 
 
 class ReplayResponder:
-    """Answers `AskReplay`, one at a time."""
+    """Answers `ReplayQuery`, one at a time."""
 
     def __init__(
         self, handler: RequestHandler, rules: DocumentRules, child: str = CHILD, *, grace: float = GRACE
@@ -38,26 +38,26 @@ class ReplayResponder:
         self._handler, self._rules, self._child, self._grace = handler, rules, child, grace
         self._busy = False
 
-    def answer(self, question: AskReplay) -> Steps:
-        """Raises Unanswerable while another one is under way, and if the child fails."""
+    def answer(self, query: ReplayQuery) -> Steps:
+        """Raises QueryRefused while another one is under way, and if the child fails."""
         if self._busy:
-            raise Unanswerable("another document is being replayed; try again in a few seconds")
+            raise QueryRefused("another document is being replayed; try again in a few seconds")
         self._busy = True
         child = Child(self._child)
         try:
-            yield from self._replay(question, child)
+            yield from self._replay(query, child)
         except ChildFailed as error:
-            raise Unanswerable(f"the document can't be replayed: {error}") from error
+            raise QueryRefused(f"the document can't be replayed: {error}") from error
         finally:
             child.kill()
             self._busy = False
 
-    def _replay(self, question: AskReplay, child: Child) -> Steps:
-        until = self._handler.clock() + question.seconds
+    def _replay(self, query: ReplayQuery, child: Child) -> Steps:
+        until = self._handler.clock() + query.seconds
         yield (starting := asyncio.ensure_future(child.start()))
         starting.result()
         made = 0
-        for piece in self.messages(question, until):
+        for piece in self.messages(query, until):
             if child.ended:
                 break
             made += len(piece)
@@ -74,12 +74,12 @@ class ReplayResponder:
         for start in range(0, len(content), PIECE):
             yield content[start : start + PIECE]
 
-    def messages(self, question: AskReplay, until: float) -> Document:
+    def messages(self, query: ReplayQuery, until: float) -> Document:
         """What the child is sent; each piece is made in less than a millisecond."""
         handler, rules = self._handler, self._rules
         yield packed_task(
             ReplayTask(
-                text=question.text,
+                text=query.text,
                 running=handler.pipeline.config.text,
                 allow_experimental=rules.allow_experimental,
                 bounds=rules.bounds,
@@ -87,7 +87,7 @@ class ReplayResponder:
             )
         )
         recorder = Recorder(handler.view, handler.clock())
-        newest = handler.ring.newest(question.limit)
+        newest = handler.ring.newest(query.limit)
         yield from recorder.present()
         sent = 0
         for decision in newest:

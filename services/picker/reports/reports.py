@@ -1,4 +1,4 @@
-"""A picker's parts, and what is told of them: `/debug/state`, and the status that members of a pool ask for."""
+"""A picker's parts, and reports about them: `/debug/state`, and the answer to `StatusQuery`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ from shared.service.status import (
     seconds,
 )
 
-LONGEST_AGE = 1e9
+MAX_AGE = 1e9
 """Seconds that stand for never."""
 
 
@@ -48,7 +48,7 @@ def state(parts: Parts, picks: Mapping[str, int], now: float) -> dict[str, Any]:
     """What `/debug/state` shows of them; `picks` are the requests that each endpoint got, by id."""
     replica, view = parts.replica, parts.view
     age = replica.age()
-    known = age < LONGEST_AGE
+    known = age < MAX_AGE
     return {
         "view": {
             "synced": replica.synced,
@@ -148,7 +148,7 @@ def _prefixes(parts: Parts, now: float) -> PrefixStatus:
             PrefixOriginStatus(
                 id=origin.id,
                 run=hexadecimal(origin.run),
-                age=seconds(max(0.0, now - origin.heard)),
+                age=seconds(max(0.0, now - origin.last_seen)),
                 applied=origin.applied,
                 latest=origin.latest,
                 digest="" if origin.digest is None else hexadecimal(origin.digest),

@@ -10,7 +10,7 @@ from services.picker.decision import Decision
 from services.picker.reports.reports import Parts, stale_after
 from services.picker.request import Refusal
 from shared.bus.columns import server_hash
-from shared.bus.query_messages import AskView
+from shared.bus.query_messages import ViewQuery
 from shared.bus.responder import Document
 from shared.model import Endpoint
 from shared.service.admin import encoded
@@ -19,13 +19,13 @@ from shared.service.status import hexadecimal
 from shared.service.view import one_endpoint, view_document
 
 LAST = 200
-"""Decisions from which is told how an endpoint fares."""
+"""The latest decisions that say how often an endpoint is picked."""
 
 
-def view(parts: Parts, pool: str, id: str, question: AskView) -> Document:
+def view(parts: Parts, pool: str, id: str, query: ViewQuery) -> Document:
     """The document; `id` is the picker's."""
-    if question.endpoint:
-        return one_endpoint(parts.replica, question.endpoint, lambda endpoint: _about(parts, endpoint))
+    if query.endpoint:
+        return one_endpoint(parts.replica, query.endpoint, lambda endpoint: _about(parts, endpoint))
     lists = {"attributes": _attributes(parts), "load": _load(parts, id), "prefixes": _prefixes(parts)}
     return view_document("picker", pool, parts.replica, lists)
 
@@ -114,7 +114,7 @@ def _fares(decisions: list[Decision], id: str) -> dict[str, Any]:
         if not np.any(run.rows == row):
             filtered[next(step.plugin for step in run.filters if not np.any(step.kept == row))] += 1
             continue
-        here, there = (int(np.flatnonzero(run.rows == one)[0]) for one in (row, run.picked[0]))
+        here, there = (int(np.flatnonzero(run.rows == endpoint_row)[0]) for endpoint_row in (row, run.picked[0]))
         lost = {step.plugin: step.weight * float(step.scores[there] - step.scores[here]) for step in run.scores}
         most = max(lost, key=lambda plugin: lost[plugin], default="")
         behind[most if most and lost[most] > 0 else ""] += 1

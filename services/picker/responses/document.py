@@ -53,15 +53,15 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
     try:
         top = _object(text)
         inner: list[_Object] = []
-        most = _MAX_INNER
+        limit = _MAX_INNER
         for part in (top.response, top.message):
-            if _is_short(part, most):
-                most -= len(memoryview(part))
+            if _is_short(part, limit):
+                limit -= len(memoryview(part))
                 inner.append(_object(part))
     except _ERRORS:
         return None
     usage, done = NOTHING, 0
-    reports = [(one.usage, read_usage) for one in (*inner, top)]
+    reports = [(level.usage, read_usage) for level in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
         if _is_short(report, max_usage - done):
             done += len(memoryview(report))
@@ -71,7 +71,7 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
                 return None
     end = 0
     if target:
-        found = [one.model for one in (top, *inner) if is_name(one.model, target)]
+        found = [level.model for level in (top, *inner) if is_name(level.model, target)]
         pieces: list[bytes] = []
         at = 0
         for start, size in sorted((start_of(model, text), len(memoryview(model))) for model in found):
@@ -97,6 +97,6 @@ def is_name(found: bytes | Raw, name: bytes) -> bool:
         return False
 
 
-def _is_short(value: Raw, most: int) -> bool:
+def _is_short(value: Raw, limit: int) -> bool:
     """Whether it is an object of at most so many bytes."""
-    return len(memoryview(value)) <= most and is_object(value)
+    return len(memoryview(value)) <= limit and is_object(value)

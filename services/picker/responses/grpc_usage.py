@@ -21,7 +21,7 @@ _EVENT = 5
 """Fields that reading a JSON object counts for, besides what is in it."""
 _VALUES = 4
 """Values of a JSON object that count for one field more, by its commas and opening braces and brackets."""
-_LONGEST_PIECE = 4 * 2**10
+_MAX_PIECE = 4 * 2**10
 """Bytes of a piece of a stream that is kept until the next, and counts in no budget: longer ones are read at once."""
 _PIECE = b"\x0a"
 """How a GenerateResponse begins that is a piece of a stream: field 1."""
@@ -107,7 +107,7 @@ class GrpcUsage:
             return False
         self._inflated -= len(message) * compressed
         if message[:1] == _PIECE and self._read is _generated:
-            if len(message) <= _LONGEST_PIECE:
+            if len(message) <= _MAX_PIECE:
                 self._last = bytes(message)
             else:
                 self._last, self._piece = b"", self._reading(message, self._reader)

@@ -12,11 +12,11 @@ from services.picker.responses.document import ESCAPED, is_name
 _MODEL = b"model"
 _INNER = (b"response", b"message")
 """Keys whose objects have the name too, one level down."""
-_LONGEST_KEY = 64
+_MAX_KEY = 64
 """Bytes of a key that are read: no spelling of the keys above has more."""
 _STEPS = 10_000
 """Marks of a piece that are read, at a microsecond each. The rest of the response passes unread."""
-_LONGEST = 128 * 2**10
+_MAX_PIECE = 128 * 2**10
 """Bytes of a piece that is read."""
 
 _BLANKS = re.compile(rb"[ \t\r\n]*")
@@ -56,7 +56,7 @@ class ModelNameRewriter:
 
     def feed(self, piece: bytes) -> bytes:
         """Take a piece; the bytes that go on."""
-        if self.done or len(piece) > _LONGEST:
+        if self.done or len(piece) > _MAX_PIECE:
             return self.rest() + piece
         steps = _STEPS
         text, self._held = self._held + piece if self._held else piece, b""
@@ -150,7 +150,7 @@ class ModelNameRewriter:
         closed = end < len(text) and text[end] == _QUOTE
         self._escaped = end < len(text) and not closed
         if self._partial is not None:
-            self._partial = (self._partial + text[start : end + self._escaped])[:_LONGEST_KEY]
+            self._partial = (self._partial + text[start : end + self._escaped])[:_MAX_KEY]
             if closed:
                 self._key, self._partial = _plain(self._partial), None
         elif closed:

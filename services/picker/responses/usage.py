@@ -4,10 +4,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from services.picker.parsers.json_values import NOTHING as ABSENT
-
-_MOST = 2**53
-_LONGEST = 20
-"""Bytes of a count."""
+from services.picker.parsers.json_values import count_of
 
 
 class _Details(Struct):
@@ -22,7 +19,7 @@ class _Reported(Struct):
     completion_tokens: Raw = ABSENT
     output_tokens: Raw = ABSENT
     prompt_tokens_details: Raw = ABSENT
-    """Where the OpenAI APIs tell cached tokens: chat and completions here, responses and a spelling of the Go original
+    """Cached tokens in the OpenAI APIs: of chat and completions here, of responses and in a spelling of the Go original
     in the next two."""
     input_tokens_details: Raw = ABSENT
     prompt_token_details: Raw = ABSENT
@@ -35,7 +32,6 @@ class _Reported(Struct):
 
 _decode = msgspec.json.Decoder(_Reported).decode
 _decode_details = msgspec.json.Decoder(_Details).decode
-_decode_number = msgspec.json.Decoder(int | float).decode
 
 
 class Usage(Struct, frozen=True):
@@ -67,13 +63,13 @@ def read_usage(report: Raw) -> Usage:
     found = _decode(report)
     prompt = _first(found.prompt_tokens, found.input_tokens)
     details = (found.prompt_tokens_details, found.input_tokens_details, found.prompt_token_details)
-    cached = _first(*(_decode_details(one).cached_tokens for one in details if is_object(one)))
+    cached = _first(*(_decode_details(member).cached_tokens for member in details if is_object(member)))
     read, written = found.cache_read_input_tokens, found.cache_creation_input_tokens
     if read is not ABSENT or written is not ABSENT:
         # This API's input_tokens are those that weren't read from the cache, nor written to it.
-        cached = _count(read) or 0
+        cached = count_of(read) or 0
         if prompt is not None:
-            prompt += cached + (_count(written) or 0)
+            prompt += cached + (count_of(written) or 0)
     return Usage(prompt, _first(found.completion_tokens, found.output_tokens), cached)
 
 
@@ -82,7 +78,7 @@ def read_meta_info(report: Raw) -> Usage:
     if not is_object(report):
         return NOTHING
     found = _decode(report)
-    return Usage(_count(found.prompt_tokens), _count(found.completion_tokens), _count(found.cached_tokens))
+    return Usage(count_of(found.prompt_tokens), count_of(found.completion_tokens), count_of(found.cached_tokens))
 
 
 def is_object(value: Raw) -> bool:
@@ -91,12 +87,4 @@ def is_object(value: Raw) -> bool:
 
 
 def _first(*values: Raw) -> int | None:
-    return next((count for value in values if (count := _count(value)) is not None), None)
-
-
-def _count(value: Raw) -> int | None:
-    text = bytes(memoryview(value)[: _LONGEST + 1])
-    if not text[:1].isdigit() or len(text) > _LONGEST or b"e" in text.lower():
-        return None
-    number = _decode_number(text)
-    return int(number) if number <= _MOST and number == int(number) else None
+    return next((count for value in values if (count := count_of(value)) is not None), None)

@@ -29,7 +29,7 @@ class Filter(Plugin):
     TIER = Tier.PICKER
     BOUNDED: ClassVar[bool] = False
     """Whether it returns some of the rows given by construction, so that the profile needn't see to it. A subclass
-    states it anew; for a class that is a scorer too, it says both."""
+    has to declare it again; for a class that is a scorer too, it says both."""
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The rows that stay, in the order given: an array of rows, not a mask. Empty means that no endpoint can take
@@ -44,7 +44,7 @@ class Scorer(Plugin):
     TIER = Tier.PICKER
     BOUNDED: ClassVar[bool] = False
     """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it. A subclass
-    states it anew."""
+    has to declare it again."""
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
         """Scores, an array of numbers with one a row, which nobody changes; the profile holds them to 0..1.
@@ -60,7 +60,7 @@ class PickerParameters(Struct, frozen=True, rename="camel"):
     max_num_of_endpoints: int = 1
 
     @property
-    def wanted(self) -> int:
+    def count(self) -> int:
         return max(self.max_num_of_endpoints, 1)
 
 
@@ -102,7 +102,7 @@ class Decider(Plugin):
     ROLES = frozenset({Role.DECIDER})
     TIER = Tier.PICKER
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         """Whether it is used; `row` is the decode endpoint, None where that isn't picked yet."""
         raise NotImplementedError
 
@@ -117,7 +117,7 @@ class Producer(Plugin):
     """Of `prepare`, also when it is late, and of `produce`."""
     BOUNDED: ClassVar[bool] = False
     """Whether its prefix matches are ones that scores can be made of by construction, so that the scheduler needn't see
-    to it. A subclass states it anew."""
+    to it. A subclass has to declare it again."""
 
     BUDGET: float = 0.4
     """Seconds that `prepare` may take; an instance may have its own."""
@@ -240,7 +240,7 @@ class SaturationDetector(Plugin):
         """Requests, of so many tokens each, that fit until the saturation reaches the ceiling: a finite number, 0 when
         the saturation isn't below, and else at least 1, unless requests that it doesn't show yet have used that up.
 
-        Asked anew after each dispatch. Unless a detector says better, as many fit as there are endpoints.
+        Called again after each dispatch. Unless a detector says better, as many fit as there are endpoints.
         """
         return float(len(rows)) if self.saturation(cycle, rows) < ceiling else 0.0
 

@@ -49,7 +49,7 @@ class LabelCondition:
 def each(holds: Callable[[Mapping[str, str]], bool]) -> LabelCondition:
     """A condition on each endpoint's labels alone."""
     return LabelCondition(
-        lambda layout: np.fromiter((holds(one.labels) for one in layout.endpoints), np.bool_, len(layout))
+        lambda layout: np.fromiter((holds(endpoint.labels) for endpoint in layout.endpoints), np.bool_, len(layout))
     )
 
 

@@ -1,7 +1,7 @@
-"""Attributes that plugins name in their parameters: which one is meant, and from where to where its values go.
+"""Attributes that plugins name in their parameters: which one it is, and from where to where its values go.
 
 Parameters name an attribute and the plugin that makes it, in two parameters or in one: `GPUUtilization/dcgm-extractor`.
-Without a maker the core extractor's is meant, because an engine's `customMetrics` are the usual ones; an explicitly
+Without a producer, it is the core extractor's, because an engine's `customMetrics` are the usual ones; an explicitly
 empty one takes whichever plugin makes an attribute of that name.
 """
 

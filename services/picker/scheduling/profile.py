@@ -302,8 +302,8 @@ def _picked(picked: Iterable[int], cycle: Cycle, rows: Rows) -> tuple[int, ...]:
 def _any(picker: Picker, cycle: Cycle, rows: Rows) -> tuple[int, ...]:
     """As many as the picker should have picked, as far as that can be told, by chance."""
     parameters = picker.parameters
-    wanted = parameters.wanted if isinstance(parameters, PickerParameters) else 1
-    return tuple(cycle.random.permutation(rows)[:wanted].tolist())
+    count = parameters.count if isinstance(parameters, PickerParameters) else 1
+    return tuple(cycle.random.permutation(rows)[:count].tolist())
 
 
 def _shown(result: object) -> str:

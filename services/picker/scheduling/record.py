@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True):
     roles: Mapping[str, RolePlan] = {}
     """Further endpoints by role, such as `prefill`. Each is charged with the request, too."""
     set_headers: Mapping[str, str] = {}
-    """Headers that tell the primary endpoint of the others."""
+    """Headers that name the other endpoints for the primary one."""
     stages: str = ""
     """The stages that serve the request, such as `prefill-decode` or `decode-only`; empty where there are no stages."""
     port: int | None = None

@@ -210,7 +210,7 @@ def _guarded(placement: Placement, producer: str, failed: OnPluginFailure, reque
 
 
 def _withdrawn(placement: Placement) -> Placement:
-    """A placement that hears only that nobody serves."""
+    """A placement that is called only when nobody serves the request."""
 
     def served(endpoint: str | None) -> None:
         if endpoint is None:

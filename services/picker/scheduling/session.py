@@ -25,7 +25,7 @@ from shared.plugin import Input
 
 TOKEN_HEADER = "x-session-token"
 SESSION_HEADER = "x-session-id"
-LONGEST_TOKEN = 1024
+MAX_TOKEN = 1024
 """Characters; longer ones name no endpoint."""
 MAX_SESSIONS = 131_072
 """Clients choose their ids: beyond so many, the least recently used are forgotten."""
@@ -139,7 +139,7 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
             session = self._session(cycle)
             return self._bindings.endpoint(session, cycle.now) if session else None
         token = cycle.request.headers.get(self._header)
-        if not token or len(token) > LONGEST_TOKEN:
+        if not token or len(token) > MAX_TOKEN:
             return None
         try:
             return b64decode(token, validate=True).decode()
@@ -161,8 +161,8 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
 class Bindings:
     """The endpoint of each session, those first that were used least recently."""
 
-    def __init__(self, ttl: float, most: int = MAX_SESSIONS) -> None:
-        self._ttl, self._most = ttl, most
+    def __init__(self, ttl: float, limit: int = MAX_SESSIONS) -> None:
+        self._ttl, self._limit = ttl, limit
         self._endpoints: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         """By a digest of the session's id: the endpoint's id, and when it was last used."""
 
@@ -178,7 +178,7 @@ class Bindings:
         key = _digest(session)
         self._endpoints[key] = endpoint, now
         self._endpoints.move_to_end(key)
-        if len(self._endpoints) > self._most:
+        if len(self._endpoints) > self._limit:
             self._endpoints.popitem(last=False)
 
     def _expire(self, now: float) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.number_table import FrameRows, NumberColumn, NumberTable, rearranged
 from services.picker.state.object_column import NEVER, ROW, ObjectColumn
@@ -35,7 +35,9 @@ ID_SPARE = 64
 class Columns:
     """All attributes of all endpoints of a layout, by the attribute's wire name."""
 
-    def __init__(self, on_out_of_range: OnOutOfRange = lambda *_: None, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
+    def __init__(
+        self, on_out_of_range: OnOutOfRange = lambda *_: None, limits: ViewLimits = DEFAULT_VIEW_LIMITS
+    ) -> None:
         self._layout = Layout()
         self._limits = limits
         self._on_out_of_range = on_out_of_range

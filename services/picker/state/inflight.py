@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Rows
 from services.picker.state.past_load import MAX_CHANGES, PastLoad
 from shared.bus.codec import load_digest
@@ -27,9 +27,9 @@ from shared.bus.queueing_delay import QueueingDelays
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
 MAX_TOKENS = 2**32 - 1
-"""Tokens that a charge can weigh: what peers can be told of an endpoint. Clients have a say in how many they ask for,
-and sums stay exact, in 64-bit floats too, as long as no two million such charges are open at once."""
-LEAST_ROWS = 1000
+"""The maximum tokens of a charge, as of an endpoint in a load table. Clients influence the number. Sums stay exact, in
+64-bit floats too, with up to two million such charges at once."""
+MIN_ROWS = 1000
 """Rows that a peer's table counts as at least."""
 FORGOTTEN = 300.0
 """Seconds without news after which nothing at all is remembered of a peer."""
@@ -123,7 +123,7 @@ class _Peer:
         self.tokens = unpack_counts(load.tokens)[known].astype(np.float64)
         self.run, self.sequence, self.digest = load.run, load.sequence, load_digest(load)
         self._sent = load.sent
-        self.weight = max(len(hashes), LEAST_ROWS)
+        self.weight = max(len(hashes), MIN_ROWS)
         self.seen = seen
 
     def outdates(self, load: Load, seen: float) -> bool:
@@ -149,7 +149,7 @@ class InFlight:
     """The table. `requests` and `tokens` are the sums per endpoint, in the layout's order; `count` and `token_count`
     are the sums of all. A peer whose table exceeds `limits` isn't counted."""
 
-    def __init__(self, limits: ViewLimits = LIMITS_OF_VIEW) -> None:
+    def __init__(self, limits: ViewLimits = DEFAULT_VIEW_LIMITS) -> None:
         self._max_rows = limits.peer_rows
         self._layout = Layout()
         self._placement = _Placement(self._layout)
@@ -157,7 +157,7 @@ class InFlight:
         self._peers: dict[str, _Peer] = {}
         self._weight = 0
         """Of all peers."""
-        self._delays = QueueingDelays(most=limits.runs)
+        self._delays = QueueingDelays(limit=limits.runs)
         self.requests: Floats = np.zeros(0)
         self.tokens: Floats = np.zeros(0)
         self._ahead_requests: Floats = np.zeros(0)
@@ -235,7 +235,7 @@ class InFlight:
             self._past = None
 
     def published(self) -> None:
-        """Peers are told of our own part as it is, and are going to tell of theirs."""
+        """Our own part is published as it is, and peers publish theirs."""
         self.changed = False
         if self._is_ahead:
             self._is_ahead, self._past = False, None
@@ -343,7 +343,7 @@ class InFlight:
         return {name: (own[0], own[1]) for name, own in self._own.items()}
 
     def check(self) -> bool:
-        """Whether the sums are those of our own part and of all peers'. If not, they are made anew."""
+        """Whether the sums are those of our own part and of all peers'. If not, they are computed again."""
         requests, tokens = np.zeros(len(self._layout)), np.zeros(len(self._layout))
         for name, own in self._own.items():
             row = self._layout.index.get(name)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.block_states import (
     ALL_BUT_GENERATION,
     ANNOUNCED,
@@ -53,7 +53,7 @@ UNKNOWN_SWEEPS = 40
 
 
 class Change(NamedTuple):
-    """What this picker has to tell its peers."""
+    """Changes that are not published yet."""
 
     server: int
     """`server_hash` of the endpoint."""
@@ -66,7 +66,7 @@ class Change(NamedTuple):
 class LruPrefixIndex(PrefixIndex):
     """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
 
-    def __init__(self, max_blocks: int = LIMITS_OF_VIEW.prefix_blocks) -> None:
+    def __init__(self, max_blocks: int = DEFAULT_VIEW_LIMITS.prefix_blocks) -> None:
         """Endpoints share `max_blocks` evenly: none holds more than its part."""
         self._max_blocks = self._part = max_blocks
         self.changes: list[Change] | None = None
@@ -149,7 +149,7 @@ class LruPrefixIndex(PrefixIndex):
         blocks, generation = self._blocks[slot], self._generations[slot]
         first = ANNOUNCED | generation | 1
         new: list[int] = []
-        told: list[int] = []
+        renewed: list[int] = []
         if blocks.keys().isdisjoint(hashes):
             new = list(reversed(hashes))
             blocks |= dict.fromkeys(new, first)
@@ -164,7 +164,7 @@ class LruPrefixIndex(PrefixIndex):
                     new.append(block)
                 elif state & mask != generation:
                     blocks[block] = (state & rest_mask | announced) + 1
-                    told.append(block)
+                    renewed.append(block)
                 else:
                     blocks[block] = state + 1
                     break  # in use in this generation, and so are those before it, which every use of it has used
@@ -176,8 +176,8 @@ class LruPrefixIndex(PrefixIndex):
         self._holders.add(new, self._bits[slot])
         if new or len(blocks) > capacity:
             self._grown(slot, len(new), capacity)
-        if self.changes is not None and (new or told):
-            self.changes.append(Change(self._server_of_slot[slot], False, new + told))
+        if self.changes is not None and (new or renewed):
+            self.changes.append(Change(self._server_of_slot[slot], False, new + renewed))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
         slot = self._slots.get(endpoint_id)
@@ -337,11 +337,11 @@ class LruPrefixIndex(PrefixIndex):
         if self._retired:
             self._drop_retired(count)  # so that there are never more blocks than before, however endpoints come and go
 
-    def _drop_oldest(self, slot: int, capacity: int, most: int) -> int:
+    def _drop_oldest(self, slot: int, capacity: int, limit: int) -> int:
         """Forget what a slot holds beyond its capacity, at most so many blocks; how many they were."""
         blocks = self._blocks[slot]
         # found in one go: looking for a dict's first key again and again costs more each time
-        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), most)))
+        oldest = list(islice(blocks, min(max(len(blocks) - capacity, 0), limit)))
         for block in oldest:
             del blocks[block]
         self._holders.drop(oldest, 1 << slot)
@@ -363,7 +363,7 @@ class LruPrefixIndex(PrefixIndex):
         """Replace a mark of these blocks by another one or none."""
         states = self._blocks[slot]
         gone: list[int] = []
-        told: list[int] = []
+        renewed: list[int] = []
         for block in blocks:
             state = states.get(block, 0)
             if not state & mark:
@@ -375,11 +375,11 @@ class LruPrefixIndex(PrefixIndex):
                     gone.append(block)
                     continue
                 state |= ANNOUNCED
-                told.append(block)
+                renewed.append(block)
             states[block] = state
         self._holders.drop(gone, 1 << slot)
-        if told and self.changes is not None:
-            self.changes.append(Change(self._server_of_slot[slot], False, told))
+        if renewed and self.changes is not None:
+            self.changes.append(Change(self._server_of_slot[slot], False, renewed))
 
     def _converted(self, mark: int, into: int) -> Iterator[int]:
         """Replace a mark everywhere, in steps; how many blocks each step has looked at."""

@@ -146,8 +146,8 @@ class NumberTable:
         """Take in what is newer and within the attribute's bounds. Shape of `values` and `at`: (lines, positions of the
         frame). Returns which numbers are beyond, in that shape; None where none is."""
         # NaN is within no bounds
-        sound = values >= lines.least
-        sound &= values <= lines.most
+        sound = values >= lines.minimum
+        sound &= values <= lines.maximum
         out_of_range = None
         taken = np.count_nonzero(sound)
         whole = taken == sound.size
@@ -226,15 +226,15 @@ def rearranged(table: Floats, source: Rows, nothing: float) -> Floats:
 class TableLines:
     """The lines of some attributes, and between which numbers the values are; shape of each: (attributes, 1)."""
 
-    __slots__ = ("least", "most", "names", "places")
+    __slots__ = ("maximum", "minimum", "names", "places")
 
     def __init__(self, names: tuple[str, ...], places: list[int]) -> None:
         bounds = [bounds_of(name) for name in names]
         self.names = names
         self.places: Rows = np.array(places, np.intp)[:, np.newaxis]
         """Together with rows they are an index of cells."""
-        self.least: Floats = np.array([bound.least for bound in bounds], np.float64)[:, np.newaxis]
-        self.most: Floats = np.array([bound.most for bound in bounds], np.float64)[:, np.newaxis]
+        self.minimum: Floats = np.array([bound.minimum for bound in bounds], np.float64)[:, np.newaxis]
+        self.maximum: Floats = np.array([bound.maximum for bound in bounds], np.float64)[:, np.newaxis]
 
 
 class FrameRows:

@@ -5,7 +5,7 @@ from msgspec import Struct
 from services.picker.state.layout import Floats
 
 MAX_CHANGES = 256
-"""Changes after which the table is made anew."""
+"""Changes after which the table is built again."""
 
 
 class PastLoad(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What this picker tells its peers of its prefix placements: numbered batches, of which it can repeat the last, and
+"""What this picker publishes of its prefix placements: numbered batches, of which it can repeat the last, and
 dumps.
 
 A batch has only blocks that are news to the peers. Nothing waits for a connection: a batch that nobody gets is one that
@@ -22,7 +22,7 @@ MAX_REPEATED = 4 * 2**20
 ANSWER = 64 * 2**10
 """Bytes of repeated batches in an answer, at least one batch."""
 MAX_DUMPS = 8
-"""Dumps that are being sent at once; who asks for another one is told to ask again."""
+"""Dumps that are being sent at once; a request for another one is answered with "busy"."""
 IDLE = 2.0
 """Seconds after which a dump ends for another one if nobody has asked for its next piece."""
 

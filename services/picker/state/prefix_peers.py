@@ -48,12 +48,12 @@ class Origin:
     """One run of a picker, as far as it is known here."""
 
     __slots__ = (
-        *("applied", "ask_at", "asked", "asking", "differs_since", "digest", "heard", "held", "id", "latest", "mark"),
-        *("restore_at", "restoring", "run"),
+        *("applied", "attempts", "differs_since", "digest", "held", "id", "last_seen", "latest", "mark"),
+        *("request_at", "requested", "restore_at", "restoring", "run"),
     )
 
-    def __init__(self, id: str, run: int, heard: float) -> None:
-        self.id, self.run, self.heard = id, run, heard
+    def __init__(self, id: str, run: int, last_seen: float) -> None:
+        self.id, self.run, self.last_seen = id, run, last_seen
         self.mark = 0
         """0 until it has announced anything."""
         self.applied = self.latest = 0
@@ -67,11 +67,11 @@ class Origin:
         self.held: dict[int, PrefixBatch] = {}
         self.restoring = False
         """Its part of a dump is coming."""
-        self.asking = False
-        """It is being asked, which may take long: it isn't asked twice."""
-        self.asked = 0
-        self.ask_at = 0.0
-        """When to ask for what is missing; 0 while nothing is."""
+        self.requested = False
+        """A request is under way, which may take long: there is no second one."""
+        self.attempts = 0
+        self.request_at = 0.0
+        """When to request what is missing; 0 while nothing is."""
 
     def compare(self, batch: PrefixBatch, now: float) -> None:
         """Compare the number and digest here with what a batch says of the batches up to itself."""
@@ -88,7 +88,7 @@ class Origin:
     @property
     def waiting(self) -> bool:
         """Something of it is on its way that was asked for."""
-        return self.asking or self.restoring
+        return self.requested or self.restoring
 
     def __repr__(self) -> str:
         return f"<Origin {self.id!r} {self.applied} of {self.latest}, {len(self.held)} held>"
@@ -111,12 +111,12 @@ class PrefixPeers:
         """Marks that `FORMER` is replacing."""
         self._held = 0
 
-    def hear(self, batch: PrefixBatch, now: float) -> None:
+    def receive(self, batch: PrefixBatch, now: float) -> None:
         """A batch has come, be it late, twice or in another order."""
         origin = self.origin(batch.sender, batch.run, now)
         if origin is None:
             return
-        origin.heard = now
+        origin.last_seen = now
         origin.latest = max(origin.latest, batch.sequence)
         origin.compare(batch, now)
         if not batch.servers or batch.sequence in origin.held:
@@ -146,7 +146,7 @@ class PrefixPeers:
 
     def differs_for(self, now: float) -> float:
         """Seconds for which an origin's placements have differed; the longest time."""
-        since = [one.differs_since for one in self._origins.values() if one.differs_since is not None]
+        since = [origin.differs_since for origin in self._origins.values() if origin.differs_since is not None]
         return now - min(since, default=now)
 
     def missing(self, now: float) -> list[Origin]:
@@ -158,18 +158,18 @@ class PrefixPeers:
         for origin in list(self._origins.values()):
             if origin.applied + 1 in origin.held and not origin.restoring:
                 self.go_on(origin, until)
-            if origin.asking:
+            if origin.requested:
                 continue
             if origin.latest <= origin.applied or origin.restoring or origin.applied + 1 in origin.held:
-                origin.ask_at, origin.asked = 0.0, 0
-            elif not origin.ask_at:
-                origin.ask_at = now + OVERTAKEN
-            elif now >= origin.ask_at:
-                origin.ask_at = now + AGAIN
-                origin.asked += 1
-                if origin.asked == 1:
+                origin.request_at, origin.attempts = 0.0, 0
+            elif not origin.request_at:
+                origin.request_at = now + OVERTAKEN
+            elif now >= origin.request_at:
+                origin.request_at = now + AGAIN
+                origin.attempts += 1
+                if origin.attempts == 1:
                     self.gaps += 1
-                if origin.asked > ATTEMPTS:
+                if origin.attempts > ATTEMPTS:
                     self.do_without(origin)
                 else:
                     found.append(origin)
@@ -193,13 +193,13 @@ class PrefixPeers:
         return self._origins.values()
 
     def listening(self, now: float) -> int:
-        """How many peers hear what is announced."""
-        return len({origin.id for origin in self._origins.values() if now - origin.heard < LISTENING})
+        """How many peers receive the announcements."""
+        return len({origin.id for origin in self._origins.values() if now - origin.last_seen < LISTENING})
 
     def expire(self, now: float) -> None:
         """Forget origins that have been silent for long. Their blocks stay."""
         for origin in list(self._origins.values()):
-            if now - origin.heard > FORGOTTEN and not origin.waiting:
+            if now - origin.last_seen > FORGOTTEN and not origin.waiting:
                 self.do_without(origin)
 
     def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
@@ -276,7 +276,7 @@ class PrefixPeers:
             self._apply(origin, self._release(origin, origin.applied + 1))
 
     def do_without(self, origin: Origin) -> None:
-        """Forget an origin, but not its blocks. Should it be heard again, it is a new one."""
+        """Forget an origin, but not its blocks. If it publishes again, it is a new one."""
         for number in list(origin.held):
             self._release(origin, number)
         self.retire(origin.mark, FORMER)

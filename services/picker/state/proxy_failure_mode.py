@@ -10,7 +10,7 @@ from services.picker.state.view import View
 from shared.model import FailureMode
 
 HEADER = "x-pointsman-failure-mode"
-"""Initial metadata of a stream, with which deploy/envoy tells it: `open` or `closed`."""
+"""Initial metadata of a stream, by which deploy/envoy announces it: `open` or `closed`."""
 REMEMBERED = 60.0
 """Seconds after its last stream for which a proxy counts."""
 

@@ -11,28 +11,28 @@ from collections.abc import Iterable
 
 import xxhash
 
-from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.limits import DEFAULT_VIEW_LIMITS
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}
 
 
 class Rewrites:
-    """The rules of all rewrites and models of a pool. At most `most` model names of rules, and InferenceModels, take
+    """The rules of all rewrites and models of a pool. At most `limit` model names of rules, and InferenceModels, take
     effect; InferenceModels beyond that close the pool all the same."""
 
     def __init__(
         self,
         rewrites: Iterable[ModelRewrite] = (),
         models: Iterable[Model] = (),
-        most: int = LIMITS_OF_VIEW.model_names,
+        limit: int = DEFAULT_VIEW_LIMITS.model_names,
     ) -> None:
         self._exact: dict[str, tuple[str, RewriteRule]] = {}
         self._generic: tuple[str, RewriteRule] | None = None
         self._priorities: dict[str, int] = {}
         self.omitted = 0
         """Rules and models without effect, because there are too many."""
-        left = most
+        left = limit
         for rewrite in sorted(rewrites, key=lambda rewrite: (rewrite.created, rewrite.name)):
             for rule in rewrite.rules:
                 left -= 1 + len(rule.models)
@@ -46,8 +46,8 @@ class Rewrites:
                 if not rule.models and self._generic is None:
                     self._generic = (rewrite.name, rule)
         oldest = sorted(models, key=lambda model: (model.created, model.name))
-        self.omitted += len(oldest[most:])
-        for resource in oldest[:most]:
+        self.omitted += len(oldest[limit:])
+        for resource in oldest[:limit]:
             if resource.model_name not in self._priorities:
                 self._priorities[resource.model_name] = PRIORITIES[resource.criticality]
                 if resource.targets:

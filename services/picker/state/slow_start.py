@@ -1,6 +1,6 @@
 """Slow start: a new endpoint gets its share of the load step by step, while its caches are cold.
 
-Its weight rises from `LEAST` to 1 within the window. An endpoint that has as many requests in flight as its weight
+Its weight rises from `MIN_WEIGHT` to 1 within the window. An endpoint that has as many requests in flight as its weight
 allows, measured by the mean of the warm endpoints of its role, ranks behind all others. So the ramp holds with any
 scorer, and no request fails for it: where nothing else is left, the new endpoint is picked.
 
@@ -16,7 +16,7 @@ import numpy as np
 from services.picker.state.layout import Floats, Layout, Rows
 from shared.model import ROLE, Endpoint
 
-LEAST = 0.1
+MIN_WEIGHT = 0.1
 """The weight at the beginning (Envoy's `min_weight_percent`)."""
 REASON = "slow start"
 _WARM, _NOT_BEGUN = -inf, inf
@@ -53,11 +53,11 @@ class SlowStart:
         self._note()
 
     def weights(self, now: float) -> Floats:
-        """The weight of every endpoint, from `LEAST` to 1."""
+        """The weight of every endpoint, from `MIN_WEIGHT` to 1."""
         if not self.active:
             return np.ones(len(self._layout))
         share = (now - np.minimum(self._since, now)) / self._window
-        return np.minimum(np.maximum(share, LEAST), 1.0)
+        return np.minimum(np.maximum(share, MIN_WEIGHT), 1.0)
 
     def count(self, now: float) -> int:
         """How many endpoints are new."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.limits import LIMITS_OF_VIEW, ViewLimits
+from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
@@ -30,7 +30,7 @@ class View:
         self,
         unhealthy_expiry: float = EXPIRY,
         on_out_of_range: OnOutOfRange = lambda *_: None,
-        limits: ViewLimits = LIMITS_OF_VIEW,
+        limits: ViewLimits = DEFAULT_VIEW_LIMITS,
         slow_start: float = 0.0,
     ) -> None:
         """`slow_start` is how many seconds new endpoints take to get their full share."""
@@ -66,10 +66,10 @@ class View:
                 part.relayout(layout)
             former, self._layout = self._layout, layout
             if self._made:
-                for one, other in ((layout, former), (former, layout)):  # other servers, and those that are gone
-                    changed = np.ones(len(one), np.bool_)
-                    changed[one.moved_from(other)[0]] = False
-                    self._made_changed |= {one.endpoints[row].id for row in np.flatnonzero(changed).tolist()}
+                for this, other in ((layout, former), (former, layout)):  # other servers, and those that are gone
+                    changed = np.ones(len(this), np.bool_)
+                    changed[this.moved_from(other)[0]] = False
+                    self._made_changed |= {this.endpoints[row].id for row in np.flatnonzero(changed).tolist()}
         if self._made_changed:
             ids, self._made_changed = self._made_changed, set()
             own: dict[str, AttributeMap | None] = {}
@@ -154,7 +154,7 @@ class View:
         self._changed(fact)
 
     def delete(self, key: str) -> None:
-        """A fact is gone. One that isn't known is none the less gone."""
+        """A fact is gone, whether it was known or not."""
         fact = self._facts.pop(key, None)
         if isinstance(fact, Pool):
             self.pool = None

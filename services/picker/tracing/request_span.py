@@ -21,7 +21,7 @@ from shared.model import split_host_port
 NAME = "gateway.request"
 """The Go original's name for it."""
 TRACEPARENT = "traceparent"
-LONGEST_CONTEXT = 512
+MAX_CONTEXT = 512
 """Characters of a client's `tracestate`, and of its `traceparent`, beyond which it counts as none: those that W3C asks
 everyone to hand on (https://www.w3.org/TR/trace-context/#tracestate-limits)."""
 METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "QUERY", "TRACE"})
@@ -40,7 +40,7 @@ class _HeadersGetter(Getter[Headers]):
         values = carrier.all(key)
         if key == TRACEPARENT and len(values) > 1:
             return None  # W3C: several are none
-        if sum(map(len, values)) > LONGEST_CONTEXT:
+        if sum(map(len, values)) > MAX_CONTEXT:
             return None
         return [*values] or None
 
@@ -138,7 +138,7 @@ class RequestSpan:
             self.refused(outcome, now)
 
     def responded(self, decision: Decision, served: str | None, now: float) -> None:
-        """The response's headers have come, from the endpoint `served` if the proxy tells."""
+        """The response's headers have come, from the endpoint `served` if the proxy reports it."""
         if not self.recording:
             return
         progress = decision.progress

@@ -1,4 +1,4 @@
-"""What a supervisor and a worker tell each other, over a pair of stream sockets.
+"""Messages between a supervisor and a worker, over a pair of stream sockets.
 
 Downwards go single bytes, some with a descriptor. Upwards go lines of JSON, each the whole status: one that
 doesn't fit is left out, and the next one says it. The end of the socket means that the other process is gone.
@@ -15,7 +15,7 @@ from shared.config.problems import Problem
 STOP = b"s"
 """Drain, and end."""
 RELEASE = b"r"
-"""Have one proxy open its connection anew."""
+"""Make one proxy open a new connection."""
 CONNECTION = b"c"
 """With an accepted connection to the ext_proc port."""
 ADMIN = b"a"
@@ -64,7 +64,7 @@ class SupervisorEnd:
             return False
 
     def statuses(self) -> Iterator[Status]:
-        """What has arrived. Afterwards `open` tells whether the worker is still there."""
+        """What has arrived. Afterwards `open` says whether the worker still runs."""
         try:
             data = self._socket.recv(_AT_ONCE)
         except (BlockingIOError, InterruptedError):
@@ -112,7 +112,7 @@ class WorkerEnd:
         try:
             self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except OSError:
-            pass  # no room, or the supervisor is gone, which the other direction tells
+            pass  # no room, or the supervisor is gone, as the other direction will show
 
     def receive(self) -> None:
         """Do what the supervisor has asked for: one command."""

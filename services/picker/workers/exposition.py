@@ -2,7 +2,7 @@
 
 All workers write their pages with the same code, so the text of a series, `name{labels}`, is its identity: no label is
 parsed. Counters and histograms are summed. Gauges are summed, or the least or greatest value counts, as `SUM` and
-`LEAST` say.
+`MIN` say.
 
 A sum must not fall: Prometheus would take that for a restart and count everything once more. So a worker that doesn't
 answer counts as it last did, and one that has ended leaves its counts behind.
@@ -34,7 +34,7 @@ SUM = frozenset(
     )
 )
 """Gauges of what each worker has for itself."""
-LEAST = frozenset(
+MIN = frozenset(
     (
         "process_start_time_seconds",
         "process_max_fds",
@@ -75,10 +75,10 @@ class Family(Struct):
 
     def _joined(self) -> Callable[[float, float], float]:
         if self.counts or self.name in SUM:
-            return lambda one, other: one + other
-        least = self.name in LEAST or self.name.endswith(_CREATED)
+            return lambda value, other: value + other
+        least = self.name in MIN or self.name.endswith(_CREATED)
         chosen = min if least else max
-        return lambda one, other: other if math.isnan(one) else chosen(one, other)
+        return lambda value, other: other if math.isnan(value) else chosen(value, other)
 
 
 Page = dict[str, Family]
@@ -124,7 +124,7 @@ class Counts:
         self._latest: dict[str, Page] = {}
         self._ended: Page = {}
 
-    def heard(self, worker: str, page: Page) -> None:
+    def update(self, worker: str, page: Page) -> None:
         """A worker's page has arrived."""
         self._latest[worker] = page
 
@@ -133,10 +133,10 @@ class Counts:
         if (page := self._latest.pop(worker, None)) is not None:
             self._ended = joined([self._ended, _counters(page)])
 
-    def missing(self, heard: Iterable[str]) -> list[Page]:
-        """What counts beside the pages of the workers that were just heard. Of workers that have ended, only series
+    def missing(self, answered: Iterable[str]) -> list[Page]:
+        """What counts beside the pages of the workers that have just answered. Of workers that have ended, only series
         that the others still have: a series ends with its endpoint or model."""
-        present = set(heard)
+        present = set(answered)
         others = [_counters(page) for worker, page in self._latest.items() if worker not in present]
         for name, family in self._ended.items():
             known = [page[name].values for page in self._latest.values() if name in page]

@@ -93,11 +93,11 @@ class WorkerPages:
         readiness = self._supervisor.readiness
         answers = await self._ask("/readyz", ReadyAnswer, statuses=(200, 503))
         missing = {id: f"the worker is {why}" for id, why in answers.missing.items()}
-        reasons = readiness.reasons() | missing | _once({id: one.reasons for id, one in answers.found.items()})
+        reasons = readiness.reasons() | missing | _once({id: answer.reasons for id, answer in answers.found.items()})
         return {
             "ready": not reasons,
             "reasons": reasons,
-            "notes": readiness.notes() | _once({id: one.notes for id, one in answers.found.items()}),
+            "notes": readiness.notes() | _once({id: answer.notes for id, answer in answers.found.items()}),
             "configurations": _distinct(answers.found.values()),
         }
 
@@ -151,7 +151,7 @@ class WorkerPages:
                 continue
             pages.append(page := await alone(lambda body=body: parse(body.decode())))  # type: ignore[misc]
             if worker.restarts == runs[worker.id]:
-                self._counts.heard(worker.id, page)
+                self._counts.update(worker.id, page)
         pages += self._counts.missing(answers.found)
         own = b"".join([piece async for piece in exposition(self._supervisor.registry)])
         pages.append(parse(own.decode()))

@@ -40,7 +40,7 @@ BACKLOG = 1024
 LOOK = 1.0
 """Seconds between two looks at how connections are distributed."""
 UNEVEN = 3
-"""Looks in a row that find them uneven before proxies are asked to open them anew."""
+"""Looks in a row that find them uneven before proxies have to open new ones."""
 EXHAUSTED = 0.5
 """Seconds without accepting when there is no descriptor or memory left."""
 
@@ -190,19 +190,24 @@ class WorkerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         missing = self._pages.missing
         for kind, name, text, value in (
-            (GaugeMetricFamily, "ready", "1 while the worker should get requests", lambda one: one.ready),
+            (GaugeMetricFamily, "ready", "1 while the worker should get requests", lambda worker: worker.ready),
             (
                 GaugeMetricFamily,
                 "answered",
                 "1 if this page has the worker's metrics; 0 if its counts are those of its last answer",
-                lambda one: one.id not in missing,
+                lambda worker: worker.id not in missing,
             ),
-            (GaugeMetricFamily, "connections", "Open ext_proc connections of the worker", lambda one: one.connections),
+            (
+                GaugeMetricFamily,
+                "connections",
+                "Open ext_proc connections of the worker",
+                lambda worker: worker.connections,
+            ),
             (
                 CounterMetricFamily,
                 "restarts",
                 "How often the worker's process ended unasked",
-                lambda one: one.restarts,
+                lambda worker: worker.restarts,
             ),
         ):
             family: Any = kind(f"pointsman_picker_worker_{name}", text, labels=["worker"])

@@ -21,11 +21,11 @@ from shared.config.problems import Invalid
 log = structlog.get_logger(__name__)
 
 MODULE = "services.picker.worker"
-FIRST_PAUSE = 0.1
+INITIAL_PAUSE = 0.1
 """Seconds before a worker is started again. Each further time twice as long, up to `LONGEST_PAUSE`."""
-LONGEST_PAUSE = 10.0
+MAX_PAUSE = 10.0
 LASTING = 60.0
-"""Seconds that a worker must have run for the pauses to begin anew."""
+"""Seconds that a worker must have run for the pauses to be short again."""
 LOOK = 1.0
 """Seconds between two looks whether the worker reports."""
 SILENT = 2
@@ -89,7 +89,7 @@ class Worker:
 
     async def run(self) -> None:
         """Start the process, and again whenever it ends. Returns when it has ended after `stop`."""
-        pause = FIRST_PAUSE
+        pause = INITIAL_PAUSE
         while not self._stopping.is_set():
             began = self._clock()
             try:
@@ -99,14 +99,14 @@ class Worker:
             if self._stopping.is_set():
                 return
             if self._clock() - began > LASTING:
-                pause = FIRST_PAUSE
+                pause = INITIAL_PAUSE
             self.restarts += 1
             if self._status.invalid:
                 why["problems"] = Invalid(self._status.invalid, self._status.origin).lines()
             log.warning("worker.ended", worker=self.id, restart_after=pause, **why)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
 
     async def started(self) -> None:
         """Wait until the process has started. Raises `Invalid` if it can't use its settings."""
@@ -124,7 +124,7 @@ class Worker:
         return True
 
     def release(self) -> None:
-        """Have one of its proxies open its connection anew."""
+        """Make one of its proxies open a new connection."""
         if self._channel is not None:
             self._channel.send(RELEASE)
 

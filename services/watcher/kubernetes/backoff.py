@@ -29,20 +29,20 @@ class Timing(Struct, frozen=True):
 
 
 class Backoff:
-    """Exponential backoff: pauses double from `first` to `longest`, each shortened by up to a half at random."""
+    """Exponential backoff: pauses double from `initial` to `maximum`, each shortened by up to a half at random."""
 
-    def __init__(self, first: float, longest: float, timing: Timing) -> None:
-        self._first = first
-        self._longest = longest
+    def __init__(self, initial: float, maximum: float, timing: Timing) -> None:
+        self._initial = initial
+        self._maximum = maximum
         self._timing = timing
         self.failures = 0
         """Failures since the last `reset`."""
 
     def next(self) -> float:
-        """Count a failure. Returns the seconds to wait after it, at most `longest`."""
+        """Count a failure. Returns the seconds to wait after it, at most `maximum`."""
         exponent = min(self.failures, 60)  # avoids an overflow; 2.0**60 is beyond any limit
         self.failures += 1
-        return min(self._longest, self._first * 2.0**exponent) * (1 - 0.5 * self._timing.random())
+        return min(self._maximum, self._initial * 2.0**exponent) * (1 - 0.5 * self._timing.random())
 
     def after(self, error: KubernetesError, settings: KubernetesSettings) -> float:
         """Count a failure. Returns the seconds to wait after this error; `Retry-After` may make it more."""
@@ -50,7 +50,7 @@ class Backoff:
         if error.kind in SLOW:
             pause = self._timing.jitter(settings.kubernetes_refused_interval)
         if error.retry_after is not None:
-            pause = max(pause, min(error.retry_after, settings.kubernetes_longest_retry_after))
+            pause = max(pause, min(error.retry_after, settings.kubernetes_max_retry_after))
         return pause
 
     def reset(self) -> None:
@@ -58,4 +58,4 @@ class Backoff:
         self.failures = 0
 
     def __repr__(self) -> str:
-        return f"<Backoff {self._first:g}-{self._longest:g} s, {self.failures} failures>"
+        return f"<Backoff {self._initial:g}-{self._maximum:g} s, {self.failures} failures>"

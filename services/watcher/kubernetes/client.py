@@ -1,7 +1,7 @@
 """The Kubernetes API over plain HTTP requests with JSON: objects are dicts, errors are `KubernetesError`s.
 
 Credentials may change at any moment: a token rotates, an exec plugin's credentials expire, an authority is replaced.
-A 401 or a failed TLS handshake loads them anew and retries once; requests under way aren't disturbed. Nothing else is
+A 401 or a failed TLS handshake reloads them and retries once; requests under way aren't disturbed. Nothing else is
 retried here. Responses aren't compressed: that would cost the API server more than the bytes cost its network.
 """
 
@@ -92,7 +92,7 @@ class Client:
         self._renewing = asyncio.Lock()
         self.requests = 0
         self.renewals = 0
-        """How often credentials were loaded anew."""
+        """How often credentials were reloaded."""
 
     async def open(self) -> None:
         """Load the credentials. The first request connects. Raises ConfigurationError."""

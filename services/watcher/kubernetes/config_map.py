@@ -49,6 +49,6 @@ def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Vali
     except Invalid as error:
         return Rejected(origin, first_problems(error.problems))
     except Exception as error:  # whatever a plugin does with a document, it doesn't end the watcher
-        log.exception("configuration.unloadable", origin=origin)
+        log.exception("config.failed", origin=origin)
         return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))
     return Reset(origin, Documents(configuration=configuration), loaded)

@@ -60,12 +60,12 @@ class Discovery:
         self._timing = timing or Timing()
         self._kinds: frozenset[ObjectKind] = frozenset()
         self._wake = asyncio.Event()
-        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
+        self._backoff = Backoff(settings.kubernetes_initial_backoff, settings.kubernetes_max_backoff, self._timing)
         self.resources: Mapping[ObjectKind, Resource] = {}
         """The kinds of interest that are served, as of the last answer."""
         self.answered: frozenset[ObjectKind] = frozenset()
         """The kinds that were of interest when `changes` last yielded."""
-        self.heard_at: float | None = None
+        self.last_response_at: float | None = None
         """When the last request was sent that got a response, an error included. Seconds of the clock."""
         self.problem: Problem | None = None
 
@@ -103,10 +103,10 @@ class Discovery:
                 known = self.resources.items()
                 found |= {kind: resource for kind, resource in known if (kind.group, kind.version) == (group, version)}
             except ApiError:
-                self.heard_at = asked_at
+                self.last_response_at = asked_at
                 raise
         if answered:
-            self.heard_at = asked_at
+            self.last_response_at = asked_at
         if unavailable is not None and not (answered and self.answered.issuperset(kinds)):
             raise unavailable
         self.resources = {kind: found[kind] for kind in kinds if kind in found}

@@ -88,7 +88,7 @@ class ApiError(KubernetesError):
 
 
 class Unauthorized(ApiError):
-    """401, after the credentials were loaded anew."""
+    """401, after the credentials were reloaded."""
 
     kind = ErrorKind.UNAUTHORIZED
 
@@ -134,7 +134,7 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     410: Expired,
     429: Unavailable,
 }
-LONGEST_TEXT = 300
+MAX_TEXT = 300
 """The most characters of a body without a Status object that an error shows."""
 
 
@@ -158,7 +158,7 @@ def error_from_response(action: str, status: int, phrase: str, retry_after: str,
         found = _Status()
     if found.kind != "Status":
         text = " ".join(body.decode(errors="replace").split())
-        found = _Status(message=text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…")
+        found = _Status(message=text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…")
     pause = float(retry_after) if retry_after.strip().isdecimal() else None
     return _error(action, status, found, phrase, pause)
 
@@ -168,7 +168,7 @@ def error_from_status(action: str, status: Mapping[str, Any]) -> ApiError:
     try:
         found = msgspec.convert(status, _Status)
     except msgspec.ValidationError:
-        found = _Status(message=f"a Status object is expected in an ERROR event, not {str(status)[:LONGEST_TEXT]}")
+        found = _Status(message=f"a Status object is expected in an ERROR event, not {str(status)[:MAX_TEXT]}")
     return _error(action, found.code or 500, found, "", None)
 
 

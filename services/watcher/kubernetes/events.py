@@ -13,9 +13,9 @@ from shared.datalayer.objects import ObjectKind
 EVENTS = Resource(ObjectKind("events.k8s.io", "v1", "Event"), "events", True)
 """Every API server has them."""
 CONTROLLER = "pointsman-watcher"
-LONGEST_NOTE = 1024
+MAX_NOTE = 1024
 """Bytes; the API's limit."""
-LONGEST_NAME = 200
+MAX_NAME = 200
 """Characters of a resource's name in the name of its Event, which has at most 253."""
 
 
@@ -27,7 +27,7 @@ def event_name(item: JsonObject, finding: Finding) -> str:
         *(str(metadata.get("generation") or 0), finding.reason, finding.text),
     )
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    return f"{metadata['name'][:LONGEST_NAME].rstrip('-.')}.{digest}"
+    return f"{metadata['name'][:MAX_NAME].rstrip('-.')}.{digest}"
 
 
 def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> JsonObject:
@@ -52,6 +52,6 @@ def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> Jso
 
 def _shorten(text: str) -> str:
     data, mark = text.encode(), "…"
-    if len(data) <= LONGEST_NOTE:
+    if len(data) <= MAX_NOTE:
         return text
-    return data[: LONGEST_NOTE - len(mark.encode())].decode(errors="ignore") + mark
+    return data[: MAX_NOTE - len(mark.encode())].decode(errors="ignore") + mark

@@ -74,7 +74,7 @@ class Informer:
     """The objects of one specification. Made and ended by an `InformerFactory`."""
 
     def __init__(
-        self, spec: InformerSpec, last_heard: Callable[[float, float], float] = lambda now, confirmed_at: now
+        self, spec: InformerSpec, confirmed_until: Callable[[float, float], float] = lambda now, confirmed_at: now
     ) -> None:
         """`last_heard` gives the time until which an answering server confirms what was last confirmed at a time."""
         self.spec = spec
@@ -92,7 +92,7 @@ class Informer:
         """All with the same `required`: one of them has to be served."""
         self.unreadable: dict[ObjectId, tuple[JsonObject, str]] = {}
         """Objects that can't be read in their current form, with the reason."""
-        self._last_heard = last_heard
+        self._confirmed_until = confirmed_until
 
     @property
     def synced(self) -> bool:
@@ -127,9 +127,9 @@ class Informer:
         if not self.discovered:
             return float("-inf")
         if self.reflector is None:
-            return self._last_heard(now, float("-inf"))
+            return self._confirmed_until(now, float("-inf"))
         at = self.reflector.confirmed_at if self.reflector.confirmed_at is not None else float("-inf")
-        return self._last_heard(now, at) if self.reflector.in_touch else at
+        return self._confirmed_until(now, at) if self.reflector.in_touch else at
 
     def read(self, item: JsonObject, reader: Callable[[JsonObject], Made], default: Made) -> Made:
         """What `reader` makes of an object. If it fails, `default`, and a problem until the object changes."""
@@ -246,7 +246,7 @@ class InformerFactory:
         """The informer of this specification. The handler is called after each change, until `remove`."""
         informer = self._informers.get(spec)
         if informer is None:
-            informer = self._informers[spec] = Informer(spec, self._last_heard)
+            informer = self._informers[spec] = Informer(spec, self._confirmed_until)
             self._specs_changed(spec)
             if self.discovery.answered.issuperset(spec.kinds):
                 self._serve(informer, self.discovery.find(*spec.kinds))
@@ -275,11 +275,11 @@ class InformerFactory:
             "feeds": [informer.state() for informer in self._informers.values()],
         }
 
-    def _last_heard(self, now: float, confirmed_at: float) -> float:
+    def _confirmed_until(self, now: float, confirmed_at: float) -> float:
         """`now` while the server answers, in a watch (at a time) or to discovery; otherwise when it last did. An open
         watch isn't enough: a kernel acknowledges what a hanging server never reads."""
-        heard = self.discovery.heard_at
-        last = confirmed_at if heard is None else max(confirmed_at, heard)
+        responded = self.discovery.last_response_at
+        last = confirmed_at if responded is None else max(confirmed_at, responded)
         return now if now - last <= SILENCES * self._settings.kubernetes_discovery_interval else last
 
     def _specs_changed(self, spec: InformerSpec) -> None:

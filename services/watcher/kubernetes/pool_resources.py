@@ -102,29 +102,29 @@ class PoolResources:
         """Whether there are resources to be looked at by `read`."""
         return any(self._changed.values())
 
-    def _next(self, most: int) -> list[tuple[str, ObjectId]]:
+    def _next(self, limit: int) -> list[tuple[str, ObjectId]]:
         """The first that wait, the pool itself before all others."""
         found = [(POOL, id) for id in [(self._pool.namespace, self._pool.name)] if id in self._changed[POOL]]
         waiting = ((kind, id) for kind, ids in self._changed.items() for id in ids)
-        return list(dict.fromkeys([*found, *islice(waiting, most)]))
+        return list(dict.fromkeys([*found, *islice(waiting, limit)]))
 
-    def read_ahead(self, most: int) -> Iterator[None]:
+    def read_ahead(self, limit: int) -> Iterator[None]:
         """Read what the next `read` looks at, one resource at a time. Nothing else changes."""
         self._ahead.clear()
-        for kind, id in self._next(most):
+        for kind, id in self._next(limit):
             for group in GROUPS:
                 item = self._informers[kind, group].objects.get(id)
                 if item is not None:
                     self._ahead[kind, group, id] = self._reading(kind, group, id, item)
             yield
 
-    def read(self, most: int) -> tuple[dict[str, Reset | Rejected | None], list[str]]:
-        """Look at the next `most` resources that may have changed. Returns what they state, by origin (None: nothing
+    def read(self, limit: int) -> tuple[dict[str, Reset | Rejected | None], list[str]]:
+        """Look at the next `limit` resources that may have changed. Returns what they state, by origin (None: nothing
         for this pool), and the origins of which nothing is in force any more because the resource that stated it is
         gone."""
         found: dict[str, Reset | Rejected | None] = {}
         orphans: list[str] = []
-        for kind, id in sorted(self._next(most)):
+        for kind, id in sorted(self._next(limit)):
             self._changed[kind].pop(id, None)
             origin = origin_of(kind, id)
             found[origin] = self._read(kind, id, origin, orphans)

@@ -28,7 +28,7 @@ from shared.model import Configuration, Endpoint, Pool
 
 
 class KubernetesProvider(Provider):
-    """Connects in `open`. Later failures are a state, which `problem` tells."""
+    """Connects in `open`. Later failures don't raise; `problem` has them."""
 
     remote = True
 

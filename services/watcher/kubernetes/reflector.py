@@ -35,7 +35,7 @@ from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
-SHORTEST_WATCH = 1.0
+MIN_WATCH = 1.0
 """Seconds, or half of the requested duration. A second watch in a row that ends sooner, without an event, is a failure:
 otherwise there would be no pause."""
 
@@ -85,7 +85,7 @@ async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip 
     """All objects of one consistent list, and its resource version. Raises KubernetesError.
 
     The API server keeps the snapshot behind the pages for about five minutes. If it has expired (410 within the list),
-    pages would be too slow again: everything is listed anew, in one page.
+    pages would be too slow again: everything is listed again, in one page.
     """
     limit: int | None = page_size
     while True:
@@ -128,7 +128,7 @@ class Reflector:
         self._settings = settings
         self._timing = timing or Timing()
         self._strip = strip
-        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, self._timing)
+        self._backoff = Backoff(settings.kubernetes_initial_backoff, settings.kubernetes_max_backoff, self._timing)
         self.listed = False
         """Whether there has been a complete list."""
         self.in_touch = False
@@ -260,7 +260,7 @@ class Reflector:
 
     @property
     def _shortest(self) -> float:
-        return min(SHORTEST_WATCH, self._settings.kubernetes_watch_timeout / 2)
+        return min(MIN_WATCH, self._settings.kubernetes_watch_timeout / 2)
 
     def _confirm_start(self) -> bool:
         """Whether the open watch has lasted long enough to count as started; then it confirms the objects."""

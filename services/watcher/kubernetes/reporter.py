@@ -105,7 +105,7 @@ class Reporter:
                 log.exception("status.crashed")
                 self._metrics.report_failures.inc()
                 self._seen_revision = -1
-                pause = self._settings.kubernetes_longest_backoff
+                pause = self._settings.kubernetes_max_backoff
             await self._timing.sleep(pause)
 
     async def write_due(self) -> None:

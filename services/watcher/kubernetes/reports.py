@@ -90,14 +90,9 @@ class Report(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-def make_reports(views: Sequence[PoolView]) -> tuple[Report, ...]:
-    """A report for each resource, except those being deleted. While the existing pools are unknown, there are none for
-    what refers to pools."""
-    return tuple(report for report in iterate_reports(views) if report is not None)
-
-
 def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
-    """As `make_reports`, in steps: None is none that is finished. The views may not change meanwhile."""
+    """A report for each resource, except those being deleted, in steps: None is a step without a report. While the
+    existing pools are unknown, there are none for what refers to pools. The views may not change meanwhile."""
     best: dict[tuple[str, str, ObjectId], tuple[ResourceResult, PoolView]] = {}
     for view in views:
         for result in view.results:

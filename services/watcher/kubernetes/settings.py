@@ -54,13 +54,13 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
         PositiveDuration,
         Meta(description="time until TCP keepalive detects that the other end of a watch's connection is gone"),
     ] = 30.0
-    kubernetes_first_backoff: Annotated[
+    kubernetes_initial_backoff: Annotated[
         PositiveDuration, Meta(description="pause after the first failure; doubles with each further failure")
     ] = 0.5
-    kubernetes_longest_backoff: Annotated[
-        PositiveDuration, Meta(description="longest pause after repeated failures")
-    ] = 30.0
-    kubernetes_longest_retry_after: Annotated[
+    kubernetes_max_backoff: Annotated[PositiveDuration, Meta(description="longest pause after repeated failures")] = (
+        30.0
+    )
+    kubernetes_max_retry_after: Annotated[
         PositiveDuration, Meta(description="longest pause accepted from a server's Retry-After")
     ] = 120.0
     kubernetes_refused_interval: Annotated[

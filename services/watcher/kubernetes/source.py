@@ -3,8 +3,8 @@
 Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): an invalid one doesn't affect
 others. All pods are one origin. Changes within a few milliseconds are reported together.
 
-Informers tell which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; the others
-aren't looked at.
+Informers report which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; others
+aren't read.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ PODS = "pods"
 """The origin of the endpoints."""
 COALESCE = 0.005
 """Seconds in which changes are collected."""
-MOST = 500
+MAX_CHANGES = 500
 """Resources that are reported together; of more that have changed, the others follow."""
 _POD = (ObjectKind("", "v1", "Pod"),)
 _SLICE = (ObjectKind("discovery.k8s.io", "v1", "EndpointSlice"),)
@@ -226,7 +226,7 @@ class KubernetesSource:
         """The events for all changes since the last call."""
         events: list[Event] = []
         dirty, self._dirty = self._dirty, {}
-        found, orphans = self._resources.read(MOST)
+        found, orphans = self._resources.read(MAX_CHANGES)
         events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
         events += self._report(found)
         if not dirty.keys().isdisjoint(self._resources.pool_informers):
@@ -327,7 +327,7 @@ class KubernetesSource:
         none: tuple[Endpoint, ...] = ()
         for id in changed:
             found = informer.objects.get(id)
-            ids |= index.set(id, *(none if found is None else informer.read(found, one, none) for one in reads))
+            ids |= index.set(id, *(none if found is None else informer.read(found, read, none) for read in reads))
         if changed is informer.objects or self._unreachable != index.unreachable:
             return self._replace_endpoints(index)
         events: list[Event] = []
@@ -363,7 +363,7 @@ class KubernetesSource:
     async def _read_ahead(self) -> None:
         """Read resources in turns with others, and the configuration in a thread: a large one takes seconds, longer
         than the lease allows."""
-        async for _ in in_turns(self._resources.read_ahead(MOST)):
+        async for _ in in_turns(self._resources.read_ahead(MAX_CHANGES)):
             pass
         if self._config is None or self._config not in self._dirty or not self._config.synced:
             return

@@ -16,7 +16,7 @@ FIELD_MANAGER = "pointsman-watcher"
 """Owns the fields that are applied."""
 KINDS = frozenset({"InferenceObjective", "InferenceModelRewrite", "InferenceModel"})
 SUBRESOURCE = "status"
-LONGEST_MESSAGE = 4096
+MAX_MESSAGE = 4096
 """Characters; the API takes 32 768."""
 
 
@@ -56,7 +56,7 @@ def body_of(item: JsonObject, condition: Condition | None, now: str) -> JsonObje
         "type": ACCEPTED,
         "status": str(condition.accepted),
         "reason": condition.reason,
-        "message": message if len(message) <= LONGEST_MESSAGE else f"{message[: LONGEST_MESSAGE - 1]}…",
+        "message": message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…",
     }
     if generation := item["metadata"].get("generation"):
         wanted["observedGeneration"] = generation

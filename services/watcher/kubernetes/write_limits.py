@@ -14,9 +14,9 @@ log = structlog.get_logger(__name__)
 NEVER = float("inf")
 MINUTE = 60.0
 FREE = 3
-"""How often the same condition is written without a pause: a resource that is applied anew may lose it."""
-FIRST = 1.0
-LONGEST = 300.0
+"""How often the same condition is written without a pause: a resource that is applied again may lose it."""
+INITIAL_PAUSE = 1.0
+MAX_PAUSE = 300.0
 """Seconds of the first pause, which doubles, and of the longest. A condition that lasted longer isn't contested."""
 
 
@@ -45,7 +45,7 @@ class WriteTarget:
         self._name = name
         self._settings = settings
         self._timing = timing
-        self._backoff = Backoff(settings.kubernetes_first_backoff, settings.kubernetes_longest_backoff, timing)
+        self._backoff = Backoff(settings.kubernetes_initial_backoff, settings.kubernetes_max_backoff, timing)
         self.closed_until = 0.0
         """Seconds of the clock."""
         self.problem = ""
@@ -81,12 +81,12 @@ class ContestedWrites:
     def due(self, uid: str, what: Hashable) -> float:
         """When this may be written again, in seconds of the clock."""
         last, times, at = self._writes.get(uid, (None, 0, 0.0))
-        return at + min(LONGEST, FIRST * 2.0 ** (times - FREE - 1)) if last == what and times > FREE else 0.0
+        return at + min(MAX_PAUSE, INITIAL_PAUSE * 2.0 ** (times - FREE - 1)) if last == what and times > FREE else 0.0
 
     def wrote(self, uid: str, what: Hashable, now: float) -> bool:
         """Count a write. Returns whether it is the first that is contested."""
         last, times, at = self._writes.get(uid, (None, 0, 0.0))
-        times = times + 1 if last == what and now - at <= LONGEST else 1
+        times = times + 1 if last == what and now - at <= MAX_PAUSE else 1
         self._writes[uid] = what, times, now
         return times == FREE + 1
 

@@ -67,7 +67,7 @@ class Notifications:
         self.table = AttributeTable(self._dispatcher.extractors, self._event_counts, self.table.keys)
         self._dispatcher.reset(self._objects)
         self._stale = True
-        log.info("notifications.taken", sources=self._dispatcher.describe())
+        log.info("notifications.loaded", sources=self._dispatcher.describe())
 
     def set_objects(self, objects: Iterable[KubernetesObject]) -> None:
         """Set all objects."""

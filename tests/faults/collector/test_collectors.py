@@ -134,9 +134,9 @@ async def test_frames_come_twice_late_and_in_another_order(nats: NatsServer, ser
     meddler = Meddler()
     async with Proxy(nats.port, answers=meddler) as proxy, PickerView(proxy.url("nats")) as picker:
         await both_at_work(picker, start("one"), start("two"))
-        meddler.at_work = True
+        meddler.with_references = True
         await quiet(picker, MEDDLED)
-        meddler.at_work = False
+        meddler.with_references = False
         ended = time.monotonic()
         await fresh(picker)
         measured(FRAMES_MEDDLED, time.monotonic() - ended)

@@ -60,7 +60,7 @@ async def test_nats_is_gone_for_long(nats: NatsServer, pickers: Pickers) -> None
     for service in both:
         assert (service.replica.age() or 0.0) > 0.9 * (time.monotonic() - gone)
         assert service.readiness.ready, service.readiness.reasons()
-        assert {one.name for one in service.view.layout.endpoints} == {"m0", "m1", "m2"}
+        assert {endpoint.name for endpoint in service.view.layout.endpoints} == {"m0", "m1", "m2"}
     await nats.start()
     back = time.monotonic()
     await pickers.measure(NATS_GONE, back)
@@ -77,7 +77,7 @@ async def test_one_picker_is_cut_off_from_nats(nats: NatsServer, pickers: Picker
         (proxy.swallow if silent else proxy.refuse)()
         await pickers.publish(names(3, 1))
         await picks_on(pickers, AWAY, near, far)
-        assert {one.name for one in far.view.layout.endpoints} == {"m0", "m1", "m2"}
+        assert {endpoint.name for endpoint in far.view.layout.endpoints} == {"m0", "m1", "m2"}
         if silent:
             proxy.forward()
         else:
@@ -90,12 +90,12 @@ async def test_messages_come_twice_late_and_in_another_order(nats: NatsServer, p
     meddler = Meddler()
     async with Proxy(nats.port, answers=meddler) as proxy, AsyncExitStack() as stack:
         both = await pickers.start("p1"), await pickers.start("p2", proxy.url("nats"), stack)
-        meddler.at_work = True
+        meddler.with_references = True
         for turn in range(STORM // 4):
             await pickers.publish(names(3, turn))
             await picks_on(pickers, 0.1, *both)
         assert meddler.late
-        meddler.at_work = False
+        meddler.with_references = False
         last = time.monotonic() + LATE
         await asyncio.sleep(LATE)
         await pickers.measure(MEDDLED, last)

@@ -148,7 +148,7 @@ async def test_a_picker_that_goes_while_it_observes_responses_costs_no_byte(
     """It goes while pieces of responses wait in Envoy for its answers."""
     system, envoy = running
     [picker] = system.stack.pickers
-    asked = [one for one in ANSWERS.values() for _ in range(STREAMS)]
+    asked = [answer for answer in ANSWERS.values() for _ in range(STREAMS)]
     server.release.clear()
     async with _client(envoy) as client:
         reading = [asyncio.create_task(_get(client, ask)) for ask, _ in asked]

@@ -61,7 +61,7 @@ def put(pair: tuple[Path, Path], name: Path) -> None:
 def verifying(authority: Authority, directory: Path) -> Path:
     """The gateway's configuration with certificates of both sides (mTLS)."""
     document = load(GATEWAY)
-    (pickers,) = (one for one in document["static_resources"]["clusters"] if one["name"] == "pickers")
+    (pickers,) = (cluster for cluster in document["static_resources"]["clusters"] if cluster["name"] == "pickers")
     certificate, key = authority.issue()
     pickers["transport_socket"]["typed_config"]["common_tls_context"] |= {
         "tls_certificates": [
@@ -117,7 +117,7 @@ async def missed(stack: LocalStack, process: Process) -> None:
     if process in stack.watchers:
         await leading(stack, but=process)
     elif process in stack.collectors:
-        (other,) = (one for one in stack.collectors if one is not process)
+        (other,) = (collector for collector in stack.collectors if collector is not process)
 
         async def taken_over() -> bool:
             state = await other.state()
@@ -126,7 +126,7 @@ async def missed(stack: LocalStack, process: Process) -> None:
 
         await eventually(taken_over, "the other collector scrapes all endpoints")
     elif process in stack.pickers:
-        (picker,) = (one for one in stack.pickers if one is not process)
+        (picker,) = (picker for picker in stack.pickers if picker is not process)
 
         async def alone() -> bool:
             return not (await picker.state())["peers"]
@@ -165,11 +165,11 @@ def _view(state: dict[str, Any]) -> list[tuple[Any, ...]]:
     """What all pickers must see alike: endpoints with their values, without ages."""
     return [
         (
-            one["id"],
-            one["authority"],
-            sorted((name, str(value["value"])) for name, value in one["attributes"].items()),
+            endpoint["id"],
+            endpoint["authority"],
+            sorted((name, str(value["value"])) for name, value in endpoint["attributes"].items()),
         )
-        for one in state["endpoints"]
+        for endpoint in state["endpoints"]
     ]
 
 
@@ -177,7 +177,7 @@ async def leading(stack: LocalStack, *, but: Process | None = None) -> ServicePr
     """The watcher that leads, once one does that isn't this one."""
 
     async def found() -> ServiceProcess | None:
-        running = [one for one in stack.watchers if one.running and one is not but]
+        running = [watcher for watcher in stack.watchers if watcher.running and watcher is not but]
         leaders = [one for one in running if (await one.state())["leadership"]["leads"]]
         return leaders[0] if len(leaders) == 1 else None
 

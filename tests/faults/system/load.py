@@ -45,7 +45,7 @@ class Hit(NamedTuple):
 
 def hit_rate(hits: Sequence[Hit]) -> float:
     """Of all prompt tokens, the share that was cached."""
-    return sum(one.cached_tokens for one in hits) / max(sum(one.prompt_tokens for one in hits), 1)
+    return sum(hit.cached_tokens for hit in hits) / max(sum(hit.prompt_tokens for hit in hits), 1)
 
 
 def back_after(hits: Sequence[Hit], since: float, usual: float) -> float:

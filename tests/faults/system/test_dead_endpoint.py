@@ -72,7 +72,11 @@ async def served_from_cache(stack: LocalStack, client: httpx.AsyncClient, prompt
 
 async def down(picker: Picker) -> set[str]:
     """The servers that the picker ranks last."""
-    return {one["id"].removeprefix("default/") for one in (await picker.state())["endpoints"] if one["unhealthy"]}
+    return {
+        endpoint["id"].removeprefix("default/")
+        for endpoint in (await picker.state())["endpoints"]
+        if endpoint["unhealthy"]
+    }
 
 
 async def ranks_last(picker: Picker, *names: str) -> bool:
@@ -120,7 +124,7 @@ async def test_the_last_server_alive_serves_and_with_all_dead_requests_are_still
     stack: LocalStack, client: httpx.AsyncClient
 ) -> None:
     [picker] = stack.pickers
-    last, *others = [one.name for one in stack.simulators]
+    last, *others = [simulator.name for simulator in stack.simulators]
     try:
         for name in others:
             await stack[name].kill()

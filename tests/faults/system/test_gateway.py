@@ -56,7 +56,7 @@ async def test_a_killed_picker_costs_only_its_open_streams(gateway: LocalStack) 
         finally:
             await victim.start()
         await load.goes_on()
-    assert all(one.started <= killed for one in load.failures), load.failures[:5]
+    assert all(failure.started <= killed for failure in load.failures), load.failures[:5]
     await _only_of_the_other(survivor, load)
     await settled(gateway)
 
@@ -73,7 +73,7 @@ async def test_a_hanging_picker_costs_requests_only_until_the_gateway_notices(ga
         finally:
             victim.resume()
         await load.goes_on()
-    assert all(one.started <= noticed for one in load.failures), load.failures[:5]
+    assert all(failure.started <= noticed for failure in load.failures), load.failures[:5]
     await _only_of_the_other(survivor, load)
     await settled(gateway)
 
@@ -107,13 +107,13 @@ async def _unhealthy(stack: LocalStack) -> bool:
     assert stack.envoy is not None
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.get(f"{stack.envoy.admin_url}/clusters?format=json")
-    (pickers,) = (one for one in answer.json()["cluster_statuses"] if one["name"] == "pickers")
-    return any("failed_active_health_check" in one["health_status"] for one in pickers["host_statuses"])
+    (pickers,) = (statuse for statuse in answer.json()["cluster_statuses"] if statuse["name"] == "pickers")
+    return any("failed_active_health_check" in statuse["health_status"] for statuse in pickers["host_statuses"])
 
 
 async def _only_of_the_other(survivor: Picker, load: Load) -> None:
     """All that the picker which went on has decided was answered; and it decided, so that this says something."""
-    failed = [one for one in load.failures if await _has_decided(survivor, one.request_id)]
+    failed = [failure for failure in load.failures if await _has_decided(survivor, failure.request_id)]
     assert not failed, failed[:5]
     lately = (await survivor.get("/debug/decisions?limit=1000")).json()["decisions"]
     assert len({one["request_id"] for one in lately} & set(load.request_ids)) >= ENOUGH

@@ -97,7 +97,9 @@ async def test_a_dead_model_server_costs_only_the_answers_that_it_had_begun(ours
         finally:
             await ours["model-2"].start()
         await load.goes_on()
-    assert all(one.started <= killed and "stream=True" in one.what for one in load.failures), load.failures[:5]
+    assert all(failure.started <= killed and "stream=True" in failure.what for failure in load.failures), load.failures[
+        :5
+    ]
     await settled(ours)
 
 
@@ -157,7 +159,7 @@ async def test_a_wiped_nats_is_filled_again_by_the_owners(ours: LocalStack) -> N
 async def blocks(ours: LocalStack) -> list[float]:
     """How many prefix blocks each picker knows, over all endpoints."""
     states = [await picker.state() for picker in ours.pickers]
-    return [sum(one["prefix_blocks"] for one in state["endpoints"]) for state in states]
+    return [sum(endpoint["prefix_blocks"] for endpoint in state["endpoints"]) for state in states]
 
 
 async def taken(ours: LocalStack) -> list[float]:
@@ -210,7 +212,7 @@ async def told(ours: LocalStack, *, amiss: bool) -> dict[str, str]:
 @pytest.mark.soak
 async def test_reloads_under_load_lose_no_request_and_no_prefix(ours: LocalStack) -> None:
     async def rejected() -> list[float]:
-        return [await counted(one, "pointsman_watcher_rejections_total") for one in ours.watchers]
+        return [await counted(watcher, "pointsman_watcher_rejections_total") for watcher in ours.watchers]
 
     async with Load(ours.url) as load:
         await load.goes_on()

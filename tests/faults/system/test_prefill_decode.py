@@ -96,7 +96,11 @@ async def ranks_last(picker: Picker, *names: str) -> bool:
     """Wait until the picker ranks these servers last, and no others."""
 
     async def as_wanted() -> bool:
-        down = {one["id"].removeprefix("default/") for one in (await picker.state())["endpoints"] if one["unhealthy"]}
+        down = {
+            endpoint["id"].removeprefix("default/")
+            for endpoint in (await picker.state())["endpoints"]
+            if endpoint["unhealthy"]
+        }
         assert down == set(names)
         return True
 
@@ -145,7 +149,7 @@ async def test_a_prompt_that_the_decode_server_has_isnt_sent_to_prefill(
     for _ in range(2):
         answer = await client.post("/v1/completions", json=same)
         records.append(Asked(answer, await decision(stack.pickers, answer.headers["x-request-id"])))
-    assert [one.stages for one in records] == ["prefill-decode", "decode-only"]
+    assert [record.stages for record in records] == ["prefill-decode", "decode-only"]
     assert records[1].skipped == {}, "nothing is lacking"
 
 
@@ -253,6 +257,6 @@ async def only(stack: LocalStack, servers: Sequence[Any]) -> None:
     names = {f"default/{server.name}" for server in servers}
 
     async def known() -> bool:
-        return {one["id"] for one in (await stack.pickers[0].state())["endpoints"]} == names
+        return {endpoint["id"] for endpoint in (await stack.pickers[0].state())["endpoints"]} == names
 
     await eventually(known, f"the pool is {sorted(names)}")

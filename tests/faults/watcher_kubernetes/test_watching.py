@@ -24,7 +24,7 @@ from tests.faults.watcher_kubernetes.conftest import Connect, socket_of
 from tests.waiting import eventually
 
 ALL_PODS = Selection(PODS, "default")
-QUICK = {"kubernetes_first_backoff": 0.02, "kubernetes_longest_backoff": 0.2, "kubernetes_refused_interval": 0.1}
+QUICK = {"kubernetes_initial_backoff": 0.02, "kubernetes_max_backoff": 0.2, "kubernetes_refused_interval": 0.1}
 
 
 async def drained(chunks: AsyncIterator[bytes]) -> None:

@@ -26,7 +26,6 @@ from services.picker.state.prefix_peers import FORGOTTEN, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.attributes import STANDARD_KEYS, bounds_of
 from shared.bus.action_messages import ActionResult, Drain
-from shared.bus.asking import Collected
 from shared.bus.candidacy import Candidates
 from shared.bus.codec import decode, encode, encode_fact, fact_digest
 from shared.bus.connection import Bus
@@ -48,6 +47,7 @@ from shared.bus.messages import (
     PrefixRequest,
     Synced,
 )
+from shared.bus.query_client import AnswerPieces
 from shared.bus.query_messages import Query
 from shared.bus.replica_state import ReplicaState
 from shared.bus.subjects import Subjects, fact_key
@@ -103,9 +103,9 @@ class Listener:
         self.view = self.picker.view
         self.replica = ReplicaState(self._on_event)
         self.members = Members()
-        self.candidates = Candidates(most=MAX_CANDIDATES)
+        self.candidates = Candidates(limit=MAX_CANDIDATES)
         self.queues = Peers()
-        self.answers = Collected()
+        self.answers = AnswerPieces()
         self.prefixes = PrefixPeers(self.view.prefixes)
         self.observed = PoolView(EXPIRY)
         self.observed.connected(self.picker.now)
@@ -161,20 +161,20 @@ class Listener:
                 if plausible and row.queue is not None:
                     self.queues.apply(row.sender, row.run, row.sent, row.queue, now)
             case "prefix":
-                self.prefixes.hear(decode(PrefixBatch, data), now)
+                self.prefixes.receive(decode(PrefixBatch, data), now)
                 self.prefixes.missing(now)
                 self.prefixes.different(now)
             case "piece":
                 piece = decode(PrefixPiece, data)
                 for batch in piece.batches:
-                    self.prefixes.hear(decode(PrefixBatch, batch), now)
+                    self.prefixes.receive(decode(PrefixBatch, batch), now)
                 restore = Restore(self.prefixes, self.view.prefixes, "p1", now, None)
                 restore.take(piece)
                 restore.finish(piece.sequence)
             case "candidate":
                 candidate = decode(Candidate, data)
-                self.candidates.heard(candidate, now)
-                self.observed.heard(WATCHER, candidate.owner, now, leaving=candidate.leaving)
+                self.candidates.observe(candidate, now)
+                self.observed.observe(WATCHER, candidate.owner, now, leaving=candidate.leaving)
                 assert len(self.candidates) <= MAX_CANDIDATES
             case "request":
                 decode(PrefixRequest, data)
@@ -188,8 +188,8 @@ class Listener:
                 self.answers.take(data)
             case "member":
                 member = decode(Member, data)
-                self.members.heard(member, now)
-                self.observed.heard(COLLECTOR, member.id, now, leaving=member.leaving)
+                self.members.observe(member, now)
+                self.observed.observe(COLLECTOR, member.id, now, leaving=member.leaving)
                 assert (member.id in self.members) is not member.leaving
             case "synced" | "fact" | "delete":
                 key = f"{POOL}.synced" if kind == "synced" else key
@@ -261,7 +261,7 @@ class Listener:
         for key in STANDARD_KEYS:
             if key.kind is float:
                 values = self.view.columns.numbers(key.wire).values
-                assert all(one in bounds_of(key.wire) for one in values if not math.isnan(one)), values
+                assert all(value in bounds_of(key.wire) for value in values if not math.isnan(value)), values
         in_flight = self.view.in_flight
         for counts in (in_flight.requests, in_flight.tokens):
             assert np.isfinite(counts).all(), counts

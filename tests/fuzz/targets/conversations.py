@@ -47,7 +47,7 @@ def check(data: bytes) -> None:
         _check_message(message)
     with capture_logs() as logs:
         _converse(messages)
-    assert not [one for one in logs if one["log_level"] == "error"], logs
+    assert not [line for line in logs if line["log_level"] == "error"], logs
 
 
 def _converse(messages: list[bytes]) -> None:
@@ -129,5 +129,5 @@ def _built(said: dict[str, Any]) -> Any:
     for phase in BODIES:
         if phase in said:
             return body(str(said[phase]).encode("utf-8", "replace"), end=end, phase=phase, hint=hint)
-    (phase,) = (one for one in TRAILERS if one in said)
+    (phase,) = (trailer for trailer in TRAILERS if trailer in said)
     return trailers(phase)

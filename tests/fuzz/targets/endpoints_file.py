@@ -51,8 +51,8 @@ def check(data: bytes) -> None:
                 fact.authority.encode("ascii" if fact.address else "utf-8")
         if pool is not None:
             assert len(set(keys)) == len(keys), keys
-            pools = [PoolId(one.namespace, one.name) for one in facts if isinstance(one, Pool)]
+            pools = [PoolId(fact.namespace, fact.name) for fact in facts if isinstance(fact, Pool)]
             assert pools in ([], [POOL])
-        assert sum(isinstance(one, Configuration) for one in facts) <= 1
+        assert sum(isinstance(fact, Configuration) for fact in facts) <= 1
         for found in documents.objects:
             msgspec.json.encode(found)

@@ -32,7 +32,7 @@ def check(data: bytes) -> None:
     blocks = _blocks(data)
     outcomes = _read(blocks, remember=True)
     assert outcomes == _read(blocks, remember=False) == _read(blocks, remember=True, fragments=2)
-    assert not {one for one in outcomes if isinstance(one, ErrorCode)} - ENDS
+    assert not {outcome for outcome in outcomes if isinstance(outcome, ErrorCode)} - ENDS
 
 
 def _read(blocks: Sequence[bytes], *, remember: bool, fragments: int = 1) -> list[Outcome]:

@@ -25,7 +25,7 @@ def check(data: bytes) -> None:
     binding.take(data)
     stored = binding.store(attributes, 1.0)
     assert stored is (listing.outcome is Outcome.FOUND)
-    json.dumps([binding.describe(), *(one.outcome for one in binding.findings())]).encode()
+    json.dumps([binding.describe(), *(finding.outcome for finding in binding.findings())]).encode()
     if not stored:
         assert listing.problem
         return

@@ -70,7 +70,7 @@ class Watch:
             self._reader = MetricsReader(self._bindings)
         for _ in range(times):
             _run(self._reader.read(page, at))
-        news = [one.store(self._attributes, at) for one in self._bindings]
+        news = [binding.store(self._attributes, at) for binding in self._bindings]
         samples = list(self._attributes.items())
         columns = pack([(ENDPOINT.id, self._attributes)], at)
         frame = Frame(
@@ -86,7 +86,7 @@ class Watch:
         assert encode(decode(Frame, encode(frame))) == encode(frame)
         for key, sample in samples:
             assert key.kind is not float or sample.value is None or math.isfinite(sample.value), (key, sample)
-        return [news, samples, [one.findings() for one in self._bindings]]
+        return [news, samples, [binding.findings() for binding in self._bindings]]
 
 
 def check(data: bytes) -> None:
@@ -113,18 +113,18 @@ def _check_scans(page: bytes) -> None:
     for name in WANTED:
         key = name.encode()
         whole = _scanned(page, key, [(0, len(page))])
-        assert _equal(whole, _scanned(page, key, [(0, len(page))], most=1))
+        assert _equal(whole, _scanned(page, key, [(0, len(page))], limit=1))
         assert _equal(whole, _scanned(page, key, pieces(page, 40, len(page) + 1)))
         if theirs is not None:
             ours = [(dict(parse_labels(labels)), value, moment) for labels, value, moment in whole]
             assert _equal(ours, theirs.get(name, [])), (name, ours, theirs.get(name))
 
 
-def _scanned(page: bytes, name: bytes, pieces: Any, most: int | None = None) -> Samples:
+def _scanned(page: bytes, name: bytes, pieces: Any, limit: int | None = None) -> Samples:
     sink = Everything()
     for start, end in pieces:
         while start < end:
-            found = scan(page, name, [sink], start, end, most)
+            found = scan(page, name, [sink], start, end, limit)
             assert found.end > start
             start = found.end
     return sink.samples
@@ -132,10 +132,10 @@ def _scanned(page: bytes, name: bytes, pieces: Any, most: int | None = None) -> 
 
 def _parsed(page: bytes) -> dict[str, list[tuple[dict[str, str], float, float]]] | None:
     """Every sample by name, according to prometheus_client; None for a page on which there may be two opinions."""
-    if (lines := _lines(page)) is None or not all(_HEADER.fullmatch(one) or _SAMPLE.fullmatch(one) for one in lines):
+    if (lines := _lines(page)) is None or not all(_HEADER.fullmatch(line) or _SAMPLE.fullmatch(line) for line in lines):
         return None
     # without headers, by which the client gives samples of counters other names
-    text = "".join(f"{one}\n" for one in lines if not one.startswith("#"))
+    text = "".join(f"{line}\n" for line in lines if not line.startswith("#"))
     found: dict[str, list[tuple[dict[str, str], float, float]]] = {}
     try:
         for family in text_string_to_metric_families(text):

@@ -30,8 +30,8 @@ def check(data: bytes) -> None:
     """Raises AssertionError, or what a reader let out, for an input that shows a fault."""
     line, _, body = data.partition(b"\n")
     kind, *words = line.decode("latin-1").split(" ")
-    api = next((one for one in words if one in APIS), "")
-    cuts = sorted({min(int(one), len(body)) for one in words if one.isascii() and one.isdigit() and len(one) < 6})
+    api = next((word for word in words if word in APIS), "")
+    cuts = sorted({min(int(word), len(body)) for word in words if word.isascii() and word.isdigit() and len(word) < 6})
     headers = [("content-type", kind)]
     for word in words:
         if word.startswith("grpc:"):

@@ -60,7 +60,7 @@ class Renderer:
                     "kind": "Kustomization",
                     "namespace": NAMESPACE,
                     "resources": [f"{up}/base"],
-                    "components": [f"{up}/components/{one}" for one in components],
+                    "components": [f"{up}/components/{component}" for component in components],
                 }
             )
         )

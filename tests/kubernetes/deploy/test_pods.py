@@ -66,8 +66,8 @@ def test_a_pod_has_no_rights_on_its_node_and_only_the_watchers_has_a_token(workl
 
 def test_no_service_account_hands_out_its_token_by_itself(objects: Objects) -> None:
     accounts = [one for (kind, _), one in objects.items() if kind == "ServiceAccount"]
-    assert sorted(one["metadata"]["name"] for one in accounts) == list(NAMES)
-    assert all(one["automountServiceAccountToken"] is False for one in accounts)
+    assert sorted(account["metadata"]["name"] for account in accounts) == list(NAMES)
+    assert all(account["automountServiceAccountToken"] is False for account in accounts)
 
 
 def test_memory_has_a_limit_and_the_cpu_none(workload: Object) -> None:
@@ -98,7 +98,7 @@ def test_images_have_the_versions_that_were_tested(workload: Object) -> None:
 def test_probes_ask_the_admin_port(workload: Object) -> None:
     if tier(workload) == "nats":
         return
-    ports = {one["name"]: one["containerPort"] for one in container(workload)["ports"]}
+    ports = {port["name"]: port["containerPort"] for port in container(workload)["ports"]}
     assert ports["admin"] == 9090
     for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
         assert container(workload)[probe]["httpGet"] == {"path": path, "port": "admin"}
@@ -125,7 +125,7 @@ def test_a_pod_is_killed_only_after_its_process_gave_up_waiting(workload: Object
         assert hook == {"exec": {"command": ["nats-server", "--signal", "ldm=/run/nats/nats.pid"]}}
         assert grace > 30  # lame_duck_duration
         return
-    flags = dict(one.split("=", 1) for one in container(workload)["args"][1:] if "=" in one)
+    flags = dict(arg.split("=", 1) for arg in container(workload)["args"][1:] if "=" in arg)
     kind = SETTINGS[tier(workload)]
     defaults = {row[0]: row[2] for row in describe(kind)}
     drain, close = (parse_duration(flags.get(one, defaults[one])) for one in ("--drain-timeout", "--close-timeout"))
@@ -190,10 +190,12 @@ def test_the_pool_asks_the_pickers_by_a_service_that_shows_each_of_them(objects:
     assert (reference["group"], reference["kind"]) == ("", "Service")
     service = objects["Service", reference["name"]]["spec"]
     assert service["clusterIP"] == "None"
-    (port,) = [one for one in service["ports"] if one["port"] == reference["port"]["number"]]
+    (port,) = [port for port in service["ports"] if port["port"] == reference["port"]["number"]]
     # Istio goes by it to speak HTTP/2; TLS is no part of it.
     assert port["appProtocol"] == "http2"
-    ports = {one["name"]: one["containerPort"] for one in container(objects["Deployment", "pointsman-picker"])["ports"]}
+    ports = {
+        port["name"]: port["containerPort"] for port in container(objects["Deployment", "pointsman-picker"])["ports"]
+    }
     defaults = {row[0]: row[2] for row in describe(PickerSettings)}
     assert ports[port["targetPort"]] == int(defaults["--grpc-port"])
 

@@ -67,7 +67,7 @@ def used(apiserver: ApiServer, account_of: str, namespace: str) -> set[tuple[str
 
 
 def granted(role: Object) -> set[tuple[str, ...]]:
-    return {one[:3] for one in rights(role)}
+    return {right[:3] for right in rights(role)}
 
 
 async def resources(admin: Api, namespace: str) -> None:
@@ -120,7 +120,7 @@ async def test_the_roles_are_enough_and_everything_that_they_grant_is_used(
 ) -> None:
     objects = renderer.base(*([component] if component else []))
     args: list[str] = container(objects["Deployment", ACCOUNT])["args"]
-    flags = {name: value for name, _, value in (one.partition("=") for one in args)}
+    flags = {name: value for name, _, value in (arg.partition("=") for arg in args)}
     settings: dict[str, Any] = {"allow_actions": "--allow-actions" in flags}
     if component == "standalone":
         await site.pods.create("a", "10.1.0.1", labels=LABELS)

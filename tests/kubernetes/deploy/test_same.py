@@ -106,9 +106,9 @@ def test_a_route_of_an_overlay_leads_through_its_gateway_to_the_pool(renderer: R
     ((_, gateway),) = [key for key in made if key[0] == "Gateway"]
     ((_, route),) = [key for key in made if key[0] == "HTTPRoute"]
     spec = made["HTTPRoute", route]["spec"]
-    assert [one["name"] for one in spec["parentRefs"]] == [gateway]
+    assert [ref["name"] for ref in spec["parentRefs"]] == [gateway]
     (rule,) = spec["rules"]
-    assert [(one["group"], one["kind"], one["name"]) for one in rule["backendRefs"]] == [
+    assert [(ref["group"], ref["kind"], ref["name"]) for ref in rule["backendRefs"]] == [
         ("inference.networking.k8s.io", "InferencePool", pool)
     ]
     for (kind, _), value in made.items():

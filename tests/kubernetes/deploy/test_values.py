@@ -87,7 +87,7 @@ def test_wrong_values_are_refused_by_name(renderer: Renderer, values: dict[str, 
         renderer.chart(given)
     for path in values:
         *parents, key = path.split(".")
-        place = f"- at '{''.join(f'/{one}' for one in parents)}"
+        place = f"- at '{''.join(f'/{parent}' for parent in parents)}"
         assert [line for line in str(refused.value).splitlines() if place in line and key in line], path
 
 
@@ -135,7 +135,7 @@ def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer,
 def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     nats = {"enabled": False, "url": "tls://bus.example:4222", "prefix": "second", "loginsSecret": "login"}
     objects = renderer.chart({"nats": {**nats, "caSecret": "authority"}})
-    assert not [one for one in workloads(objects) if one["kind"] == "StatefulSet"]
+    assert not [workload for workload in workloads(objects) if workload["kind"] == "StatefulSet"]
     assert not [key for key in objects if "nats" in key[1]]
     command = container(objects["Deployment", "pointsman-picker"])
     variables = {one["name"]: one for one in command["env"]}

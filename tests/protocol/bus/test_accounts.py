@@ -16,7 +16,6 @@ from services.watcher.actions import Actions
 from shared.bus import jetstream
 from shared.bus.accounts import OPERATOR, installation, permissions
 from shared.bus.action_messages import Drain
-from shared.bus.asking import ask_all
 from shared.bus.codec import encode, encode_fact
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError
@@ -25,7 +24,8 @@ from shared.bus.frame_bucket import FrameBucket
 from shared.bus.lease import Lease
 from shared.bus.messages import FactEnvelope
 from shared.bus.publisher import FactPublisher
-from shared.bus.query_messages import AskStatus, Query
+from shared.bus.query_client import query_members
+from shared.bus.query_messages import Query, StatusQuery
 from shared.bus.reply_subjects import SERVICE_REPLIES
 from shared.bus.responder import Responder
 from shared.bus.subjects import EPOCH, TIERS, Subjects, pool_token, synced_key
@@ -400,7 +400,7 @@ async def test_accounts_pass_everything_between_the_servers_of_a_cluster(tmp_pat
         await picker.subscribe(S.frames(POOL), lambda message: heard["picker"].append(message.data))
         await reader.subscribe(S.frames(POOL), lambda message: heard["reader"].append(message.data))
         await reader.subscribe(S.loads(POOL), lambda message: heard["reader"].append(message.data))
-        responder = Responder(picker, S, [POOL], "picker", "p1", {AskStatus: lambda _: iter([b"x" * 2**17] * 2)})
+        responder = Responder(picker, S, [POOL], "picker", "p1", {StatusQuery: lambda _: iter([b"x" * 2**17] * 2)})
         await responder.start()
         stack.push_async_callback(responder.close)
 
@@ -409,7 +409,7 @@ async def test_accounts_pass_everything_between_the_servers_of_a_cluster(tmp_pat
             if not await acknowledged(collector, S.frame(POOL, "c1", 0), b"frame"):
                 return False
             stored = await jetstream.snapshot(picker, S.attributes_bucket, S.frames(POOL))
-            answers = await ask_all(reader, S, POOL, "picker", AskStatus(), expected=["p1"])
+            answers = await query_members(reader, S, POOL, "picker", StatusQuery(), expected=["p1"])
             return (
                 [one.data for one in stored] == [b"frame"]
                 and [len(answer.content) for answer in answers] == [2**18]

@@ -94,7 +94,7 @@ async def test_readers_keep_to_the_owner_whatever_epochs_others_claim(connect: C
         owner.update(endpoints("a", "b", "c"), [POOL])
         await eventually(lambda: view.facts == endpoints("a", "b", "c") and replica.age() < 1.0, lambda: replica)
         assert replica.epoch == owner.epoch
-        told = [one["sender"] for one in logs if one["event"] == "bus.message.implausible"]
+        told = [line["sender"] for line in logs if line["event"] == "bus.message.implausible"]
         assert told == [f"{POOL}, epoch {FORGED}"], "a line a minute"
         async with reading(await connect()) as (_, late):
             await eventually(lambda: late.facts == endpoints("a", "b", "c"), "a reader that comes later")

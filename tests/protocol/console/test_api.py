@@ -150,7 +150,7 @@ async def test_documents_are_checked_and_the_running_one_is_shown(pool: Invented
 async def test_a_dry_run_names_the_pickers_that_give_no_answer(
     pool: InventedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay, "LONGEST", 0.5)
+    monkeypatch.setattr(replay, "MAX_WAIT", 0.5)
     async with client(pool) as asking:
 
         async def silent() -> bool:

@@ -113,7 +113,7 @@ def place(document: Document, authorities: Sequence[str]) -> Document:
 
 
 def _manager(document: Document) -> Any:
-    listener = next(one for one in document["static_resources"]["listeners"] if one["name"] == "gateway")
+    listener = next(listener for listener in document["static_resources"]["listeners"] if listener["name"] == "gateway")
     return listener["filter_chains"][0]["filters"][0]["typed_config"]
 
 

@@ -42,7 +42,7 @@ async def test_every_query_of_the_boards_and_alerts_finds_its_metrics(tmp_path: 
             """After a request there are series of what is counted by label."""
             (await client.post(f"{stack.url}/v1/completions", json=body)).raise_for_status()
             tiers = [*stack.watchers, *stack.collectors, *stack.pickers]
-            pages = [await one.metrics() for one in tiers]
+            pages = [await tier.metrics() for tier in tiers]
             pages.append((await client.get(f"{envoy.stats_url}/stats/prometheus")).text)
             lines = [line for page in pages for line in page.splitlines()]
             kinds = dict(line.split()[2:4] for line in lines if line.startswith("# TYPE "))

@@ -40,7 +40,7 @@ class System:
 
     async def _known(self, servers: Mapping[str, str]) -> bool:
         state = await self.stack.pickers[0].state()
-        if {one["id"] for one in state["endpoints"]} != {f"default/{name}" for name in servers}:
+        if {endpoint["id"] for endpoint in state["endpoints"]} != {f"default/{name}" for name in servers}:
             return False
         ports = {authority.rpartition(":")[2] for authority in servers.values()}
         if not self.stack.eds_file.exists() or not all(port in self.stack.eds_file.read_text() for port in ports):
@@ -94,5 +94,5 @@ def ext_proc(listener: Document) -> Document:
 
 def named(document: Document, kind: str, name: str) -> Document:
     """One of the `listeners` or `clusters`."""
-    found: Document = next(one for one in document["static_resources"][kind] if one["name"] == name)
+    found: Document = next(resource for resource in document["static_resources"][kind] if resource["name"] == name)
     return found

@@ -196,7 +196,7 @@ async def test_a_streamed_answer_comes_while_it_is_made_and_counts_until_its_end
     for _ in range(PIECES - 1):
         assert await call.read()
     [picker] = pool.system.stack.pickers
-    assert sum(one["inflight"]["own_requests"] for one in (await picker.state())["endpoints"]) == 1
+    assert sum(endpoint["inflight"]["own_requests"] for endpoint in (await picker.state())["endpoints"]) == 1
     _release(pool)
     assert await call.read()
     assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older

@@ -169,10 +169,10 @@ async def test_a_dump_that_takes_too_long_ends_and_what_is_missing_is_asked_for_
 ) -> None:
     first = await started(pool, nats.url, "p1")
     ask(first, PROMPT)
-    monkeypatch.setattr(prefix_sharing, "LONGEST", 0.0)
+    monkeypatch.setattr(prefix_sharing, "MAX_SECONDS", 0.0)
     second = await started(pool, nats.url, "p2", prefix_wait=0.5)
     assert (held(second), counted(second, "dumps_total")) == ({}, 0)
-    monkeypatch.setattr(prefix_sharing, "LONGEST", 60.0)
+    monkeypatch.setattr(prefix_sharing, "MAX_SECONDS", 60.0)
     await eventually(lambda: held(second) == held(first), lambda: (held(first), held(second)))
 
 

@@ -31,8 +31,8 @@ async def worker_that_is(id: str, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 
 async def test_the_pauses_between_restarts_grow_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "FIRST_PAUSE", 0.001)
-    monkeypatch.setattr(worker, "LONGEST_PAUSE", 0.004)
+    monkeypatch.setattr(worker, "INITIAL_PAUSE", 0.001)
+    monkeypatch.setattr(worker, "MAX_PAUSE", 0.004)
     async with worker_that_is("hasty", monkeypatch) as (made, lines):
         await eventually(lambda: made.restarts >= 4, lambda: made)
     ended = [line for line in lines if line["event"] == "worker.ended"][:4]
@@ -41,7 +41,7 @@ async def test_the_pauses_between_restarts_grow_to_a_limit(monkeypatch: pytest.M
 
 
 async def test_the_pauses_begin_anew_after_a_worker_that_lasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(worker, "INITIAL_PAUSE", 0.001)
     monkeypatch.setattr(worker, "LASTING", 0.0)
     async with worker_that_is("hasty", monkeypatch) as (made, lines):
         await eventually(lambda: made.restarts >= 3, lambda: made)
@@ -60,7 +60,7 @@ async def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pyte
     async def full(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(worker, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(worker, "INITIAL_PAUSE", 0.001)
     with monkeypatch.context() as patched:
         patched.setattr(asyncio, "create_subprocess_exec", full)
         async with worker_that_is("hasty", monkeypatch) as (made, lines):

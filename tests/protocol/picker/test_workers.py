@@ -140,7 +140,10 @@ async def test_workers_share_connections_and_one_port_answers_for_all(
             if transport != "grpcio":  # whose connections the kernel distributes
                 await process.shares([4, 4])
         newest = (await process.get("/debug/decisions?limit=3")).json()
-        assert (newest["total"], [one["request_id"] for one in newest["decisions"]]) == (8, ["r7", "r6", "r5"])
+        assert (newest["total"], [decision["request_id"] for decision in newest["decisions"]]) == (
+            8,
+            ["r7", "r6", "r5"],
+        )
         for number in range(8):
             (found,) = (await process.get(f"/debug/decisions/r{number}")).json()["decisions"]
             assert found["request_id"] == f"r{number}"

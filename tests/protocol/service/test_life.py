@@ -61,8 +61,8 @@ class TinyProcess:
     async def logged(self, event: str) -> dict[str, Any]:
         """The first entry of that name."""
         async with asyncio.timeout(TIMEOUT), self._news:
-            await self._news.wait_for(lambda: any(one["event"] == event for one in self.logs))
-            return next(one for one in self.logs if one["event"] == event)
+            await self._news.wait_for(lambda: any(line["event"] == event for line in self.logs))
+            return next(line for line in self.logs if line["event"] == event)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from services.picker.request_stream import RequestStream
-from shared.bus.asking import ask, ask_all
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
 from shared.bus.errors import NoResponders
 from shared.bus.messages import Load
-from shared.bus.query_messages import AskStatus, AskView, Question
+from shared.bus.query_client import query_member, query_members
+from shared.bus.query_messages import QueryArguments, StatusQuery, ViewQuery
 from shared.bus.responder import Responder
 from shared.bus.subjects import Subjects
 from shared.service.status import MemberStatus
@@ -64,7 +64,7 @@ class Members:
         await self.bus.wait_connected(TIMEOUT)
 
     async def status(self, tier: str, id: str) -> MemberStatus:
-        return (await ask(self.bus, SUBJECTS, POOL, tier, id, AskStatus())).read(MemberStatus)
+        return (await query_member(self.bus, SUBJECTS, POOL, tier, id, StatusQuery())).read(MemberStatus)
 
 
 @pytest.fixture
@@ -107,33 +107,39 @@ async def test_every_tier_answers_how_it_is(members: Members) -> None:
 async def test_one_member_is_asked_by_its_id_and_an_unknown_one_answers_nothing(members: Members) -> None:
     assert (await members.status("picker", "p2")).id == "p2"
     with pytest.raises(NoResponders):
-        await ask(members.bus, SUBJECTS, POOL, "picker", "nobody", AskStatus())
-    assert await ask_all(members.bus, SUBJECTS, POOL, "no-tier", AskStatus()) == []
+        await query_member(members.bus, SUBJECTS, POOL, "picker", "nobody", StatusQuery())
+    assert await query_members(members.bus, SUBJECTS, POOL, "no-tier", StatusQuery()) == []
 
 
-class AskNonsense(Question, frozen=True):
+class NonsenseQuery(QueryArguments, frozen=True):
     KIND = "nonsense"
 
 
-class AskBadly(Question, frozen=True):
+class BadQuery(QueryArguments, frozen=True):
     KIND = "view"
     endpoint: Any = 5
 
 
 @pytest.mark.parametrize(
-    ("question", "error"),
-    [(AskNonsense(), "unknown query 'nonsense': this collector answers status, view"), (AskBadly(), "Expected `str`")],
+    ("query", "error"),
+    [
+        (NonsenseQuery(), "unknown query 'nonsense': this collector answers status, view"),
+        (BadQuery(), "Expected `str`"),
+    ],
 )
 async def test_a_question_that_isnt_understood_gets_an_error_that_names_it(
-    members: Members, question: Question, error: str
+    members: Members, query: QueryArguments, error: str
 ) -> None:
-    answer = await ask(members.bus, SUBJECTS, POOL, "collector", "c", question)
+    answer = await query_member(members.bus, SUBJECTS, POOL, "collector", "c", query)
     assert error in answer.error
 
 
 async def test_members_that_know_the_same_show_the_same(members: Members) -> None:
     async def so() -> bool:
-        texts = [(await ask(members.bus, SUBJECTS, POOL, "picker", id, AskView())).document() for id in ("p1", "p2")]
+        texts = [
+            (await query_member(members.bus, SUBJECTS, POOL, "picker", id, ViewQuery())).document()
+            for id in ("p1", "p2")
+        ]
         assert texts[0]["facts"] == texts[1]["facts"] != []
         assert [one["picker"] for one in texts[0]["load"]] == ["p1", "p2"]
         assert texts[0] == texts[1]
@@ -143,25 +149,25 @@ async def test_members_that_know_the_same_show_the_same(members: Members) -> Non
 
 
 async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: NatsServer) -> None:
-    def long(question: AskView) -> Iterator[bytes]:
+    def long(query: ViewQuery) -> Iterator[bytes]:
         yield b'["'
         for _ in range(1000):
             yield b"x" * 700
-        if question.endpoint:
+        if query.endpoint:
             raise ValueError("it broke")
         yield b'"]'
 
     async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
-        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {AskView: long})
+        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {ViewQuery: long})
         await responder.start()
         await bus.wait_connected(TIMEOUT)
         await asker.wait_connected(TIMEOUT)
         whole, *others = await asyncio.gather(
-            *(ask(asker, SUBJECTS, POOL, "picker", "p", AskView(), timeout=TIMEOUT) for _ in range(3)),
-            ask(asker, SUBJECTS, POOL, "picker", "p", AskView(endpoint="x"), timeout=TIMEOUT),
+            *(query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(), timeout=TIMEOUT) for _ in range(3)),
+            query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(endpoint="x"), timeout=TIMEOUT),
         )
         assert whole.document() == ["x" * 700_000]
-        assert [one.error for one in others] == ["", "", "ValueError: it broke"]
+        assert [other.error for other in others] == ["", "", "ValueError: it broke"]
         await responder.close()
 
 
@@ -169,19 +175,21 @@ async def test_other_questions_are_answered_while_a_document_waits_for_something
     async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
         waited = asyncio.get_running_loop().create_future()
 
-        def waiting(_: AskView) -> Iterator[bytes | asyncio.Future[None]]:
+        def waiting(_: ViewQuery) -> Iterator[bytes | asyncio.Future[None]]:
             yield waited
             yield b"true"
 
         responder = Responder(
-            bus, SUBJECTS, [POOL], "picker", "p", {AskView: waiting, AskStatus: lambda _: iter([b"1"])}
+            bus, SUBJECTS, [POOL], "picker", "p", {ViewQuery: waiting, StatusQuery: lambda _: iter([b"1"])}
         )
         await responder.start()
         await bus.wait_connected(TIMEOUT)
         await asker.wait_connected(TIMEOUT)
-        first = asyncio.create_task(ask(asker, SUBJECTS, POOL, "picker", "p", AskView(), timeout=TIMEOUT))
+        first = asyncio.create_task(query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(), timeout=TIMEOUT))
         await asyncio.sleep(0)
-        assert (await ask(asker, SUBJECTS, POOL, "picker", "p", AskStatus(), timeout=TIMEOUT)).document() == 1
+        assert (
+            await query_member(asker, SUBJECTS, POOL, "picker", "p", StatusQuery(), timeout=TIMEOUT)
+        ).document() == 1
         assert not first.done()
         waited.set_result(None)
         assert (await first).document() is True

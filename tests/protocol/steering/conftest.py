@@ -49,7 +49,7 @@ class Pool:
         self.stack = stack
         self._client = client
         self._numbers = itertools.count()
-        self.names = [one.name for one in stack.simulators]
+        self.names = [simulator.name for simulator in stack.simulators]
 
     async def configure(self, text: str) -> None:
         """Have the watcher publish the configuration, and wait until the picker runs it. Its plugins' names have to
@@ -86,7 +86,10 @@ class Pool:
 
     async def _values(self, attribute: str) -> dict[str, float | None]:
         state = await self.stack.pickers[0].state()
-        found = {one["id"].removeprefix("default/"): one["attributes"].get(attribute) for one in state["endpoints"]}
+        found = {
+            endpoint["id"].removeprefix("default/"): endpoint["attributes"].get(attribute)
+            for endpoint in state["endpoints"]
+        }
         return {name: None if one is None else one["value"] for name, one in found.items()}
 
     async def ask(self, prompt: str = "") -> httpx.Response:

@@ -91,7 +91,9 @@ def in_flight(state: dict[str, Any]) -> dict[str, Any]:
     if "workers" in state:
         counted = {id: one["missing"] or in_flight(one["picker"]) for id, one in state["workers"].items()}
         return {id: busy for id, busy in counted.items() if busy}
-    endpoints = {one["id"]: one["inflight"] for one in state["endpoints"] if any(one["inflight"].values())}
+    endpoints = {
+        endpoint["id"]: endpoint["inflight"] for endpoint in state["endpoints"] if any(endpoint["inflight"].values())
+    }
     found = {"endpoints": endpoints, "own": state["own_inflight"], "open": state["open_exchanges"]}
     return {name: one for name, one in found.items() if one}
 

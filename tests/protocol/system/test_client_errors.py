@@ -203,6 +203,9 @@ async def _queue(stack: LocalStack, value: float) -> None:
     async def seen() -> bool:
         states = [await picker.state() for picker in stack.pickers]
         attributes = [state["endpoints"][0]["attributes"] for state in states]
-        return all(one.get("WaitingQueueSize/core-metrics-extractor", {}).get("value") == value for one in attributes)
+        return all(
+            attribute.get("WaitingQueueSize/core-metrics-extractor", {}).get("value") == value
+            for attribute in attributes
+        )
 
     await eventually(seen, lambda: f"every picker sees a queue of {value:g}\n{logs(stack.directory)}", step=0.05)

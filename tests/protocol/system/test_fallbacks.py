@@ -57,7 +57,7 @@ async def forgotten(picker: Picker) -> bool:
     """Wait until the picker ranks no endpoint last."""
 
     async def found() -> bool:
-        return all(one["unhealthy"] is None for one in (await picker.state())["endpoints"])
+        return all(endpoint["unhealthy"] is None for endpoint in (await picker.state())["endpoints"])
 
     return await eventually(found, "no endpoint is unhealthy")
 

@@ -42,7 +42,7 @@ async def test_every_tier_runs_with_its_own_login_and_no_request_is_refused(tmp_
                 return all(
                     len(state["peers"]) == 1
                     and len(state["prefixes"]["origins"]) == 1
-                    and all(one["attributes"] for one in state["endpoints"])
+                    and all(endpoint["attributes"] for endpoint in state["endpoints"])
                     for state in states
                 )
 

@@ -33,7 +33,7 @@ REQUESTS = 15
 async def lists_known(stack: LocalStack) -> bool:
     """Whether the picker knows every server's models."""
     endpoints = (await stack.pickers[0].state())["endpoints"]
-    known = [name for one in endpoints for name in one["attributes"] if name.startswith("/v1/models/")]
+    known = [name for endpoint in endpoints for name in endpoint["attributes"] if name.startswith("/v1/models/")]
     return len(known) == len(SERVERS)
 
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pointsman.local.stack import LocalStack
-from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.json_counts import MAX_DECODED
 from tests.protocol.system.conftest import decision
 from tests.waiting import TIMEOUT
 
@@ -82,7 +82,7 @@ async def test_a_body_arrives_byte_for_byte(stack: LocalStack, client: httpx.Asy
     assert response.headers["x-simulator-body-sha256"] == hashlib.sha256(data).hexdigest(), response.text
     made = await went_as_picked(stack, response)
     assert made["model"] == "base"
-    assert made["prompt_bytes"] > min(len(data), LONGEST) - 200
+    assert made["prompt_bytes"] > min(len(data), MAX_DECODED) - 200
 
 
 async def test_a_body_that_no_parser_knows_passes_through(stack: LocalStack, client: httpx.AsyncClient) -> None:
@@ -115,7 +115,10 @@ async def test_a_client_that_leaves_in_the_middle_of_a_stream_leaves_no_load(
     async with client.stream("POST", CHAT, json=body) as response:
         arriving = response.aiter_bytes()  # kept: an iterator that is let go of closes the connection
         assert await anext(arriving)
-        loads = [sum(one["inflight"]["own_requests"] for one in (await p.state())["endpoints"]) for p in stack.pickers]
+        loads = [
+            sum(endpoint["inflight"]["own_requests"] for endpoint in (await p.state())["endpoints"])
+            for p in stack.pickers
+        ]
         assert sum(loads) == 1
 
 

@@ -10,7 +10,7 @@ PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
 def test_every_path_that_the_page_names_is_there() -> None:
     paths = set(re.findall(r"`((?:shared|services|pointsman|tests|deploy)/[\w./-]+)`", PAGE))
     assert len(paths) > 50
-    assert {one for one in paths if not (ROOT / one).exists()} == set()
+    assert {path for path in paths if not (ROOT / path).exists()} == set()
 
 
 def test_the_page_has_at_most_300_lines() -> None:

@@ -67,7 +67,7 @@ def test_the_example_decides_by_its_parameters(registry: Registry) -> None:
     assert not config.warnings
     view = pool("large", "small", "middle")
     sizes = {"large": 128.0, "middle": 40.0, "small": 16.0}
-    report(view, {CACHE_BLOCK_SIZE: [sizes[one.id] for one in view.layout.endpoints]})
+    report(view, {CACHE_BLOCK_SIZE: [sizes[endpoint.id] for endpoint in view.layout.endpoints]})
     decision = build(config, np.random.default_rng(1), lambda: 0.0).director.decide(request(), view, NOW)
     assert isinstance(decision.outcome, Route)
     assert decision.layout.endpoints[decision.picked[0]].id == "small"

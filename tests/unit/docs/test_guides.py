@@ -23,4 +23,4 @@ def test_a_configuration_in_a_guide_loads_without_a_warning(example: str) -> Non
 
 
 def test_guides_have_examples() -> None:
-    assert {"configuration-1", "custom-metrics-1"} <= {one.id for one in EXAMPLES}
+    assert {"configuration-1", "custom-metrics-1"} <= {example.id for example in EXAMPLES}

@@ -118,4 +118,4 @@ def test_the_index_leads_to_every_page_and_to_no_other() -> None:
     index = (PAGES / "README.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"\]\(([\w-]+)\.md\)", index))
     assert linked == {kind.TYPE for kind in TYPES}
-    assert {one.stem for one in PAGES.glob("*.md")} == linked | {"README"}
+    assert {path.stem for path in PAGES.glob("*.md")} == linked | {"README"}

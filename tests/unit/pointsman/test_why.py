@@ -3,7 +3,7 @@
 import pytest
 
 from pointsman.why import because, decisions
-from shared.bus.asking import Answer
+from shared.bus.query_client import Answer
 
 
 @pytest.mark.parametrize(

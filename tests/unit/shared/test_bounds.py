@@ -100,7 +100,7 @@ def test_numbers_that_arent_taken_are_counted_and_named() -> None:
             found.record("Size/x", 1e200, Bounds(0, 7), endpoint="default/a", source="metrics")
         clock.now += 61.0
         found.record("Size/x", math.inf, Bounds(0, 7), 2, endpoint="default/b", sender="c1")
-    assert [(one["attribute"], one["value"], one["since_last_line"]) for one in logs] == [
+    assert [(line["attribute"], line["value"], line["since_last_line"]) for line in logs] == [
         ("Size/x", "1e+200", 1),
         ("Size/x", "inf", 4),
     ]
@@ -124,7 +124,7 @@ def test_names_out_of_frames_take_a_bounded_room() -> None:
             found.record(f"{number}" + "x" * 10_000, 1e200, ANY, endpoint="e" * 10_000)
     (family,) = registry.collect()
     assert len(family.samples) == NAMED + 1
-    assert {one.labels["attribute"]: one.value for one in family.samples}[OTHERS] == NAMED
+    assert {sample.labels["attribute"]: sample.value for sample in family.samples}[OTHERS] == NAMED
     note = found.note() or ""
     assert f"{NAMED + 1 - MENTIONED} more" in note
     assert len(note) < 10_000

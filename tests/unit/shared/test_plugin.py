@@ -55,7 +55,7 @@ def test_an_entry_point_that_cant_be_loaded_is_named_and_costs_only_its_own_type
         [entry("gone", "X", "no.such.module"), entry("none", "MISSING"), entry("odd", "NOT_PLUGINS"), entry("b", "ONE")]
     )
     assert registry.names() == ["index", "queue-scorer"]
-    assert [one.split(": ")[0] for one in registry.failures] == [
+    assert [failure.split(": ")[0] for failure in registry.failures] == [
         "entry point 'gone' (no.such.module:X)",
         f"entry point 'none' ({HERE}:MISSING)",
         f"entry point 'odd' ({HERE}:NOT_PLUGINS)",

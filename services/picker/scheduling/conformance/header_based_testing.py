@@ -7,7 +7,7 @@ from services.picker.scheduling.interfaces import Filter
 from services.picker.state.layout import Rows
 
 HEADER = "test-epp-endpoint-selection"
-MOST = 256
+MAX_ENTRIES = 256
 """Entries that are read."""
 
 
@@ -18,7 +18,7 @@ class HeaderBasedTestingFilter(Filter):
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         chosen: dict[str, int] = {}
-        for entry in cycle.request.headers.get(HEADER).split(",")[:MOST]:
+        for entry in cycle.request.headers.get(HEADER).split(",")[:MAX_ENTRIES]:
             named = cycle.layout.subset((entry.strip(),))
             among = named[np.isin(named, rows)]
             if len(among):

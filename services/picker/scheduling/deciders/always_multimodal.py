@@ -9,5 +9,5 @@ class AlwaysDisaggMultimodalDecider(Decider):
 
     TYPE = "always-disagg-multimodal-decider"
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         return cycle.request.content.multimodal

@@ -9,5 +9,5 @@ class AlwaysDisaggPdDecider(Decider):
 
     TYPE = "always-disagg-pd-decider"
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         return True

@@ -26,7 +26,7 @@ class PrefixBasedPdDecider(Decider):
     Parameters = PrefixBasedPdParameters
     parameters: PrefixBasedPdParameters
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         least = self.parameters.non_cached_tokens
         if not least or row is None or cycle.get(PREFIX_MATCH) is None:
             return False

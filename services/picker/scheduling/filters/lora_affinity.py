@@ -36,18 +36,18 @@ class LoraAffinityFilter(Filter):
         waited = cycle.view.columns.objects(WAITING_MODELS)
         limit = np.nan_to_num(cycle.read(MAX_ACTIVE_MODELS, rows).values)
         at = loaded.at[rows]
-        heard = (at > NEVER) & (at >= cycle.oldest())
-        if not heard.any():
-            heard = at > NEVER
-        has = heard & (loaded.holders(cycle.model) | waited.holders(cycle.model))[rows]
+        known = (at > NEVER) & (at >= cycle.oldest())
+        if not known.any():
+            known = at > NEVER
+        has = known & (loaded.holders(cycle.model) | waited.holders(cycle.model))[rows]
         held = loaded.counts[rows] + waited.counts[rows]
-        room = heard & ~has & (held < limit)
+        room = known & ~has & (held < limit)
         cycle.note("HeldModels", rows, held)
         if has.any() and room.any():
             chosen = has if cycle.random.random() < self.parameters.threshold else room
         else:
             chosen = has | room
         if cycle.stale.policy == "ignore" and chosen.any():
-            chosen = chosen | ~heard
+            chosen = chosen | ~known
         kept: Rows = rows[chosen]
         return kept

@@ -91,14 +91,14 @@ class UtilizationFilter(Filter):
     def _within(self, cycle: Cycle, rows: Rows) -> Mask:
         """Which endpoints are within the limits of scraped metrics, as far as these are known. Some aren't fresh."""
         within = np.ones(len(rows), np.bool_)
-        heard = np.zeros(len(rows), np.bool_)
+        known = np.zeros(len(rows), np.bool_)
         stale = np.zeros(len(rows), np.bool_)
         for key, passes in self._scraped:
             samples = cycle.read(key, rows)
             fresh = ~np.isnan(samples.values) if samples.fresh is None else samples.fresh
             within &= ~fresh | passes(samples.values)
-            heard |= fresh
+            known |= fresh
             stale |= ~(fresh | np.isnan(samples.values))
-        if cycle.stale.policy == "ignore" or not np.logical_or.reduce(heard):
+        if cycle.stale.policy == "ignore" or not np.logical_or.reduce(known):
             return within
-        return within & heard & ~stale
+        return within & known & ~stale

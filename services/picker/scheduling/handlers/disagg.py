@@ -105,12 +105,12 @@ class StagesHandler(ProfileHandler):
     @classmethod
     def check_profiles(cls, parameters: Any, names: tuple[str, ...]) -> list[str]:
         profiles, deciders = cls.stages(parameters)
-        wanted = {"decode": profiles.decode}
+        needed = {"decode": profiles.decode}
         if deciders.prefill:
-            wanted["prefill"] = profiles.prefill
+            needed["prefill"] = profiles.prefill
         if deciders.encode:
-            wanted["encode"] = profiles.encode
-        return [f"there is no {stage} profile {name!r}" for stage, name in wanted.items() if name not in names]
+            needed["encode"] = profiles.encode
+        return [f"there is no {stage} profile {name!r}" for stage, name in needed.items() if name not in names]
 
     def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
         if not results:
@@ -133,7 +133,7 @@ class StagesHandler(ProfileHandler):
         """Whether the stage is used. One whose decider fails isn't."""
         plugin = self.referenced[decider]
         try:
-            return isinstance(plugin, Decider) and bool(plugin.wanted(cycle, row))
+            return isinstance(plugin, Decider) and bool(plugin.disaggregate(cycle, row))
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
             cycle.plugin_failed(plugin, Role.DECIDER, error)
             return False
@@ -169,4 +169,4 @@ class DisaggProfileHandler(StagesHandler):
             self._profiles.encode: bool(encode) and self._wants(encode, cycle, None),
             self._profiles.decode: True,
         }
-        return tuple(profile for profile, wanted in stages.items() if wanted)
+        return tuple(profile for profile, used in stages.items() if used)

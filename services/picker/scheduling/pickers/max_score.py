@@ -26,19 +26,19 @@ class MaxScorePicker(Picker):
     parameters: PickerParameters
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
-        wanted = min(self.parameters.wanted, len(rows))
-        if wanted > FEW:
+        count = min(self.parameters.count, len(rows))
+        if count > FEW:
             load = cycle.view.in_flight.expected_requests(rows)
             order = np.lexsort((cycle.random.random(len(rows)), load, -totals))
-            return [int(row) for row in rows[order[:wanted]]]
+            return [int(row) for row in rows[order[:count]]]
         best = self._few if len(rows) <= FEW else self._many
-        return [rows.item(at) for at in best(cycle, rows, totals, wanted)]
+        return [rows.item(at) for at in best(cycle, rows, totals, count)]
 
-    def _few(self, cycle: Cycle, rows: Rows, totals: Floats, wanted: int) -> list[int]:
+    def _few(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
         """The places of the best, one by one: plain Python is faster for a few."""
         values, load = totals.tolist(), None
         picked: list[int] = []
-        while len(picked) < wanted:
+        while len(picked) < count:
             most = max(values)
             best = values.index(most)
             if values.count(most) > 1:
@@ -50,11 +50,11 @@ class MaxScorePicker(Picker):
             values[best] = -inf
         return picked
 
-    def _many(self, cycle: Cycle, rows: Rows, totals: Floats, wanted: int) -> list[int]:
+    def _many(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
         """The same with arrays."""
         load: Floats | None = None
         picked: list[int] = []
-        totals = totals.copy() if wanted > 1 else totals
+        totals = totals.copy() if count > 1 else totals
         while True:
             best = (totals == totals[totals.argmax()]).nonzero()[0]  # maximum.reduce costs three times argmax
             if len(best) > 1:
@@ -62,6 +62,6 @@ class MaxScorePicker(Picker):
                 among = load.take(best)
                 best = best[among == among[among.argmin()]]
             picked.append(best.item(int(cycle.random.random() * len(best)) if len(best) > 1 else 0))
-            if len(picked) == wanted:
+            if len(picked) == count:
                 return picked
             totals[picked[-1]] = -inf

@@ -13,7 +13,7 @@ class RandomPicker(Picker):
     parameters: PickerParameters
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
-        wanted = min(self.parameters.wanted, len(rows))
-        if wanted == 1:
+        count = min(self.parameters.count, len(rows))
+        if count == 1:
             return [int(rows[int(cycle.random.random() * len(rows))])]
-        return [int(row) for row in cycle.random.permutation(rows)[:wanted]]
+        return [int(row) for row in cycle.random.permutation(rows)[:count]]

@@ -6,7 +6,7 @@ from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.state.layout import Floats, Rows
 
-SMALLEST = 1e-10
+MIN_CHANCE = 1e-10
 """Stands in for a random number that is exactly 0, whose key would be 0 whatever the score."""
 
 
@@ -21,10 +21,10 @@ class WeightedRandomPicker(Picker):
     parameters: PickerParameters
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
-        wanted = min(self.parameters.wanted, len(rows))
-        chance = np.maximum(cycle.random.random(len(rows)), SMALLEST)
+        count = min(self.parameters.count, len(rows))
+        chance = np.maximum(cycle.random.random(len(rows)), MIN_CHANCE)
         scored = totals > 0
         # log U / score orders as U^(1/score) does and can't underflow; the unscored follow, by chance alone
         keys = np.where(scored, np.log(chance) / np.where(scored, totals, 1.0), -np.inf)
         order = np.lexsort((chance, keys))[::-1]
-        return [int(row) for row in rows[order[:wanted]]]
+        return [int(row) for row in rows[order[:count]]]

@@ -20,7 +20,7 @@ from shared.plugin import Input
 
 DEFAULT_BLOCK = 16
 """Tokens."""
-SMALLEST_BLOCK = 64
+MIN_BLOCK = 64
 """Tokens: smaller blocks cost more than they tell (the reference's floor)."""
 MAX_BLOCKS = 2**18
 """Of an endpoint, whatever it reports: 16 million tokens in the smallest blocks, more than the caches of eight of
@@ -146,7 +146,7 @@ class ApproxPrefixProducer(Producer):
         block = 0
         if self._auto_tune:
             block = int(view.columns.numbers(CACHE_BLOCK_SIZE.wire).median)
-        return max(block or self._block, SMALLEST_BLOCK)
+        return max(block or self._block, MIN_BLOCK)
 
     def _max_blocks(self, block: int) -> int:
         tokens = self.parameters.max_prefix_tokens_to_match

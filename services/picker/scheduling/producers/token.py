@@ -16,9 +16,9 @@ from services.picker.scheduling.interfaces import Producer
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[float, Meta(ge=0, le=1e9)]
-_MOST = 10**8
+_MAX_TOKENS = 10**8
 """Tokens of all pictures and videos of a request."""
-_LONGEST = 32
+_MAX_HEADER = 32
 """Characters of a header about a video; a longer one says nothing."""
 
 
@@ -190,7 +190,7 @@ class TokenProducer(Producer):
                 at = at if found < 0 else found + len(item.marker)
             ends.append(at)
             tokens.append(video if item.video else self._estimate.image.tokens(item.width, item.height))
-        sums = np.minimum(np.cumsum(np.array(tokens, np.float64)), _MOST)
+        sums = np.minimum(np.cumsum(np.array(tokens, np.float64)), _MAX_TOKENS)
         cycle.put(TOKENIZED_PROMPT, MediaTokens(np.array(ends, np.float64), sums))
         cycle.prompt_tokens += int(sums[-1])
 
@@ -198,7 +198,7 @@ class TokenProducer(Producer):
 def _number(text: str) -> float:
     """A positive number; 0 for what is none."""
     try:
-        number = float(text) if len(text) <= _LONGEST else 0.0
+        number = float(text) if len(text) <= _MAX_HEADER else 0.0
     except ValueError:
         return 0.0
     return number if 0 < number < 1e9 else 0.0
@@ -206,7 +206,7 @@ def _number(text: str) -> float:
 
 def _resolution(text: str) -> Resolution | None:
     """`1280x720`; None for what is none."""
-    width, found, height = text.lower().partition("x") if len(text) <= _LONGEST else ("", "", "")
+    width, found, height = text.lower().partition("x") if len(text) <= _MAX_HEADER else ("", "", "")
     width, height = width.strip(), height.strip()
     if not found or not (width + height).isdecimal() or not width or not height or len(width + height) > 12:
         return None

@@ -1,4 +1,4 @@
-"""`request-attribute-reporter`: computes a number from a response's token usage, and tells it the proxy.
+"""`request-attribute-reporter`: computes a number from a response's token usage, and reports it to the proxy.
 
 The number is in the metadata of the answer to the response's end, where the proxy's rate limits and access log can use
 it. The expression is in the Common Expression Language (CEL), as in the Go original.

@@ -1,4 +1,4 @@
-"""`cold-prefix-scorer`: gives a prompt that isn't cached to the endpoint that has had to compute the least of late.
+"""`cold-prefix-scorer`: gives a prompt that isn't cached to the endpoint that has recently computed the least.
 
 The endpoint is one of those that are about as busy as the least busy one. So caches are replaced evenly, and of two
 such prompts that come one after the other, the second doesn't wait for the first.

@@ -43,8 +43,8 @@ def test_equal_seeds_give_equal_results_and_others_dont() -> None:
 def test_every_request_is_served_once_and_to_its_end() -> None:
     result = Case(Scenario(pickers=3)).run()
     assert len(result.outcomes) == result.picks == len(list(GROUPS.arrivals(1)))
-    assert all(one.server and 0 < one.first_token <= one.seconds for one in result.outcomes)
-    assert {one.picker for one in result.outcomes} == {0, 1, 2}
+    assert all(outcome.server and 0 < outcome.first_token <= outcome.seconds for outcome in result.outcomes)
+    assert {outcome.picker for outcome in result.outcomes} == {0, 1, 2}
 
 
 def test_four_pickers_that_share_place_prefixes_as_one_and_those_that_dont_know_less() -> None:
@@ -59,14 +59,14 @@ def test_four_pickers_that_share_place_prefixes_as_one_and_those_that_dont_know_
 
 def test_the_requests_of_a_picker_that_dies_go_on_and_the_others_take_over() -> None:
     result = Case(Scenario(pickers=3, kill_at=4.0)).run()
-    assert all(one.seconds for one in result.outcomes)
-    assert {one.picker for one in result.outcomes if one.at > 4.0} == {0, 1}
+    assert all(outcome.seconds for outcome in result.outcomes)
+    assert {outcome.picker for outcome in result.outcomes if outcome.at > 4.0} == {0, 1}
 
 
 def test_refused_requests_are_counted_and_leave_no_load_behind() -> None:
     result = Case(Scenario(pickers=2, servers=1, settings=SMALL)).run()
     shown = figures("", "", [result], 0.0)
-    assert shown.refused == sum(not one.server for one in result.outcomes) > 0
+    assert shown.refused == sum(not outcome.server for outcome in result.outcomes) > 0
     assert result.in_flight[-1][1] <= 3
 
 

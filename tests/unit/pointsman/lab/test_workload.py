@@ -15,11 +15,11 @@ def test_equal_seeds_give_equal_requests() -> None:
 def test_groups_have_common_prefixes_and_the_first_ones_are_more_frequent() -> None:
     groups = Groups(rate=500.0, seconds=4.0, groups=4, skew=1.0, prefix_tokens=10, own_tokens=6, output_tokens=20)
     arrivals = list(groups.arrivals(1))
-    prefixes = [one.prompt[:40] for one in arrivals]
+    prefixes = [arrival.prompt[:40] for arrival in arrivals]
     assert len(set(prefixes)) == 4
     assert max(map(prefixes.count, set(prefixes))) == pytest.approx(0.48 * len(arrivals), rel=0.1)
-    assert {len(one.prompt) // 4 for one in arrivals} == set(range(13, 20))
-    assert {one.output_tokens for one in arrivals} == set(range(10, 31))
+    assert {len(arrival.prompt) // 4 for arrival in arrivals} == set(range(13, 20))
+    assert {arrival.output_tokens for arrival in arrivals} == set(range(10, 31))
 
 
 def trace(directory: Path, *lines: str) -> Trace:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from services.console.decisions import LIMIT, Decisions, DecisionsTopic, Newest
-from shared.bus.asking import Answer
 from shared.bus.columns import flow_hash
 from shared.bus.errors import RequestTimeout
+from shared.bus.query_client import Answer
 
 
 class Pickers(Decisions):

@@ -25,7 +25,7 @@ def client(*, token: str = "", hostnames: tuple[str, ...] = ()) -> httpx.AsyncCl
     async def length(request: Request) -> int:
         return len(await request.body())
 
-    guard = Guard(app, token=token, hostnames=hostnames, most=100)
+    guard = Guard(app, token=token, hostnames=hostnames, limit=100)
     return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1:8090")
 
 

@@ -64,7 +64,7 @@ class World(PickerUnderTest):
     def failures(self) -> list[tuple[str, str]]:
         """Plugin and role, as the decision says."""
         (decision,) = self.ring.of_request("mine", 10)
-        return [(one["plugin"], one["role"]) for one in decision.summary().get("plugin_failures", ())]
+        return [(failure["plugin"], failure["role"]) for failure in decision.summary().get("plugin_failures", ())]
 
 
 def answered(kind: str = "application/json", **more: str) -> Any:

@@ -87,8 +87,8 @@ def test_whatever_servers_report_the_metrics_are_finite() -> None:
 
 def test_a_column_can_hold_any_number_within_the_bounds() -> None:
     """No sum, mean or square of what a pool of thousands reports is infinite."""
-    values = np.full(10_000, OWN.bounds.most)
-    values[::2] = OWN.bounds.least
+    values = np.full(10_000, OWN.bounds.maximum)
+    values[::2] = OWN.bounds.minimum
     with np.errstate(all="raise"):
         assert np.isfinite([values.sum(), values.mean(), values.std()]).all()
 

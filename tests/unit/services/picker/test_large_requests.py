@@ -31,9 +31,9 @@ MESSAGE = body(LARGE, end=True).SerializeToString()
 
 
 class World(PickerUnderTest):
-    def __init__(self, most: int = 10 * len(LARGE)) -> None:
+    def __init__(self, limit: int = 10 * len(LARGE)) -> None:
         super().__init__(pool("a1", "a2"), limit=len(LARGE))
-        self.handler.budget.limit = most
+        self.handler.budget.limit = limit
 
     def shown(
         self, modes: tuple[BodyMode, BodyMode], rewrite: str = "", data: bytes = LARGE
@@ -76,11 +76,11 @@ def test_a_model_name_up_to_the_limit_is_taken(name: str) -> None:
 @BOTH
 @pytest.mark.parametrize("rewrite", ["", "tuned"])
 def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyMode], rewrite: str) -> None:
-    world = World(most=3 * len(MESSAGE))
+    world = World(limit=3 * len(MESSAGE))
     streams = [world.shown(modes, rewrite) for _ in range(3)]
     assert world.handler.budget.used == 3 * len(MESSAGE), "also while they wait for their turn"
     late, answers = world.shown(modes)
-    assert refused([read(one) for one in answers]).status == 503
+    assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     assert [(next(answers), next(answers)) for _, answers in streams] == [(b"", b"")] * 3, (
         "others have their turn first"
@@ -88,10 +88,10 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     assert world.handler.budget.used == 3 * len(LARGE)
     world.handler.budget.limit = 3 * len(LARGE)
     late, answers = world.shown(modes)
-    assert refused([read(one) for one in answers]).status == 503
+    assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     for number, (stream, answers) in enumerate(streams):
-        said = [read(one) for one in answers if one]
+        said = [read(answer) for answer in answers if answer]
         assert destinations(said) == destinations(said[:1])
         expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
         if modes == FULL_DUPLEX:
@@ -157,7 +157,7 @@ LONG = {f"x-{number}": "a" * 600 for number in range(100)}
 
 @BOTH
 def test_long_headers_whose_bodies_never_come_make_room_for_other_requests(modes: tuple[BodyMode, BodyMode]) -> None:
-    world = World(most=10**6)
+    world = World(limit=10**6)
     with kept() as size:
         unfinished = [
             world.begin(headers({**dict(CHAT), **LONG, "x-mine": str(number)}, modes=modes))[0] for number in range(100)
@@ -174,7 +174,7 @@ def test_long_headers_whose_bodies_never_come_make_room_for_other_requests(modes
 
 
 def test_a_request_that_made_room_is_refused_in_the_form_of_its_api() -> None:
-    world = World(most=10**5)
+    world = World(limit=10**5)
     path = {":method": "POST", ":path": "/v1/messages"}
     streams = [world.begin(headers({**path, **LONG}, modes=LEAN))[0] for _ in range(2)]
     answer = refused(world.say(streams[0], body(sent(), end=True)))
@@ -183,7 +183,7 @@ def test_a_request_that_made_room_is_refused_in_the_form_of_its_api() -> None:
 
 
 def test_long_headers_for_which_there_is_no_room_are_refused() -> None:
-    world = World(most=10**5)
+    world = World(limit=10**5)
     world.handler.budget.used += 5 * 10**4
     _, answers = world.begin(headers({**dict(CHAT), **LONG}, modes=LEAN))
     assert refused(answers).status == 503

@@ -409,7 +409,7 @@ def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_
     world.view.delete("pool.rewrite.any")
     plain = [world.routed() for _ in range(2)]
     answers = [world.say(one, started(kind))[0] for one in (*renamed[:2], *plain, renamed[2])]
-    assert [one.asked is not None for one in answers] == [True, True, True, False, True]
+    assert [answer.asked is not None for answer in answers] == [True, True, True, False, True]
 
 
 def test_the_usage_of_a_request_without_a_model_is_read_too() -> None:

@@ -240,7 +240,7 @@ def test_response(modes: tuple[BodyMode, BodyMode], streams: bool, kind: str, en
             got += answer.streamed or (kept if answer.replaced is None else answer.replaced)
     assert picker.load == {}
     assert got == b"".join(pieces).replace(b'"m-v2"', b'"m"')
-    assert [one.end for one in answers][-1] is (ending != "trailers" and modes is FULL_DUPLEX)
+    assert [answer.end for answer in answers][-1] is (ending != "trailers" and modes is FULL_DUPLEX)
     assert (answers[-1].phase == "response_trailers") is (ending == "trailers")
     stream.end()
     assert (picker.load, picker.handler.open) == ({}, 0)

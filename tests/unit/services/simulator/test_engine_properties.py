@@ -136,7 +136,7 @@ def play(
     return {each_step.id: each_step.at for each_step in reported if each_step.finished}, counts
 
 
-SHARING = [
+DEFAULT_SHARING = [
     (0, 5, 18, "x", "a", False),
     (257, 1, 13, "x", "a", False),
     (211, 32, 18, "z", "", False),
@@ -147,7 +147,7 @@ SHARING = [
 
 
 @given(plan=plans, ticks=st.lists(st.integers(0, 3000 * MS), max_size=60))
-@example(plan=SHARING, ticks=[1244 * MS])
+@example(plan=DEFAULT_SHARING, ticks=[1244 * MS])
 @hypothesis_settings(max_examples=80, deadline=None)
 def test_it_does_not_matter_how_often_the_engine_is_asked(
     plan: list[tuple[int, int, int, str, str, bool]], ticks: list[int]

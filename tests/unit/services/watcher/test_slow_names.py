@@ -196,7 +196,7 @@ async def test_a_name_that_passes_from_one_endpoint_to_another_keeps_its_address
 async def test_others_run_while_many_names_are_followed(dns: Dns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "in_turns", partial(in_turns, turn=0.0))
     running = Running()
-    hosts = {str(number): (f"a{number}", "") for number in range(2 * module.MOST)}
+    hosts = {str(number): (f"a{number}", "") for number in range(2 * module.MAX_CHANGES)}
     running.resolver.follow(hosts)
     turns, following = 0, asyncio.ensure_future(running.resolver.look_up_due(within=TIMEOUT))
     while len(running.names.names) < len(hosts):

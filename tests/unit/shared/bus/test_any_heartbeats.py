@@ -17,7 +17,7 @@ from shared.bus.membership import Members
 from shared.bus.messages import Candidate, Member
 from shared.bus.subjects import Subjects
 
-MOST = 3
+LIMIT = 3
 Beat: TypeAlias = tuple[str, int, bool, float]
 """Id, run or fitness, whether it leaves, seconds since the one before."""
 BEATS = st.lists(
@@ -28,15 +28,15 @@ BEATS = st.lists(
 
 @given(BEATS)
 def test_members_are_those_heard_last_up_to_a_number(beats: list[Beat]) -> None:
-    members, heard, now = Members(EXPIRY, MOST), dict[str, float](), 0.0
+    members, heard, now = Members(EXPIRY, LIMIT), dict[str, float](), 0.0
     for id, _, leaving, pause in beats:
         now += pause
         members.expire(now)
         heard = {known: at for known, at in heard.items() if now - at < EXPIRY}
-        members.heard(Member(id=id, tier="collector", sent=-now, leaving=leaving), now)
+        members.observe(Member(id=id, tier="collector", sent=-now, leaving=leaving), now)
         if leaving:
             heard.pop(id, None)
-        elif id in heard or len(heard) < MOST:
+        elif id in heard or len(heard) < LIMIT:
             heard[id] = now
         assert members.ids == tuple(sorted(heard))
     members.expire(now + 2 * EXPIRY)
@@ -45,35 +45,35 @@ def test_members_are_those_heard_last_up_to_a_number(beats: list[Beat]) -> None:
 
 @given(BEATS)
 def test_the_best_candidate_is_one_heard_lately_by_what_it_said_last(beats: list[Beat]) -> None:
-    candidates, heard, now = Candidates(EXPIRY, MOST), dict[str, tuple[float, int]](), 0.0
+    candidates, heard, now = Candidates(EXPIRY, LIMIT), dict[str, tuple[float, int]](), 0.0
     for id, fitness, leaving, pause in beats:
         now += pause
         heard = {known: said for known, said in heard.items() if now - said[0] < EXPIRY}
-        candidates.heard(Candidate(owner=id, fitness=(fitness,), leaving=leaving), now)
+        candidates.observe(Candidate(owner=id, fitness=(fitness,), leaving=leaving), now)
         if leaving:
             heard.pop(id, None)
-        elif id in heard or len(heard) < MOST:
+        elif id in heard or len(heard) < LIMIT:
             heard[id] = now, fitness
         best = max(((said[1], known) for known, said in heard.items()), default=None)
         assert candidates.better((), now) == (best and best[1])
-        assert len(candidates) <= MOST
+        assert len(candidates) <= LIMIT
 
 
 @given(BEATS)
 def test_of_two_senders_with_one_id_only_one_is_heard_at_a_time(beats: list[Beat]) -> None:
     log = SenderLog(lambda: 0.0, "conflicting")
-    senders, heard, now, refused = Incarnations(log, MOST), dict[str, tuple[float, int]](), 0.0, 0
+    senders, heard, now, refused = Incarnations(log, LIMIT), dict[str, tuple[float, int]](), 0.0, 0
     for id, run, leaving, pause in beats:
         now += pause
         live = {known: said for known, said in heard.items() if now - said[0] < EXPIRY}
-        expected = live[id][1] == run if id in live else id in heard or len(live) < MOST
+        expected = live[id][1] == run if id in live else id in heard or len(live) < LIMIT
         assert senders.accepts(Subjects().load("default_p", id), id, run, now, leaving=leaving) is expected
-        heard = live if len(heard) >= MOST and id not in heard else heard
+        heard = live if len(heard) >= LIMIT and id not in heard else heard
         if not expected:
             refused += 1
         elif leaving:
             heard.pop(id, None)
         else:
             heard[id] = now, run
-        assert len(heard) <= MOST
+        assert len(heard) <= LIMIT
     assert log.total == refused

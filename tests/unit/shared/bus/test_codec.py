@@ -42,7 +42,7 @@ from shared.bus.messages import (
     Synced,
 )
 from shared.bus.publishable import fault
-from shared.bus.query_messages import AnswerPiece, AskView, query
+from shared.bus.query_messages import AnswerPiece, ViewQuery, make_query
 from shared.model import Endpoint, Pool
 
 ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, labels={"b": "1", "a": "2"})
@@ -71,7 +71,7 @@ MESSAGES: list[Message] = [
         blocks=pack_hashes([3, 4, 5]),
     ),
     PrefixRequest(sender="p", run=1, after=2),
-    query(AskView(endpoint="e"), 2.0),
+    make_query(ViewQuery(endpoint="e"), 2.0),
     AnswerPiece(sender="p", tier="picker", run=1, number=0, more=True, content=b"{"),
     Drain(endpoint="e", drain=True, by="somebody"),
     ActionResult(sender="w", error="why not"),

@@ -47,18 +47,18 @@ def test_everything_is_due_at_once_and_at_the_heartbeat_and_earlier_after_a_scra
 
 
 class Recorder:
-    """Takes frames; refuses those with more endpoints than `most`."""
+    """Takes frames; refuses those with more endpoints than `limit`."""
 
-    def __init__(self, most: int = 1000, connected: bool = True) -> None:
+    def __init__(self, limit: int = 1000, connected: bool = True) -> None:
         self.frames: list[tuple[int, tuple[str, ...]]] = []
-        self.most = most
+        self.limit = limit
         self.connected = connected
         self.names: set[str] = set()
         """The attributes of the last frame."""
 
     async def publish(self, part: int, content: FrameContent) -> bool:
         assert content.columns.keys() | content.objects.keys() == content.ages.keys()
-        if len(content.ids) > self.most:
+        if len(content.ids) > self.limit:
             raise BusError("maximum payload exceeded")
         self.frames.append((part, content.ids))
         self.names = set(content.columns)
@@ -148,7 +148,7 @@ async def test_a_change_that_everything_has_told_already_isnt_told_again() -> No
 
 
 async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
-    recorder, clock, watched = Recorder(most=2), Clock(), endpoints(5)
+    recorder, clock, watched = Recorder(limit=2), Clock(), endpoints(5)
     sending = sender(recorder, watched, clock)
     await sending.send()
     assert [part for part, _ in recorder.frames] == [0, 1, 2]
@@ -162,7 +162,7 @@ async def test_a_frame_that_is_too_large_for_a_message_is_halved() -> None:
 
 
 async def test_an_endpoint_that_fits_into_no_message_leaves_the_others() -> None:
-    recorder, watched = Recorder(most=0), endpoints(2)
+    recorder, watched = Recorder(limit=0), endpoints(2)
     sending = sender(recorder, watched, Clock())
     await sending.send()
     assert sending.oversized == 2

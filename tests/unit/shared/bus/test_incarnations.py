@@ -14,9 +14,9 @@ def subject(id: str) -> str:
     return S.load("default_p", id)
 
 
-def senders(most: int = 1000) -> tuple[Incarnations, SenderLog]:
+def senders(limit: int = 1000) -> tuple[Incarnations, SenderLog]:
     log = SenderLog(lambda: 0.0, "conflicting")
-    return Incarnations(log, most), log
+    return Incarnations(log, limit), log
 
 
 @pytest.mark.parametrize("id", ["p1", "a.b:c", "", "ü", "=41"])
@@ -53,7 +53,7 @@ def test_a_forger_doesnt_keep_itself_in_by_being_refused_nor_the_owner_out() -> 
 
 
 def test_invented_senders_take_no_more_room_than_they_may() -> None:
-    made, log = senders(most=10)
+    made, log = senders(limit=10)
     accepted = [made.accepts(subject(f"x{number}"), f"x{number}", 1, 0.0) for number in range(1000)]
     assert accepted.count(True) == 10
     assert log.total == 990

@@ -27,9 +27,9 @@ MANY = 500
 
 
 def candidates(limits: BusLimits) -> int:
-    heard = Candidates(most=limits.max_watchers)
+    heard = Candidates(limit=limits.max_watchers)
     for number in range(MANY):
-        heard.heard(Candidate(owner=f"{number}", fitness=(number,)), 0.0)
+        heard.observe(Candidate(owner=f"{number}", fitness=(number,)), 0.0)
     return len(heard)
 
 
@@ -41,14 +41,14 @@ def epochs(limits: BusLimits) -> int:
 
 
 def members(limits: BusLimits) -> int:
-    heard = Members(most=limits.max_senders)
+    heard = Members(limit=limits.max_senders)
     for number in range(MANY):
-        heard.heard(Member(id=f"{number}", tier="collector", sent=0.0), 0.0)
+        heard.observe(Member(id=f"{number}", tier="collector", sent=0.0), 0.0)
     return len(heard.ids)
 
 
 def runs(limits: BusLimits) -> int:
-    delays = QueueingDelays(most=limits.max_runs)
+    delays = QueueingDelays(limit=limits.max_runs)
     for number in range(MANY):
         delays.observe(f"{number}", 0, 0.0, 0.0)
     return len(delays)

@@ -6,7 +6,7 @@ import pytest
 
 from shared.bus.codec import decode_fact, encode_fact
 from shared.bus.errors import Malformed
-from shared.bus.publishable import HEADROOM, MAX_FACT, MAX_NAME, MAX_POOL, fault, most
+from shared.bus.publishable import HEADROOM, MAX_FACT, MAX_NAME, MAX_POOL, fact_limit, fault
 from shared.bus.subjects import Subjects, fact_key
 from shared.model import (
     Configuration,
@@ -63,8 +63,8 @@ def test_what_no_message_can_hold_says_why(fact: Fact, reason: str) -> None:
     ("max_payload", "expected"), [(2**20, MAX_FACT), (2**23, MAX_FACT), (2**16, 2**16 - HEADROOM), (64, 64 - HEADROOM)]
 )
 def test_a_server_may_take_less_than_others_and_more_counts_for_nothing(max_payload: int, expected: int) -> None:
-    assert most(max_payload) == expected
-    assert fault(endpoint(), most(max_payload)) is None or max_payload == 64
+    assert fact_limit(max_payload) == expected
+    assert fault(endpoint(), fact_limit(max_payload)) is None or max_payload == 64
 
 
 def test_a_line_of_the_protocol_holds_the_longest_key() -> None:
@@ -77,7 +77,7 @@ RULE = RewriteRule(models=("m" * 50,), targets=(Target(model="t"),))
 
 
 def labelled(count: int) -> Fact:
-    return Endpoint(id="a", name="a", address="10.0.0.1", port=80, labels={f"{one}": "" for one in range(count)})
+    return Endpoint(id="a", name="a", address="10.0.0.1", port=80, labels={f"{number}": "" for number in range(count)})
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ def renamed(plugin: int, former: str, now: str) -> str:
 def moved(plugin: int, *parameters: str) -> tuple[str, ...]:
     """Warnings of cache parameters on the scorer."""
     at = f"plugins[{plugin}].parameters"
-    return tuple(f"{at}: {one} is deprecated here; write it on approx-prefix-cache-producer" for one in parameters)
+    return tuple(
+        f"{at}: {parameter} is deprecated here; write it on approx-prefix-cache-producer" for parameter in parameters
+    )
 
 
 def in_tokens(plugin: int, former: str, tokens: int) -> str:

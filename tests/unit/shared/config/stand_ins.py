@@ -35,7 +35,7 @@ _PRODUCES = {"precise-prefix-cache-producer": (PREFIX_MATCH,)}
 
 def entries(text: str) -> list[dict[str, Any]]:
     """The `plugins` of a document, as they are written."""
-    return [one for one in yaml.safe_load(text).get("plugins") or () if isinstance(one, dict)]
+    return [plugin for plugin in yaml.safe_load(text).get("plugins") or () if isinstance(plugin, dict)]
 
 
 def missing(text: str, registry: Registry) -> dict[str, str]:
@@ -50,11 +50,13 @@ def completed(text: str, registry: Registry) -> Registry:
 
 
 def _stand_in(name: str, text: str) -> type[Plugin]:
-    instances = [one for one in entries(text) if one.get("type") == name]
+    instances = [entry for entry in entries(text) if entry.get("type") == name]
     roles = set(_ROLES.get(name) or {role for ending, role in _ROLES_BY_ENDING.items() if name.endswith(ending)})
-    if _extractors(text) & {one.get("name", name) for one in instances}:
+    if _extractors(text) & {instance.get("name", name) for instance in instances}:
         roles.add(Role.EXTRACTOR)
-    fields: list[Any] = [(one, Any, None) for one in sorted({key for one in instances for key in _given(one)})]
+    fields: list[Any] = [
+        (one, Any, None) for one in sorted({key for instance in instances for key in _given(instance)})
+    ]
     body = {
         "TYPE": name,
         "ROLES": frozenset(roles),
@@ -73,4 +75,4 @@ def _given(entry: Mapping[str, Any]) -> Iterator[str]:
 def _extractors(text: str) -> set[str]:
     """Names that the document lists as extractors."""
     section = yaml.safe_load(text).get("dataLayer") or {}
-    return {ref.get("pluginRef") for one in section.get("sources") or () for ref in one.get("extractors") or ()}
+    return {ref.get("pluginRef") for source in section.get("sources") or () for ref in source.get("extractors") or ()}

@@ -42,7 +42,7 @@ def read(raw: object, kind: Any, **options: bool) -> tuple[Any, list[str]]:
     """(the value, or None after problems; the problems as text)."""
     problems = Problems()
     value = decode(raw, kind, "at", problems, **options)
-    return (None if value is MISSING else value), [str(one) for one in problems.errors]
+    return (None if value is MISSING else value), [str(error) for error in problems.errors]
 
 
 @pytest.mark.parametrize(

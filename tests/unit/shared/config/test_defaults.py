@@ -15,7 +15,7 @@ def loaded(body: str = "", types: Registry | None = None) -> LoadedConfig:
 
 
 def members(config: LoadedConfig, profile: int = 0) -> list[tuple[str, float]]:
-    return [(one.plugin.name, one.weight) for one in config.profiles[profile].members]
+    return [(member.plugin.name, member.weight) for member in config.profiles[profile].members]
 
 
 def added(config: LoadedConfig) -> list[str]:
@@ -59,7 +59,7 @@ def test_without_profiles_one_has_all_listed_filters_scorers_and_the_first_picke
         "plugins: [{type: random-picker, name: r}, {type: utilization-detector}, {type: openai-parser}, "
         "{type: queue-scorer}, {type: max-score-picker}]"
     )
-    assert [one.name for one in config.profiles] == ["default"]
+    assert [profile.name for profile in config.profiles] == ["default"]
     assert members(config) == [("r", 1.0), ("utilization-detector", 1.0), ("queue-scorer", 1.0)]
 
 
@@ -137,13 +137,13 @@ def test_the_producers_run_that_somebody_reads_and_those_that_they_require(
     ids=["of any name", "listed and in no section", "without injection"],
 )
 def test_pages_are_scraped_once(body: str, sources: list[tuple[str, tuple[str, ...]]]) -> None:
-    assert [(one.source, one.extractors) for one in loaded(body).sources] == sources
+    assert [(source.source, source.extractors) for source in loaded(body).sources] == sources
 
 
 def test_the_indexs_parameters_on_the_scorer_go_to_the_producer_that_is_added() -> None:
     config = loaded("plugins: [{type: prefix-scorer, parameters: {blockSize: 16}}]")
     assert config.plugins["index"].parameters.block_size == 16
-    assert [str(one) for one in config.warnings] == ["plugins[0].parameters: blockSize is deprecated here"]
+    assert [str(warning) for warning in config.warnings] == ["plugins[0].parameters: blockSize is deprecated here"]
 
 
 def test_the_indexs_parameters_on_the_scorer_have_no_effect_beside_a_producer_with_others() -> None:
@@ -151,8 +151,8 @@ def test_the_indexs_parameters_on_the_scorer_have_no_effect_beside_a_producer_wi
     other = f"plugins: [{scorer}, {{type: index, parameters: {{blockSize: 8}}}}]"
     same = f"plugins: [{scorer}, {{type: index, parameters: {{blockSize: 16}}}}]"
     no_effect = "plugins[0].parameters: no effect of blockSize: 'index' has its own parameters"
-    assert no_effect in [str(one) for one in loaded(other).warnings]
-    assert no_effect not in [str(one) for one in loaded(same).warnings]
+    assert no_effect in [str(warning) for warning in loaded(other).warnings]
+    assert no_effect not in [str(warning) for warning in loaded(same).warnings]
 
 
 def test_of_two_scorers_with_different_parameters_for_one_index_the_second_is_told() -> None:

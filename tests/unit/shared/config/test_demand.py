@@ -64,7 +64,9 @@ def test_what_is_required_and_lacks_is_an_error_at_the_parameter_and_what_is_use
     with pytest.raises(Invalid) as caught:
         loaded("naming-scorer", "depth-scorer")
     assert caught.value.lines() == ["plugins[1].parameters.withoutDepth: required by ('naming-scorer', 'depth-scorer')"]
-    assert [str(one) for one in loaded("width-filter").warnings] == ["plugins[1].parameters: used by ('width-filter',)"]
+    assert [str(warning) for warning in loaded("width-filter").warnings] == [
+        "plugins[1].parameters: used by ('width-filter',)"
+    ]
 
 
 def test_a_plugin_is_not_asked_for_what_nobody_reads() -> None:

@@ -31,10 +31,10 @@ def test_types_that_arent_installed_are_named_at_their_places_and_nothing_else_i
 def test_a_document_comes_to_what_it_says_with_what_it_leaves_out_added(document: Document) -> None:
     """Parameters reach the plugin that has them now, and only what is written the former way is warned of."""
     config = load(document.text, completed(document.text, REGISTRY))
-    found = {each.name: [(one.plugin.name, one.weight) for one in each.members] for each in config.profiles}
+    found = {each.name: [(member.plugin.name, member.weight) for member in each.members] for each in config.profiles}
     assert (found, config.profile_handler) == (document.members, document.handler)
-    assert [str(one) for one in config.warnings] == [*[GROUP] * document.former, *document.warnings]
-    assert {one.source: " ".join(one.extractors) for one in config.sources} == dict(document.sources)
+    assert [str(warning) for warning in config.warnings] == [*[GROUP] * document.former, *document.warnings]
+    assert {source.source: " ".join(source.extractors) for source in config.sources} == dict(document.sources)
     assert (config.parsers, config.saturation_detector) == (document.parsers, document.detector)
     for name, given in document.parameters.items():
         assert {field: getattr(config.plugins[name].parameters, field) for field in given} == dict(given)

@@ -41,7 +41,7 @@ def test_every_wrong_gate_is_named() -> None:
         "flowControll", "zebra", "flowControl=maybe", "flowControl=", "flowControl", "flowControl=false", ""
     )
     known = "known: flowControl, haPopulateNonLeaderDatastore"
-    assert [str(one) for one in problems.errors] == [
+    assert [str(error) for error in problems.errors] == [
         "featureGates[0]: 'flowControll' names no feature gate; did you mean 'flowControl'?",
         f"featureGates[1]: 'zebra' names no feature gate; {known}",
         "featureGates[2]: 'flowControl=maybe': 'maybe' isn't true or false",

@@ -181,7 +181,7 @@ def test_extractors_that_no_section_feeds_are_fed(
     plugins: str, sources: str, inject: bool, fed: dict[str, tuple[str, ...]]
 ) -> None:
     config = loaded(plugins, sources, inject=inject)
-    assert {one.source: one.extractors for one in config.sources} == fed
+    assert {source.source: source.extractors for source in config.sources} == fed
     assert [name for name in fed if config.plugins[name].injected] == [
         name for name in fed if name == "position-source"
     ]
@@ -231,7 +231,7 @@ def test_an_attribute_that_two_would_write_is_an_error_that_names_both(
 ) -> None:
     with pytest.raises(Invalid) as caught:
         load(TWICE.replace("EXTRACTORS", extractors).replace("MORE", more), Registry.installed())
-    assert [one.partition(" (line")[0] for one in caught.value.lines()] == [problem]
+    assert [line.partition(" (line")[0] for line in caught.value.lines()] == [problem]
 
 
 def test_two_sources_may_feed_extractors_of_their_own() -> None:

@@ -56,7 +56,7 @@ def loaded(raw: object) -> LoadedConfig:
 def errors(raw: object) -> list[tuple[str, str]]:
     with pytest.raises(Invalid) as caught:
         loaded(raw)
-    return [(one.path, one.message) for one in caught.value.problems]
+    return [(problem.path, problem.message) for problem in caught.value.problems]
 
 
 def key_of(path: str) -> str:
@@ -191,7 +191,7 @@ VALUES: dict[str, Value] = {
     ),
     "schedulingProfiles": (
         [{"name": "own", "plugins": [{"pluginRef": "plain", "weight": 2.5}, {"pluginRef": "dice"}]}],
-        lambda config: [(one.name, [member.weight for member in one.members]) for one in config.profiles],
+        lambda config: [(profile.name, [member.weight for member in profile.members]) for profile in config.profiles],
         [("own", [2.5, 1.0])],
     ),
     "saturationDetector": ({"pluginRef": "gauge"}, lambda config: config.saturation_detector, "gauge"),

@@ -343,7 +343,7 @@ def test_thresholds_in_the_section_are_a_detector_that_filters_nothing() -> None
     assert config.saturation_detector == "utilization-detector"
     assert config.plugins["utilization-detector"].parameters.queue_depth_threshold == 9
     assert config.plugins["utilization-detector"].parameters.interval == 0.15
-    assert [one.plugin.name for one in config.profiles[0].members] == ["queue-scorer", "max-score-picker"]
+    assert [member.plugin.name for member in config.profiles[0].members] == ["queue-scorer", "max-score-picker"]
     assert list(map(str, config.warnings)) == [
         "saturationDetector: thresholds here are deprecated; write a utilization-detector plugin"
     ]
@@ -355,7 +355,7 @@ SCORERS = "plugins: [{type: plain-scorer}, {type: queue-scorer}]\nschedulingProf
 
 
 def weights(config: LoadedConfig) -> object:
-    return [one.weight for one in config.profiles[0].members]
+    return [member.weight for member in config.profiles[0].members]
 
 
 @pytest.mark.parametrize(

@@ -78,6 +78,6 @@ def test_cache_tracking_is_explained_in_one_message() -> None:
 
 def test_the_mode_that_the_scorer_has_is_left_out_with_a_warning() -> None:
     config = loaded("- {type: prefix-cache-scorer, parameters: {mode: estimate}}")
-    assert [str(one) for one in config.warnings] == [
+    assert [str(warning) for warning in config.warnings] == [
         "plugins[0].parameters: mode is deprecated, and has no effect; leave it out"
     ]

@@ -82,7 +82,7 @@ def test_a_published_configuration_loads_or_says_exactly_what_is_missing_and_whe
     try:
         published.load(REGISTRY)
     except Invalid as error:
-        named = {one.path: MISSING.sub(r"\1", one.message) for one in error.problems}
+        named = {problem.path: MISSING.sub(r"\1", problem.message) for problem in error.problems}
     assert named == absent
 
 
@@ -94,8 +94,10 @@ def test_nothing_else_is_wrong_with_it_and_no_spelling_is_warned_of(published: P
     """
     config = published.load(completed(published.text, REGISTRY))
     assert {spec.kind.TYPE for spec in config.plugins.values() if spec.listed} >= published.types - former()
-    spelled = [one for one in config.warnings if "deprecated" in one.message and one.path != "apiVersion"]
-    assert any(one.path == "apiVersion" for one in config.warnings) is (API_VERSIONS[1] in published.text)
+    spelled = [
+        warning for warning in config.warnings if "deprecated" in warning.message and warning.path != "apiVersion"
+    ]
+    assert any(warning.path == "apiVersion" for warning in config.warnings) is (API_VERSIONS[1] in published.text)
     assert bool(spelled) is ("Deprecated" in published.file)
 
 
@@ -117,10 +119,10 @@ def test_a_file_that_has_to_be_refused_is_refused_at_its_place_and_for_nothing_e
     assert all(name.startswith(OF_TESTS) for name in absent)
     with pytest.raises(Invalid) as caught:
         published.load(completed(published.text, REGISTRY))
-    assert tuple(sorted(one.path for one in caught.value.problems)) == PATHS[published.file]
+    assert tuple(sorted(problem.path for problem in caught.value.problems)) == PATHS[published.file]
 
 
 def test_the_index_has_every_file_and_files_of_every_kind() -> None:
     assert {one.expected for one in index()} == {"ok", "ok+alpha", "error"}
-    assert {one.file for one in index()} == {one.name for one in (Path(FOLDER) / "configs").glob("*.yaml")}
+    assert {one.file for one in index()} == {path.name for path in (Path(FOLDER) / "configs").glob("*.yaml")}
     assert {one.file for one in index() if one.expected == "error"} == PATHS.keys()

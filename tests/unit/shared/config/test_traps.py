@@ -21,7 +21,7 @@ def errors(body: str, types: Registry | None = None) -> list[str]:
 
 
 def warnings(config: LoadedConfig) -> list[str]:
-    return [str(one) for one in config.warnings]
+    return [str(warning) for warning in config.warnings]
 
 
 def test_a_weight_on_what_is_no_scorer_is_taken() -> None:
@@ -74,7 +74,7 @@ def test_a_renamed_source_that_feeds_nothing_gets_the_core_extractor() -> None:
     config = loaded(
         "plugins: [{type: metrics-data-source, name: pages}]\ndataLayer: {sources: [{pluginRef: pages}]}", REGISTRY
     )
-    assert [(one.source, one.extractors) for one in config.sources] == [("pages", ("core-metrics-extractor",))]
+    assert [(source.source, source.extractors) for source in config.sources] == [("pages", ("core-metrics-extractor",))]
 
 
 @pytest.mark.parametrize("section", ["data", "dataLayer"])

@@ -10,7 +10,7 @@ from shared.config.yaml import MAX_DEPTH, MAX_DIGITS, parse_documents
 def read(text: str) -> tuple[list[object], list[str]]:
     """(the documents, the problems as text)."""
     problems = Problems()
-    return parse_documents(text, problems), [str(one) for one in problems.errors]
+    return parse_documents(text, problems), [str(error) for error in problems.errors]
 
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "---\n---\n", "null\n", "~"])

@@ -209,7 +209,7 @@ def test_a_value_that_would_break_the_readers_costs_only_itself(
     world = World(Listener(), Says(says))
     with capture_logs() as logs:
         world.events.upsert(A)
-    assert [one["reason"] for one in logs] == [reason]
+    assert [line["reason"] for line in logs] == [reason]
     assert {key.name: sample.value for key, sample in world.of("a").items()} == {
         "Port": 8000.0,
         "Size": None,

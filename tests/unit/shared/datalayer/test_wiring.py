@@ -13,20 +13,20 @@ LABELS = "{attributes: [{label: gpu, attributeKey: GPU}]}"
 
 
 def loaded(plugins: str, sources: str = "") -> LoadedConfig:
-    listed = "".join(f"- {one.strip()}\n" for one in plugins.strip().splitlines())
+    listed = "".join(f"- {line.strip()}\n" for line in plugins.strip().splitlines())
     layer = f"dataLayer:\n  sources:\n{sources}" if sources else ""
     return load(f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n{listed}{layer}", REGISTRY)
 
 
 def feed(source: str, *extractors: str) -> str:
-    listed = "".join(f"    - pluginRef: {one}\n" for one in extractors)
+    listed = "".join(f"    - pluginRef: {extractor}\n" for extractor in extractors)
     return f"  - pluginRef: {source}\n    extractors:\n{listed}"
 
 
 def errors(plugins: str, sources: str = "") -> list[str]:
     with pytest.raises(Invalid) as caught:
         loaded(plugins, sources)
-    return [str(one) for one in caught.value.problems]
+    return [str(problem) for problem in caught.value.problems]
 
 
 READS_NODES = f"{{type: node-labels-extractor, parameters: {LABELS}}}"
@@ -70,7 +70,7 @@ def test_an_extractor_that_is_only_listed_gets_or_joins_a_source_of_the_kind_tha
     sources: str, name: str
 ) -> None:
     config = loaded(sources + READS_NODES)
-    [source] = [one.source for one in config.sources if "node-labels-extractor" in one.extractors]
+    [source] = [source.source for source in config.sources if "node-labels-extractor" in source.extractors]
     assert (source, config.plugins[source].topic) == (name, "v1 Node")
 
 

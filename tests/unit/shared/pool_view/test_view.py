@@ -197,16 +197,16 @@ def test_of_a_long_id_only_the_beginning_is_ordered_by_its_numbers() -> None:
     beginning = "1" * 80
     ids = [f"{beginning}9", f"{beginning}10", "c10", "c9"]
     for id in ids:
-        made.heard(COLLECTOR, id, 0.0)
+        made.observe(COLLECTOR, id, 0.0)
     assert [row.id for row in made.members(0.0)] == [f"{beginning}10", f"{beginning}9", "c9", "c10"]
 
 
 def test_members_are_those_that_were_heard_lately_and_one_watcher_leads() -> None:
     made = view("a", "b")
-    made.heard(WATCHER, "watcher-1/0a0b", 0.0)
-    made.heard(WATCHER, "watcher-2/0c0d", 0.0)
-    made.heard(COLLECTOR, "collector-10", 0.0)
-    made.heard(COLLECTOR, "collector-9", 1.0)
+    made.observe(WATCHER, "watcher-1/0a0b", 0.0)
+    made.observe(WATCHER, "watcher-2/0c0d", 0.0)
+    made.observe(COLLECTOR, "collector-10", 0.0)
+    made.observe(COLLECTOR, "collector-9", 1.0)
     made.leader("watcher-2/0c0d")
     made.frame(frame(("a", "b"), sender="collector-9", queue=(0, 0)), 1.0, 0.0)
     found = [(row.tier, row.id, row.leader, row.endpoints) for row in made.members(1.0)]
@@ -216,13 +216,13 @@ def test_members_are_those_that_were_heard_lately_and_one_watcher_leads() -> Non
         (COLLECTOR, "collector-9", False, 2),
         (COLLECTOR, "collector-10", False, 0),
     ]
-    made.heard(WATCHER, "watcher-2/0c0d", 1.0, leaving=True)
+    made.observe(WATCHER, "watcher-2/0c0d", 1.0, leaving=True)
     assert [row.id for row in made.members(2.0)] == ["collector-9"]
 
 
 def test_without_a_connection_silence_says_nothing() -> None:
     made = view()
-    made.heard(PICKER, "p", 0.0)
+    made.observe(PICKER, "p", 0.0)
     made.disconnected()
     assert [(row.id, row.age) for row in made.members(9.0)] == [("p", 9.0)]
     made.connected(9.0)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.service.child import Child, ChildFailed, asked
+from shared.service.child import Child, ChildFailed, run_child
 from tests.children import children_end_before_the_loop
 
 __all__ = ["children_end_before_the_loop"]
@@ -32,12 +32,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 )
 async def test_a_child_that_wants_too_much_gives_no_answer(module: str, task: str, message: str) -> None:
     with pytest.raises(ChildFailed, match=message):
-        await asked(module, task.encode(), LONG, 100_000)
+        await run_child(module, task.encode(), LONG, 100_000)
 
 
 async def test_what_a_child_prints_is_no_part_of_its_answer(module: str) -> None:
     task = "print('here'); answers.write(f'{os.getpriority(os.PRIO_PROCESS, 0) > 0}')"
-    assert await asked(module, task.encode(), LONG, 100_000) == b"True"
+    assert await run_child(module, task.encode(), LONG, 100_000) == b"True"
 
 
 async def test_a_child_that_takes_too_long_is_killed(module: str) -> None:

@@ -14,7 +14,7 @@ KINDS = {
 
 def read(*argv: str) -> tuple[dict[str, list[str]], list[str]]:
     problems = Problems()
-    return read_flags(argv, KINDS, problems), [str(one) for one in problems.errors]
+    return read_flags(argv, KINDS, problems), [str(error) for error in problems.errors]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_an_alias_means_the_same_flag(argv: list[str], given: list[str] | None, 
     """In camel case with one dash too, as programs write it that use Go's flag package."""
     problems, aliases = Problems(), {"queue_metric": ("--waiting-metric", "--queueMetric")}
     found = read_flags(argv, {"queue_metric": inspect.StrType()}, problems, aliases)
-    assert (found.get("queue_metric"), [str(one) for one in problems.errors]) == (given, said)
+    assert (found.get("queue_metric"), [str(error) for error in problems.errors]) == (given, said)
 
 
 def test_every_mistake_is_named_and_the_sound_flags_are_read() -> None:

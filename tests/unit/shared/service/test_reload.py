@@ -112,7 +112,7 @@ async def test_the_one_in_use_is_known_by_its_origin_and_revision_and_said_when_
         await tier.offered("a")
         await tier.offered("bad", "there")
     assert tier.config.in_use("a/b") == Configured("a/b", "here", "ca978112ca1b")
-    taken = [one for one in logs if one["event"] == "config.taken"]
+    taken = [line for line in logs if line["event"] == "config.loaded"]
     assert [(one["origin"], one["revision"]) for one in taken] == [("here", "ca978112ca1b")]
 
 
@@ -122,7 +122,7 @@ async def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes(tier: T
         await tier.offered("bad", "there")
         for _ in range(2):
             tier.config.offer("bad", "there")
-    assert [(one["event"], one["problems"]) for one in logs] == [("config.refused", ["there: plugins[0]: bad"])]
+    assert [(line["event"], line["problems"]) for line in logs] == [("config.refused", ["there: plugins[0]: bad"])]
     assert (tier.counts, tier.config.problem) == ((1, 1), "there: plugins[0]: bad")
     await tier.offered("a")
     assert tier.used == [("a", "here"), ("a", "here")]
@@ -146,7 +146,7 @@ async def test_one_on_which_a_plugin_fails_is_refused_with_the_traceback_and_tri
         read = len(tier.read)
         await asyncio.sleep(0.03)
     assert (len(tier.read), tier.counts, tier.config.problem) == (read, (1, 1), "")
-    assert [one["event"] for one in logs] == ["config.failed", "config.taken"], "each said once"
+    assert [line["event"] for line in logs] == ["config.failed", "config.loaded"], "each said once"
     assert logs[0]["exc_info"]
 
 

@@ -207,7 +207,7 @@ def test_an_argument_has_no_flag_and_no_variable(capsys: pytest.CaptureFixture[s
     assert parse(Files, ["a"], None, "test") == Files(files=("a",))
     with pytest.raises(Invalid) as caught:
         parse(Files, ["--files", "x", "--depe"], environ, "test")
-    assert [str(one) for one in caught.value.problems] == [
+    assert [str(problem) for problem in caught.value.problems] == [
         "--files: unknown flag",
         "--depe: unknown flag; did you mean '--deep'?",
         "FILE: required, and missing",

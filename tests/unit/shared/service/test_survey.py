@@ -93,7 +93,7 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
     (
         "a member hears nothing",
         [WATCHER, COLLECTOR, replace(PICKER, facts=replace(FACTS, age=60.0))],
-        ["picker p: it has heard nothing for 60 s of the leading watcher"],
+        ["picker p: it has had no message of the leading watcher for 60 s"],
     ),
     (
         "a copy differs from what is announced",

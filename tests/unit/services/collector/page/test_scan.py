@@ -73,12 +73,12 @@ def test_a_line_that_is_too_long_costs_only_itself() -> None:
 
 def test_a_scan_ends_after_as_many_lines_as_it_is_told_and_goes_on_there() -> None:
     page, sink = b"m 1\nm 2\nm m{} 1\nm 3\n", Everything()
-    assert scan(page, b"m", [sink], most=2) == (0, 8, 8)
-    assert scan(page, b"m", [sink], 8, most=1) == (-1, -1, 16)
-    assert scan(page, b"m", [sink], 16, most=2) == (16, 20, 20)
+    assert scan(page, b"m", [sink], limit=2) == (0, 8, 8)
+    assert scan(page, b"m", [sink], 8, limit=1) == (-1, -1, 16)
+    assert scan(page, b"m", [sink], 16, limit=2) == (16, 20, 20)
     assert [value for _, value, _ in sink.samples] == [1.0, 2.0, 3.0]
     assert scan(page, b"n", [sink]) == (-1, -1, 20)
-    assert scan(b"m 1\nm x y z", b"m", [sink], 4, most=1) == (-1, -1, 11)
+    assert scan(b"m 1\nm x y z", b"m", [sink], 4, limit=1) == (-1, -1, 11)
 
 
 def parsed(page: str) -> dict[str, list[Sample]]:

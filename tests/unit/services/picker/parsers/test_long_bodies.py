@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.picker.parsers.json_body import MAX_NAME
-from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.json_counts import MAX_DECODED
 from services.picker.parsers.json_values import JsonParameters
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.request import Content, Unparsable
@@ -78,7 +78,7 @@ def with_picture(data: str) -> bytes:
 
 
 def test_pictures_stand_as_digests() -> None:
-    cat, dog = "iVBO" * LONGEST, "iVBP" * LONGEST
+    cat, dog = "iVBO" * MAX_DECODED, "iVBP" * MAX_DECODED
     first, same, other = (read("/v1/chat/completions", with_picture(animal)) for animal in (cat, cat, dog))
     assert first.prompt == same.prompt != other.prompt
     assert b"what is it? what" in first.prompt
@@ -98,7 +98,7 @@ def test_a_long_text_full_of_marks_isnt_refused(text: str) -> None:
 
 def test_of_a_prompt_that_is_too_long_the_beginning_is_kept_and_all_of_it_counted() -> None:
     content = read("/v1/completions", sent("prompt", "word " * 10**6))
-    assert len(content.prompt) == LONGEST + 1
+    assert len(content.prompt) == MAX_DECODED + 1
     assert content.prompt_tokens == pytest.approx(1_250_000, rel=0.001)
 
 

@@ -4,7 +4,7 @@ import zlib
 
 import pytest
 
-from services.picker.parsers.json_counts import LONGEST
+from services.picker.parsers.json_counts import MAX_DECODED
 from services.picker.parsers.vllm_grpc import VllmGrpcParameters, VllmGrpcParser
 from services.picker.request import Content, Headers, Unparsable
 from tests.benchmarks.bench_longest import empty_blocks, field, frame
@@ -29,8 +29,8 @@ def test_many_token_ids_are_counted_and_stand_as_they_came() -> None:
 
 
 def test_of_a_long_text_the_beginning_is_kept_and_all_of_it_counted() -> None:
-    content = read(field(3, b"word" * LONGEST))
-    assert (len(content.prompt), content.prompt_tokens) == (LONGEST, LONGEST)
+    content = read(field(3, b"word" * MAX_DECODED))
+    assert (len(content.prompt), content.prompt_tokens) == (MAX_DECODED, MAX_DECODED)
 
 
 def test_ids_in_several_fields_are_one_prompt() -> None:

@@ -17,7 +17,7 @@ from services.picker.reports.reasons import changes, reasons
 from services.picker.reports.reports import Parts
 from services.picker.request import Headers, Route
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
-from shared.bus.query_messages import AskExplain
+from shared.bus.query_messages import ExplainQuery
 from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.world import NOW, endpoint, load, pool, report
 
@@ -163,8 +163,8 @@ def test_an_answer_to_explain_is_what_the_next_request_gets(world: Mapping[str, 
     )
     head = request.head
     headers = [("x-request-id", head.request_id)]
-    question = AskExplain(method=head.method, path=head.path, headers=headers, body=request.body)
-    answer = json.loads(b"".join(explain(parts, question)))
+    query = ExplainQuery(method=head.method, path=head.path, headers=headers, body=request.body)
+    answer = json.loads(b"".join(explain(parts, query)))
     got = handler.schedule(handler.prepare(request, NOW), NOW).summary()
     for field in ("request_id", "model", "target_model", "priority", "endpoint", "destinations", "refused"):
         assert answer.get(field) == got.get(field), field

@@ -18,8 +18,8 @@ from services.picker.reports.replay import OUT_OF_TIME, UNSCHEDULED, replay
 from services.picker.reports.replay_responder import CHILD, DocumentRules, ReplayResponder
 from services.picker.scheduling import profile
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
-from shared.bus.query_messages import AskReplay
-from shared.bus.responder import Unanswerable
+from shared.bus.query_messages import ReplayQuery
+from shared.bus.responder import QueryRefused
 from shared.service.replay import Move, Replay
 from tests.children import children_end_before_the_loop
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest
@@ -57,10 +57,10 @@ def replayed(
     *,
     meanwhile: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = lambda: NOW,
-    **question: Any,
+    **query: Any,
 ) -> Replay:
     """What the child makes of what it is sent; `meanwhile` happens after each piece."""
-    asked = AskReplay(text=text, **question)
+    asked = ReplayQuery(text=text, **query)
     sent = io.BytesIO()
     for piece in ReplayResponder(picker.handler, DocumentRules()).messages(asked, NOW + asked.seconds):
         sent.write(piece)
@@ -75,10 +75,10 @@ def patient(picker: PickerUnderTest, child: str = CHILD) -> ReplayResponder:
     return ReplayResponder(picker.handler, DocumentRules(), child, grace=3600)
 
 
-async def answered(replays: ReplayResponder, text: str, **question: Any) -> Replay:
+async def answered(replays: ReplayResponder, text: str, **query: Any) -> Replay:
     """By a child."""
     content = bytearray()
-    for part in replays.answer(AskReplay(text=text, **question)):
+    for part in replays.answer(ReplayQuery(text=text, **query)):
         if isinstance(part, asyncio.Future):
             await asyncio.wait((part,))
         else:
@@ -225,18 +225,18 @@ async def test_a_child_replays(picker: PickerUnderTest) -> None:
 
 
 async def test_a_child_that_fails_costs_only_the_answer(picker: PickerUnderTest) -> None:
-    with pytest.raises(Unanswerable, match="exited with status 1"):
+    with pytest.raises(QueryRefused, match="exited with status 1"):
         await answered(patient(picker, "this.that"), QUEUES)
 
 
 async def test_one_document_is_replayed_at_a_time(picker: PickerUnderTest) -> None:
     here = replayed(picker, QUEUES)
     replays = patient(picker)
-    first = replays.answer(AskReplay(text=QUEUES))
+    first = replays.answer(ReplayQuery(text=QUEUES))
     starting = next(first)
     assert isinstance(starting, asyncio.Future)
-    with pytest.raises(Unanswerable, match="another document"):
-        next(replays.answer(AskReplay(text=QUEUES)))
+    with pytest.raises(QueryRefused, match="another document"):
+        next(replays.answer(ReplayQuery(text=QUEUES)))
     await starting
     first.close()  # type: ignore[attr-defined]  # as the responder does when nobody waits any more
     assert await answered(replays, QUEUES) == here
@@ -249,6 +249,6 @@ def test_however_large_the_pool_every_piece_is_small() -> None:
     picker = PickerUnderTest(view, QUEUES)
     decide(picker, 1, 2)
     replays = ReplayResponder(picker.handler, DocumentRules())
-    pieces = [len(piece) for piece in replays.messages(AskReplay(text=QUEUES), NOW + 1)]
+    pieces = [len(piece) for piece in replays.messages(ReplayQuery(text=QUEUES), NOW + 1)]
     assert len(pieces) > 30
     assert max(pieces) < 256 * 1024

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from services.picker.reports.view import view
-from shared.bus.query_messages import AskView
+from shared.bus.query_messages import ViewQuery
 from shared.service.pages import SLICE
 from tests.unit.services.picker.world import NOW, load, pool
 
@@ -22,7 +22,7 @@ def test_no_piece_of_the_tables_of_load_has_more_than_a_slice() -> None:
         picker.in_flight.charge(name, 7)
     replica = SimpleNamespace(epoch=1, extent=lambda: (SimpleNamespace(digest=1), 0), entries=list)
     parts: Any = SimpleNamespace(view=picker, replica=replica)
-    pieces = list(view(parts, "pool", "b", AskView()))
+    pieces = list(view(parts, "pool", "b", ViewQuery()))
     document = msgspec.json.decode(b"".join(pieces))
     assert document["load"] == [
         {"picker": id, "endpoints": dict.fromkeys(names, row)}

@@ -225,7 +225,7 @@ def test_what_a_handler_lacks(handler: str, parameters: str, said: str) -> None:
 class Broken(Decider):
     TYPE = "broken-decider"
 
-    def wanted(self, cycle: Cycle, row: int | None) -> bool:
+    def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         raise KeyError("gpu")
 
 
@@ -233,7 +233,7 @@ def test_a_decider_that_fails_skips_its_stage() -> None:
     text = document("disagg-profile-handler", "{deciders: {prefill: broken-decider}}", "- type: broken-decider\n")
     decision = director(text, Registry([*REGISTRY, Broken])).decide(TEXT, servers("pd"), NOW)
     assert route(decision) == ("1", {})
-    assert [(one.plugin, one.role) for one in decision.failures] == [("broken-decider", "decider")]
+    assert [(failure.plugin, failure.role) for failure in decision.failures] == [("broken-decider", "decider")]
 
 
 # Deciders
@@ -257,8 +257,8 @@ def test_prompts_that_are_long_enough(raw: dict[str, int], tokens: int, cached: 
     run = cycle(pool("a0", "a1"), request(b"xxxx" * tokens))
     if cached is not None:
         run.put(PREFIX_MATCH, PrefixMatch(np.array([10.0, float(cached)]), 10, 64))
-    assert plugin(PrefixBasedPdDecider, raw).wanted(run, 1) is expected
-    assert plugin(PrefixBasedPdDecider, raw).wanted(run, None) is False
+    assert plugin(PrefixBasedPdDecider, raw).disaggregate(run, 1) is expected
+    assert plugin(PrefixBasedPdDecider, raw).disaggregate(run, None) is False
 
 
 def test_a_threshold_isnt_negative() -> None:

@@ -121,7 +121,7 @@ def test_a_session_stays_with_its_first_endpoint_by_its_id_alone(kind: str) -> N
 def test_a_session_moves_when_its_endpoint_has_gone_and_stays_there() -> None:
     world = World("session-affinity-filter", BY_ID)
     home, _ = world.ask(x_session_id="s")
-    gone = next(one for one in world.view.layout.endpoints if one.authority == home)
+    gone = next(endpoint for endpoint in world.view.layout.endpoints if endpoint.authority == home)
     world.view.delete(f"pool.endpoint.{gone.id}")
     moved, _ = world.ask(x_session_id="s")
     assert moved != home
@@ -140,7 +140,7 @@ def test_an_unused_session_is_forgotten() -> None:
 
 
 def test_no_more_sessions_are_kept_than_there_is_room_for() -> None:
-    bindings = Bindings(ttl=10.0, most=2)
+    bindings = Bindings(ttl=10.0, limit=2)
     for name in "abc":
         bindings.bind(name, name, 0.0)
     assert [bindings.endpoint(name, 0.0) for name in "abc"] == [None, "b", "c"]

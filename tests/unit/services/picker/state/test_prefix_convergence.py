@@ -86,7 +86,7 @@ class Convergence(RuleBasedStateMachine):
 
     def deliver(self, at: int) -> None:
         to, batch = self.network.pop(at)
-        self.pickers[to].peers.hear(batch, self.now)
+        self.pickers[to].peers.receive(batch, self.now)
 
     @rule(who=WHO, name=st.sampled_from(ENDPOINTS), prompt=PROMPTS)
     def prompt_is_placed(self, who: str, name: str, prompt: tuple[int, ...]) -> None:
@@ -120,7 +120,7 @@ class Convergence(RuleBasedStateMachine):
     @rule(who=WHO, to=WHO)
     def heartbeat_arrives(self, who: str, to: str) -> None:
         if who != to:
-            self.pickers[to].peers.hear(self.pickers[who].heartbeat(), self.now)
+            self.pickers[to].peers.receive(self.pickers[who].heartbeat(), self.now)
 
     @rule(who=WHO, repeats=st.booleans())
     def missing_batches_are_asked_for(self, who: str, repeats: bool) -> None:
@@ -135,7 +135,7 @@ class Convergence(RuleBasedStateMachine):
             picker.peers.do_without(origin)
         elif repeats:
             for batch in self.sent.get((origin.id, origin.run), [])[origin.applied :]:
-                picker.peers.hear(batch, self.now)
+                picker.peers.receive(batch, self.now)
             picker.peers.answered(origin, asked.mine.sequence)
         else:
             origins, _ = asked.peers.table(origin.id, asked.mine.run, asked.mine.sequence)
@@ -164,7 +164,7 @@ class Convergence(RuleBasedStateMachine):
         for picker in self.pickers.values():
             for batch in self.sent.get((who, self.pickers[who].mine.run), []):
                 if picker is not self.pickers[who]:
-                    picker.peers.hear(batch, self.now)
+                    picker.peers.receive(batch, self.now)
         self.network = [(to, batch) for to, batch in self.network if to != who]
         picker = self.pickers[who] = self.started(who)
         asked = self.pickers[other]

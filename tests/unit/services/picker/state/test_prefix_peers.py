@@ -38,7 +38,7 @@ class World:
         self.now = 0.0
 
     def hear(self, sequence: int, *blocks: int, id: str = "p2", run: int = 1, withdrawn: bool = False) -> None:
-        self.peers.hear(batch(sequence, *blocks, id=id, run=run, withdrawn=withdrawn), self.now)
+        self.peers.receive(batch(sequence, *blocks, id=id, run=run, withdrawn=withdrawn), self.now)
 
     def held(self) -> set[int]:
         return set(self.index.states(SERVER)[0])
@@ -119,7 +119,7 @@ def test_a_dump_with_a_false_number_of_an_origin_is_noticed_and_restored_from_th
     restore.finish(0)
     told: list[Origin] = []
     for number in range(1, 4):
-        world.peers.hear(replace(batch(number, number), digest=number), world.now)
+        world.peers.receive(replace(batch(number, number), digest=number), world.now)
         world.now += DIFFERENT / 2
         told += world.peers.different(world.now)
     (origin,) = told
@@ -147,9 +147,9 @@ def test_an_overtaken_heartbeat_is_no_difference() -> None:
     world.hear(1, 1)
     world.hear(2, 2)
     (origin,) = world.peers.origins()
-    world.peers.hear(replace(batch(1), digest=7), world.now)
+    world.peers.receive(replace(batch(1), digest=7), world.now)
     assert origin.differs_since == world.now
-    world.peers.hear(replace(batch(2), digest=origin.digest), world.now)
+    world.peers.receive(replace(batch(2), digest=origin.digest), world.now)
     assert origin.differs_since is None
 
 
@@ -221,7 +221,7 @@ def test_held_batches_of_many_rows_count_for_them() -> None:
         counts=pack_counts([1] * MAX_BLOCKS),
     )
     for sequence in range(1, most + 50):
-        world.peers.hear(replace(many, sequence=sequence), 0.0)
+        world.peers.receive(replace(many, sequence=sequence), 0.0)
     world.peers.complete()
     for _ in range(most):
         world.asked()
@@ -244,16 +244,16 @@ def test_what_several_origins_have_held_is_applied_some_at_a_time() -> None:
 def test_an_origin_that_is_being_asked_is_neither_asked_again_nor_given_up() -> None:
     world = World()
     world.hear(1, 1)
-    world.peers.hear(replace(batch(1), digest=1), 0.0)
+    world.peers.receive(replace(batch(1), digest=1), 0.0)
     world.hear(3, 3)
     world.asked()
     (origin,) = world.peers.missing(OVERTAKEN)
-    origin.asking = True
+    origin.requested = True
     world.now = OVERTAKEN
     assert [world.asked(FORGOTTEN) for _ in range(ATTEMPTS + 1)] == [[]] * (ATTEMPTS + 1)
     assert world.peers.different(world.now) == []
     world.peers.expire(world.now)
-    origin.asking = False
+    origin.requested = False
     assert world.peers.different(world.now) == [origin]
     assert world.asked() == [("p2", 1)]
 

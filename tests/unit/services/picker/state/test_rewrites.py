@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from services.picker.limits import LIMITS_OF_VIEW
+from services.picker.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.rewrites import Rewrites, split
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
@@ -89,7 +89,7 @@ def test_criticality_is_a_priority(criticality: Criticality, priority: int) -> N
 
 
 def test_of_more_models_than_are_looked_at_the_oldest_resources_count() -> None:
-    many = rewrite("many", rule("x", models=tuple(map(str, range(LIMITS_OF_VIEW.model_names - 10)))), created=2)
+    many = rewrite("many", rule("x", models=tuple(map(str, range(DEFAULT_VIEW_LIMITS.model_names - 10)))), created=2)
     rewrites = Rewrites([rewrite("more", rule("y", models=("m",) * 20), created=3), many, OLD], [PLAIN] * 20)
     assert rewrites.target("m", "id") == ("old", "old")
     assert rewrites.target("7", "id") == ("many", "x")
@@ -99,9 +99,9 @@ def test_of_more_models_than_are_looked_at_the_oldest_resources_count() -> None:
 
 
 def test_of_more_models_than_are_looked_at_the_youngest_arent_served() -> None:
-    most = LIMITS_OF_VIEW.model_names
+    most = DEFAULT_VIEW_LIMITS.model_names
     models = [Model(name=f"{number:05}", model_name=f"m{number}") for number in range(most + 1)]
     rewrites = Rewrites(models=models)
     assert rewrites.names("m0")
     assert rewrites.closed
-    assert not rewrites.names(f"m{LIMITS_OF_VIEW.model_names}")
+    assert not rewrites.names(f"m{DEFAULT_VIEW_LIMITS.model_names}")

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.state.inflight import Charge
-from services.picker.state.slow_start import LEAST
+from services.picker.state.slow_start import MIN_WEIGHT
 from services.picker.state.view import View
 from shared.model import ROLE, Endpoint
 from tests.unit.services.picker.test_director import decide, director
@@ -55,7 +55,8 @@ def held_back(view: View, now: float) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("after", "weight"), [(0.0, LEAST), (0.5, LEAST), (2.5, 0.25), (5.0, 0.5), (9.9, 0.99), (10.0, 1.0), (1e6, 1.0)]
+    ("after", "weight"),
+    [(0.0, MIN_WEIGHT), (0.5, MIN_WEIGHT), (2.5, 0.25), (5.0, 0.5), (9.9, 0.99), (10.0, 1.0), (1e6, 1.0)],
 )
 def test_the_weight_rises_within_the_window(after: float, weight: float) -> None:
     view = view_of(endpoint("a1"))
@@ -92,11 +93,11 @@ def test_who_is_new() -> None:
     add(view, replace(endpoint("a2"), labels={"x": "y"}))
     assert weights(view) == [1.0, 1.0, 1.0]
     add(view, replace(endpoint("a2"), uid="another server"))
-    assert weights(view) == [1.0, LEAST, 1.0]
+    assert weights(view) == [1.0, MIN_WEIGHT, 1.0]
     add(view, endpoint("a3"))
-    assert weights(view) == [1.0, LEAST, LEAST]
+    assert weights(view) == [1.0, MIN_WEIGHT, MIN_WEIGHT]
     add(view, replace(endpoint("a3"), draining=True))
-    assert weights(view) == [1.0, LEAST, 1.0]
+    assert weights(view) == [1.0, MIN_WEIGHT, 1.0]
 
 
 def test_no_window_no_slow_start() -> None:
@@ -160,9 +161,9 @@ def test_the_explanation_and_the_metrics_show_it() -> None:
     charges = charged(view, {"a3": 2})
     told = decide(view, document=LEAST_BUSY).explain()
     assert told["profiles"]["default"]["ranked_last"] == {"a3": "slow start"}
-    assert told["inputs"]["SlowStartWeight"]["a3"]["value"] == pytest.approx(LEAST)
+    assert told["inputs"]["SlowStartWeight"]["a3"]["value"] == pytest.approx(MIN_WEIGHT)
     registry = CollectorRegistry()
     PickerMetrics(registry, view, clock=lambda: NOW)
     assert registry.get_sample_value("pointsman_picker_slow_start_endpoints") == 1
-    assert [each["slow_start_weight"] for each in view.state(NOW)] == [1.0, 1.0, LEAST]
+    assert [each["slow_start_weight"] for each in view.state(NOW)] == [1.0, 1.0, MIN_WEIGHT]
     assert charges

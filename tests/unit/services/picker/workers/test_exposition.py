@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.app import PickerService
 from services.picker.settings import PickerSettings
-from services.picker.workers.exposition import LEAST, SUM, Counts, Page, joined, parse, text
+from services.picker.workers.exposition import MIN, SUM, Counts, Page, joined, parse, text
 from services.picker.workers.supervisor import Supervisor
 from shared.service.pages import SLICE, exposition
 
@@ -24,7 +24,7 @@ JOINED = [
     ("gauge", "requests_created", "requests_created", "1.7e+09", "1.8e+09", 1.7e9),
 ]
 
-GREATEST = {
+MAX = {
     "inference_pool_average_kv_cache_utilization",
     "inference_pool_average_queue_size",
     "inference_pool_average_running_requests",
@@ -70,7 +70,7 @@ GREATEST = {
     "python_info",
 }
 """Of what all workers know alike, ages, shares, and what is the same everywhere: a new gauge is one of these, or else
-one of `SUM` or `LEAST`."""
+one of `SUM` or `MIN`."""
 
 
 def one(kind: str, name: str, series: str, value: str) -> Page:
@@ -116,7 +116,7 @@ class Scrapes:
 
     def scrape(self, **pages: Page) -> dict[str, float]:
         for worker, page in pages.items():
-            self.counts.heard(worker, page)
+            self.counts.update(worker, page)
         total = joined([*pages.values(), *self.counts.missing(pages)])
         return {series: value for family in total.values() for series, value in family.values.items()}
 
@@ -166,5 +166,5 @@ def gauges() -> Iterator[str]:
 
 
 async def test_how_gauges_are_joined_is_decided_for_each() -> None:
-    assert set(gauges()) == SUM | LEAST | GREATEST
-    assert not SUM & LEAST | LEAST & GREATEST | GREATEST & SUM
+    assert set(gauges()) == SUM | MIN | MAX
+    assert not SUM & MIN | MIN & MAX | MAX & SUM

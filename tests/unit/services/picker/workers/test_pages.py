@@ -126,7 +126,7 @@ def decisions(*times: str, total: int = 0) -> Any:
 async def test_decisions_are_in_the_order_of_time(client: httpx.AsyncClient, supervisor: Supervisor) -> None:
     supervisor.say("/debug/decisions?limit=3", decisions("05.1", "02.0", total=9), decisions("05.0", "01.0", total=4))
     page = (await client.get("/debug/decisions?limit=3")).json()
-    assert [one["request_id"] for one in page["decisions"]] == ["05.1", "05.0", "02.0"]
+    assert [decision["request_id"] for decision in page["decisions"]] == ["05.1", "05.0", "02.0"]
     assert page.keys() == {"total", "decisions"}
     assert page["total"] == 13
 
@@ -143,7 +143,7 @@ async def test_decisions_on_a_request_are_those_of_whichever_worker(
     path = "/debug/decisions/a%2Fb%3Fc?limit=10"
     supervisor.say(path, {"error": "none"}, decisions("01.0"), status=404)
     page = (await client.get(path)).json()
-    assert [one["request_id"] for one in page["decisions"]] == ["01.0"]
+    assert [decision["request_id"] for decision in page["decisions"]] == ["01.0"]
 
 
 async def test_a_request_without_a_decision_is_not_found(client: httpx.AsyncClient, supervisor: Supervisor) -> None:

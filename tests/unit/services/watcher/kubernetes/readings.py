@@ -1,4 +1,4 @@
-"""What the tests of make_reports and of what becomes of them share: resources as a source reads them."""
+"""What the tests of reports and of what becomes of them share: resources as a source reads them."""
 
 from typing import Any
 

@@ -91,7 +91,7 @@ async def test_a_group_whose_own_server_is_down_keeps_what_was_known() -> None:
     server.failures = {f"/apis/{GROUP}/v1": Unavailable(f"get /apis/{GROUP}/v1", 503)}
     server.resources = []
     assert await discovery.refresh() == {POOL: POOLS}
-    assert discovery.heard_at == time.now
+    assert discovery.last_response_at == time.now
     discovery.set_kinds([POD, POOL, OLD_POOL])
     with pytest.raises(Unavailable):
         await discovery.refresh()
@@ -187,12 +187,12 @@ async def test_a_server_that_refuses_to_say_has_been_heard_and_nobody_else(
     discovery, time = made(server, POD)
     await discovery.refresh()
     began = time.now
-    assert discovery.heard_at == began
+    assert discovery.last_response_at == began
     server.failure = failure
     time.now += 10.0
     with pytest.raises(type(failure)):
         await discovery.refresh()
-    assert discovery.heard_at == (began + 10.0 if heard else began)
+    assert discovery.last_response_at == (began + 10.0 if heard else began)
 
 
 async def test_retry_after_is_honoured() -> None:

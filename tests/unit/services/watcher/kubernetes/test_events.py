@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from services.watcher.kubernetes.events import EVENTS, LONGEST_NOTE, event_name, event_of
+from services.watcher.kubernetes.events import EVENTS, MAX_NOTE, event_name, event_of
 from services.watcher.kubernetes.reports import Finding
 from tests.unit.services.watcher.kubernetes.readings import config_map, objective
 
@@ -57,7 +57,7 @@ def test_every_name_is_one_that_the_api_takes(name: str) -> None:
 @pytest.mark.parametrize("text", ["x" * 5000, "é" * 5000])
 def test_a_long_note_is_cut_between_characters(text: str) -> None:
     note = event_of(objective(), Finding("ResourceRefused", text), "watcher-1", NOW)["note"]
-    assert LONGEST_NOTE - 3 <= len(note.encode()) <= LONGEST_NOTE
+    assert MAX_NOTE - 3 <= len(note.encode()) <= MAX_NOTE
     assert note.endswith("…")
 
 

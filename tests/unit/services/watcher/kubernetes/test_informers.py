@@ -86,7 +86,7 @@ class Peer:
         await until(lambda: informer.synced)
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator["Peer"]:
+    async def with_references(self) -> AsyncIterator["Peer"]:
         self.factory.start()
         try:
             yield self
@@ -105,7 +105,7 @@ async def test_a_feed_has_what_is_selected_and_tells_of_changes() -> None:
     peer = Peer(POD)
     peer.api.cluster.put("a", labels={"app": "vllm"})
     peer.api.cluster.put("other", labels={"app": "other"})
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         assert not informer.synced
         await peer.known(informer)
@@ -128,7 +128,7 @@ async def test_those_who_want_the_same_share_a_watch_until_the_last_one_leaves()
     def handle(informer: Informer, ids: Collection[ObjectId] | None) -> None:
         second.append(informer)
 
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         assert peer.factory.add(PODS, handle) is informer
         await peer.api.idle()
@@ -144,7 +144,7 @@ async def test_those_who_want_the_same_share_a_watch_until_the_last_one_leaves()
 
 async def test_a_kind_that_is_not_served_has_no_objects_and_that_is_no_problem() -> None:
     peer = Peer(POD)
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(InformerSpec((POOL,), "default"))
         await peer.known(informer)
         assert (informer.objects, informer.reflector, informer.problem) == ({}, None, "")
@@ -156,7 +156,7 @@ async def test_a_kind_that_is_not_served_has_no_objects_and_that_is_no_problem()
 async def test_a_kind_that_has_to_be_installed_is_a_problem_until_it_is_and_after_it_was() -> None:
     peer = Peer(POD)
     peer.api.cluster.put("llama")
-    async with peer.at_work():
+    async with peer.with_references():
         expected = "InferencePool isn't installed, and a source names it"
         informer = peer.follow(InformerSpec((POOL,), "default", required=expected))
         peer.follow(InformerSpec((POD,), "default", required="Pod isn't installed, and a source names it"))
@@ -178,7 +178,7 @@ async def test_of_kinds_that_are_needed_in_the_same_words_one_is_enough() -> Non
     peer = Peer(POOL)
     needed = "InferencePool isn't installed, and default/llama is one"
     other = ObjectKind("inference.networking.x-k8s.io", "v1alpha2", "InferencePool")
-    async with peer.at_work():
+    async with peer.with_references():
         informers = [peer.follow(InformerSpec(kinds, required=needed)) for kinds in ((POOL, OLD_POOL), (other,))]
         await until(lambda: all(informer.synced for informer in informers))
         assert peer.factory.problem() is None
@@ -194,7 +194,7 @@ async def test_a_kind_without_namespaces_is_watched_once_whoever_asks_for_it_fro
     peer = Peer(node)
     peer.api.namespaced = False
     peer.api.cluster.put("n1")
-    async with peer.at_work():
+    async with peer.with_references():
         first, second = (peer.follow(InformerSpec((node,), namespace)) for namespace in ("a", "b"))
         assert first is not second
         await peer.known(first)
@@ -218,7 +218,7 @@ async def test_a_kind_without_namespaces_is_watched_once_whoever_asks_for_it_fro
 async def test_of_what_reads_metadata_alone_nothing_else_is_asked_for_and_other_changes_are_none() -> None:
     peer = Peer(POD)
     peer.api.cluster.put("a", labels={"app": "vllm"}, image="x")
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(InformerSpec((POD,), "default", parts=frozenset({"metadata"})))
         await peer.known(informer)
         await peer.api.idle()
@@ -247,7 +247,7 @@ async def test_an_object_that_cannot_be_understood_is_told_of_and_hurts_no_other
     peer = Peer(POD)
     for name, size in (("bad", "none"), ("good", 1), ("worse", None)):
         peer.api.cluster.put(name, size=size)
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(InformerSpec((POD,), "default", strip=careful))
         await peer.known(informer)
         assert names(informer) == ["bad", "good", "worse"]
@@ -273,7 +273,7 @@ async def test_what_nothing_can_be_made_of_is_told_of_until_there_is_another_for
         assert item["spec"]["size"], "it has no size"
         return 1
 
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         await peer.known(informer)
         with capture_logs() as logs:
@@ -286,7 +286,7 @@ async def test_what_nothing_can_be_made_of_is_told_of_until_there_is_another_for
 
 async def test_a_server_that_hangs_confirms_nothing_after_two_looks_however_open_its_watches_are() -> None:
     peer = Peer(POD)
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         absent = peer.follow(InformerSpec((POOL,), "default"))
         await peer.known(informer)
@@ -294,7 +294,7 @@ async def test_a_server_that_hangs_confirms_nothing_after_two_looks_however_open
         peer.api.hangs = True
         await until(lambda: peer.api.hanging)
         began = peer.time.now
-        heard = peer.factory.discovery.heard_at
+        heard = peer.factory.discovery.last_response_at
         assert heard is not None
         assert began - heard <= 12.0
         for since, each in ((0.0, informer), (0.0, absent), (19.0, informer), (19.0, absent)):
@@ -313,7 +313,7 @@ async def test_a_server_that_hangs_confirms_nothing_after_two_looks_however_open
 async def test_a_newer_version_takes_the_place_of_an_older_one_and_what_is_known_stays_meanwhile() -> None:
     peer = Peer(OLD_POOL)
     peer.api.cluster.put("llama")
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(InformerSpec((POOL, OLD_POOL), "default"))
         await until(lambda: names(informer) == ["llama"])
         assert informer.resource == resource_of(OLD_POOL)
@@ -340,7 +340,7 @@ async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_wha
     peer = Peer(POD)
     for name in "ab":
         peer.api.cluster.put(name, labels={"app": "vllm"})
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         await peer.known(informer)
         await peer.api.idle()
@@ -364,7 +364,7 @@ async def test_five_minutes_without_the_server_change_nothing_but_the_age_of_wha
 async def test_before_the_server_was_ever_reached_nothing_is_known_and_nothing_is_confirmed() -> None:
     peer = Peer(POD)
     peer.api.down = lambda: AWAY_ERROR
-    async with peer.at_work():
+    async with peer.with_references():
         informer = peer.follow(PODS)
         began = peer.time.now
         await until(lambda: peer.time.now > began + AWAY, turns=100_000)

@@ -1,9 +1,11 @@
 """What is said of each resource."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from services.watcher.kubernetes.reading import read_item
-from services.watcher.kubernetes.reports import Condition, Finding, PoolView, Report, ResourceResult, make_reports
+from services.watcher.kubernetes.reports import Condition, Finding, PoolView, Report, ResourceResult, iterate_reports
 from services.watcher.resources import PoolId
 from shared.config.problems import Problem
 from tests.unit.services.watcher.kubernetes.readings import (
@@ -21,6 +23,10 @@ from tests.unit.services.watcher.kubernetes.readings import (
 )
 
 LATER = "2027-01-01T00:00:00Z"
+
+
+def make_reports(views: Sequence[PoolView]) -> list[Report]:
+    return [report for report in iterate_reports(views) if report is not None]
 
 
 def said(*views: PoolView) -> dict[str, Report]:

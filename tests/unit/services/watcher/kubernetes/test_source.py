@@ -329,7 +329,7 @@ async def test_a_change_of_one_resource_costs_the_same_beside_any_number_of_othe
 
 
 async def test_many_changed_resources_are_told_in_parts_and_loaded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 10)
+    monkeypatch.setattr(module, "MAX_CHANGES", 10)
     peer = await served()
     objectives = peer.informers.find("InferenceObjective", EXPERIMENTAL)
     peer.informers.say(objectives, *[objective(f"o{number}") for number in range(35)])

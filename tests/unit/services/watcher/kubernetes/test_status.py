@@ -9,7 +9,7 @@ from services.watcher.kubernetes.reports import Condition
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
-    LONGEST_MESSAGE,
+    MAX_MESSAGE,
     body_of,
     strip,
     takes_conditions,
@@ -77,7 +77,7 @@ def test_another_status_alone_is_a_transition(
 
 def test_a_long_message_is_cut() -> None:
     message = written(Condition(False, "Invalid", "x" * 100_000), objective())["message"]
-    assert len(message) == LONGEST_MESSAGE
+    assert len(message) == MAX_MESSAGE
     assert message.endswith("…")
 
 

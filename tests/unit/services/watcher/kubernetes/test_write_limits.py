@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from services.watcher.kubernetes.write_limits import FREE, LONGEST, ContestedWrites
+from services.watcher.kubernetes.write_limits import FREE, MAX_PAUSE, ContestedWrites
 
 
 def written_in(seconds: int) -> list[float]:
@@ -23,7 +23,7 @@ def test_a_few_times_it_is_written_at_once_and_then_after_pauses_that_double_up_
     pauses = [after - before for before, after in pairwise(times)]
     assert pauses[:FREE] == [1.0] * FREE
     assert pauses[FREE : FREE + 4] == [1.0, 2.0, 4.0, 8.0]
-    assert max(pauses) == LONGEST
+    assert max(pauses) == MAX_PAUSE
     assert len(times) < 25
 
 
@@ -33,7 +33,7 @@ def test_another_form_and_what_stayed_for_long_begin_anew() -> None:
         contested.wrote("uid", "form", float(now))
     assert contested.due("uid", "form") > 10.0
     assert contested.due("uid", "another form") == contested.due("another", "form") == 0.0
-    contested.wrote("uid", "form", 10.0 + LONGEST)
+    contested.wrote("uid", "form", 10.0 + MAX_PAUSE)
     assert contested.due("uid", "form") == 0.0
     assert contested.state() == {}
 

@@ -291,7 +291,7 @@ def test_a_filter_that_fails_in_a_tree_lets_all_pass_and_is_named() -> None:
     director = build(load(document, Registry([*REGISTRY, Broken])), np.random.default_rng(1), lambda: 0.0).director
     decision = director.decide(request(), view, NOW)
     assert decision.picked == (0,)
-    assert [(one.plugin, one.role) for one in decision.failures] == [("broken-filter", "filter")]
+    assert [(failure.plugin, failure.role) for failure in decision.failures] == [("broken-filter", "filter")]
 
 
 def test_thresholds_have_bounds() -> None:

@@ -14,7 +14,7 @@ NAME = {"metricName": "gpu_temperature"}
 LINEAR = {**NAME, "min": 0, "max": 100}
 SOFTMAX = {**NAME, "normalizationAlgo": "Softmax"}
 MAXIMIZE = {"optimizationMode": "Maximize"}
-LARGEST = ANY.most
+LARGEST = ANY.maximum
 
 
 def scores(raw: dict[str, Any], values: list[float | None], ages: Any = 0, policy: str = "saturated") -> list[float]:

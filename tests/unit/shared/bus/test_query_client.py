@@ -4,9 +4,9 @@ from collections import deque
 
 import pytest
 
-from shared.bus.asking import Collected, Unanswered
 from shared.bus.codec import encode
 from shared.bus.errors import Malformed
+from shared.bus.query_client import AnswerPieces, QueryFailed
 from shared.bus.query_messages import AnswerPiece
 
 
@@ -19,7 +19,7 @@ def piece(
 
 
 def test_pieces_of_several_members_are_joined_each_for_itself() -> None:
-    collected = Collected()
+    collected = AnswerPieces()
     for data in (
         piece(0, b"[1,", more=True),
         piece(0, b"[3,", id="q", more=True),
@@ -28,7 +28,7 @@ def test_pieces_of_several_members_are_joined_each_for_itself() -> None:
         piece(1, b"4]", id="q"),
     ):
         collected.take(data)
-    assert [(one.id, one.run, one.document()) for one in collected.answers()] == [
+    assert [(answer.id, answer.run, answer.document()) for answer in collected.answers()] == [
         ("p", 1, [1, 2]),
         ("p", 2, [5]),
         ("q", 1, [3, 4]),
@@ -44,16 +44,16 @@ def test_pieces_of_several_members_are_joined_each_for_itself() -> None:
     ],
 )
 def test_an_answer_that_isnt_whole_has_an_error(pieces: list[bytes], error: str) -> None:
-    collected = Collected()
+    collected = AnswerPieces()
     for data in pieces:
         collected.take(data)
     (answer,) = collected.answers()
-    with pytest.raises(Unanswered, match=error):
+    with pytest.raises(QueryFailed, match=error):
         answer.document()
 
 
 def test_answers_that_are_no_documents_or_too_large_are_malformed() -> None:
-    answer = Collected().take(piece(0, b"[1"))
+    answer = AnswerPieces().take(piece(0, b"[1"))
     assert answer is not None
     with pytest.raises(Malformed):
         answer.document()
@@ -70,19 +70,19 @@ def test_answers_that_are_no_documents_or_too_large_are_malformed() -> None:
     ids=["bytes", "values in two pieces", "numbers", "objects"],
 )
 def test_an_answer_that_takes_too_much_ends_alone(pieces: list[bytes]) -> None:
-    collected = Collected(each=(100, 9))
+    collected = AnswerPieces(each=(100, 9))
     for data in pieces:
         collected.take(data)
     collected.take(piece(0, b"[1,[],{}]", id="q"))
     assert not collected.begun
     large, small = collected.answers()
     assert small.document() == [1, [], {}]
-    with pytest.raises(Unanswered, match="the answer is too large"):
+    with pytest.raises(QueryFailed, match="the answer is too large"):
         large.document()
 
 
 def test_values_count_in_what_all_answers_may_take() -> None:
-    collected = Collected(most=10_000)
+    collected = AnswerPieces(limit=10_000)
     with pytest.raises(Malformed, match="too large"):
         collected.take(piece(0, b"[" + b"1," * 100 + b"1]"))
 
@@ -91,7 +91,7 @@ def test_values_count_in_what_all_answers_may_take() -> None:
 @pytest.mark.parametrize("members", [1, 4])
 def test_answers_that_are_too_large_together_end_the_question(more: bool, members: int) -> None:
     """Members and pieces without content take room, too."""
-    collected = Collected(most=10_000)
+    collected = AnswerPieces(limit=10_000)
     places = [divmod(number, members) if more else (0, number) for number in range(1000)]
     pieces = iter([piece(part, id=f"m{member}", more=more) for part, member in places])
     with pytest.raises(Malformed, match="too large"):

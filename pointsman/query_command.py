@@ -1,4 +1,4 @@
-"""What commands that ask the members of a pool share: the connection, and how they fail."""
+"""What commands that query the members of a pool share: the connection, and how they fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -23,29 +23,29 @@ CONNECT = 5.0
 """Seconds that a connection may take."""
 
 
-class AskerSettings(BusSettings, frozen=True, kw_only=True):
-    """Options of a command that asks members."""
+class QuerySettings(BusSettings, frozen=True, kw_only=True):
+    """Options of a command that queries members."""
 
     timeout: Annotated[PositiveDuration, Meta(description="how long to wait for answers")] = 2.0
 
 
-class Asker:
+class QueryClient:
     """A connection to a pool's members."""
 
     def __init__(self, bus: Bus, subjects: Subjects, pool: str, timeout: float) -> None:
         self.bus, self.subjects, self.pool, self.timeout = bus, subjects, pool, timeout
 
     def __repr__(self) -> str:
-        return f"<Asker {self.pool!r} {self.bus!r}>"
+        return f"<QueryClient {self.pool!r} {self.bus!r}>"
 
 
 @asynccontextmanager
-async def connected(settings: AskerSettings, command: str) -> AsyncIterator[Asker]:
+async def connected(settings: QuerySettings, command: str) -> AsyncIterator[QueryClient]:
     """A connection for as long as the block runs. Raises BusError if there is none."""
     bus, subjects, pool = make_bus(settings, command, "cli")
     async with bus:
         await bus.wait_connected(CONNECT)
-        yield Asker(bus, subjects, pool, settings.timeout)
+        yield QueryClient(bus, subjects, pool, settings.timeout)
 
 
 def run_command(work: Coroutine[Any, Any, int]) -> int:

@@ -1,4 +1,4 @@
-"""Asks members over the bus: one of them, or all of a tier within a bounded time."""
+"""Queries members over the bus: one of them, or all of a tier within a bounded time."""
 
 import asyncio
 from collections.abc import Collection
@@ -11,21 +11,21 @@ from nats.aio.msg import Msg
 from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
-from shared.bus.query_messages import AnswerPiece, Question, query
+from shared.bus.query_messages import AnswerPiece, QueryArguments, make_query
 from shared.bus.subjects import Subjects
 
 T = TypeVar("T")
 
 MAX_BYTES = 256 * 2**20
-"""Of all answers to one question, each of their pieces counted with `PIECE` more and `VALUE` for each value. What
-exceeds them ends the question."""
+"""Of all answers to one query, each of their pieces counted with `PIECE` more and `VALUE` for each value. What exceeds
+them ends the query."""
 PIECE = 500
 VALUE = 100
 """Bytes for which each value counts in it, at least what it takes once it is read."""
 
 
-class Unanswered(BusError):
-    """A member says why it doesn't answer a question."""
+class QueryFailed(BusError):
+    """A member says why it does not answer a query."""
 
 
 _Member: TypeAlias = tuple[str, str, int]
@@ -38,7 +38,7 @@ class Answer(Struct, frozen=True):
     id: str
     tier: str
     run: int
-    """Tells apart two processes with one id."""
+    """Distinguishes two processes with one id."""
     content: bytes
     """A JSON document; half of one, or nothing, if there is an error."""
     error: str = ""
@@ -48,9 +48,9 @@ class Answer(Struct, frozen=True):
         return self.read(object)
 
     def read(self, kind: type[T]) -> T:
-        """The document. Raises Unanswered, or Malformed if it isn't what is expected."""
+        """The document. Raises QueryFailed, or Malformed if it isn't what is expected."""
         if self.error:
-            raise Unanswered(f"{self.tier} {self.id}: {self.error}")
+            raise QueryFailed(f"{self.tier} {self.id}: {self.error}")
         try:
             return msgspec.json.decode(self.content, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -60,9 +60,9 @@ class Answer(Struct, frozen=True):
 class _Parts:
     """An answer that isn't complete, which may have so many bytes and values."""
 
-    def __init__(self, most: tuple[int, int]) -> None:
+    def __init__(self, limits: tuple[int, int]) -> None:
         self.content: list[bytes] = []
-        self._bytes, self._values = most
+        self._bytes, self._values = limits
 
     def add(self, content: bytes, values: int) -> bool:
         """Whether there is room for it."""
@@ -79,12 +79,12 @@ def _count_values(content: bytes) -> int:
     return content.count(b",") + content.count(b"[") + content.count(b"{")
 
 
-class Collected:
-    """The pieces of the answers to one question, in the order in which each member sends them. `each`: bytes and values
-    of one answer."""
+class AnswerPieces:
+    """The pieces of the answers to one query, in the order in which each member sends them. `each`: bytes and values of
+    one answer."""
 
-    def __init__(self, most: int = MAX_BYTES, each: tuple[int, int] = Question.MOST) -> None:
-        self._left = most
+    def __init__(self, limit: int = MAX_BYTES, each: tuple[int, int] = QueryArguments.LIMITS) -> None:
+        self._left = limit
         self._each = each
         self._parts: dict[_Member, _Parts] = {}
         """Of answers that aren't complete."""
@@ -142,15 +142,15 @@ class Collected:
         return sorted([*self.whole.values(), *cut], key=lambda answer: (answer.tier, answer.id, answer.run))
 
     def __repr__(self) -> str:
-        return f"<Collected {len(self.whole)} answers, {len(self._parts)} begun>"
+        return f"<AnswerPieces {len(self.whole)} answers, {len(self._parts)} begun>"
 
 
-async def ask(
-    bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, question: Question, *, timeout: float = 5.0
+async def query_member(
+    bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, query: QueryArguments, *, timeout: float = 5.0
 ) -> Answer:
     """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
     NotConnected."""
-    collected = Collected(each=question.MOST)
+    collected = AnswerPieces(each=query.LIMITS)
 
     def is_last(message: Msg) -> bool:
         try:
@@ -161,7 +161,7 @@ async def ask(
 
     subject = subjects.query(pool, tier, id)
     try:
-        await bus.request_many(subject, encode(query(question, timeout)), last=is_last, timeout=timeout)
+        await bus.request_many(subject, encode(make_query(query, timeout)), last=is_last, timeout=timeout)
     except RequestTimeout:
         if not (answers := collected.answers()):
             raise
@@ -169,12 +169,12 @@ async def ask(
     return next(iter([*collected.whole.values(), *collected.answers()]))
 
 
-async def ask_all(
+async def query_members(
     bus: Bus,
     subjects: Subjects,
     pool: str,
     tier: str,
-    question: Question,
+    query: QueryArguments,
     *,
     timeout: float = 1.0,
     expected: Collection[str] = (),
@@ -185,7 +185,7 @@ async def ask_all(
     error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
     no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
     Raises NotConnected."""
-    collected = Collected(each=question.MOST)
+    collected = AnswerPieces(each=query.LIMITS)
     wanted = set(expected)
 
     def is_last(message: Msg) -> bool:
@@ -200,18 +200,20 @@ async def ask_all(
             return True
         return bool(wanted) and wanted <= collected.ids
 
-    payload = encode(query(question, timeout))
-    asking = asyncio.ensure_future(bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout))
+    payload = encode(make_query(query, timeout))
+    request = asyncio.ensure_future(
+        bus.request_many(subjects.query(pool, tier), payload, last=is_last, timeout=timeout)
+    )
     try:
         pieces = -1
-        while not asking.done():
-            await asyncio.wait({asking}, timeout=quiet)
+        while not request.done():
+            await asyncio.wait({request}, timeout=quiet)
             if collected.whole and collected.pieces == pieces and not collected.begun:
                 return collected.answers()
             pieces = collected.pieces
-        await asking
+        await request
     except (NoResponders, RequestTimeout):
         pass
     finally:
-        asking.cancel()
+        request.cancel()
     return collected.answers()

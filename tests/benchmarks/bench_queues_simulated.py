@@ -217,7 +217,9 @@ class SimulatedPool:
         return self.record
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        self._at(self._nanoseconds + round(seconds * SECOND), event)
+        """In so many seconds, never earlier: who is woken before its time asks to be woken at once, and time would
+        stand."""
+        self._at(self._nanoseconds + math.ceil(seconds * SECOND), event)
 
     def _at(self, nanoseconds: int, event: Callable[[], None]) -> None:
         self._order += 1

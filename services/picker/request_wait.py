@@ -98,6 +98,11 @@ class RequestWait:
             prompt = ticket.tokens if usage.prompt is None else usage.prompt
             ticket.finished(now, prompt, usage.completion or 0)
 
+    def reserve(self) -> None:
+        """The request isn't charged at once: until then, it takes room."""
+        if self.ticket is not None and self.ticket.outcome is DISPATCHED:
+            self.ticket.reserve()
+
     def evict(self) -> None:
         """The running request ends for one of a higher priority."""
         if self._stream is not None:
@@ -113,6 +118,7 @@ class RequestWait:
         if prepared is None:
             return
         waits = prepared.refusal is None and self._queues(prepared, now)
+        self.reserve()
         if not waits or self.handed_back or self._conversation.has_answers:
             self._wake()
 
@@ -126,17 +132,14 @@ class RequestWait:
     def _queues(self, prepared: Prepared, now: float) -> bool:
         """Whether the request has to wait for room in the pool. One that isn't admitted is refused, or handed back."""
         flow = self._handler.flow
-        prepared.ticket = self.ticket = None
         if flow is None:
             return False
         most, until = self._handler.max_message_timeout, self._patient_until
-        if until == inf and 0 < most < flow.longest_wait and self._conversation.timed:
+        if 0 < most < flow.longest_wait and until == inf and self._conversation.timed:
             until = now + _shortened(most)
         ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
-        if ticket is None:
-            return False
         prepared.ticket = self.ticket = ticket
-        if ticket.outcome is DISPATCHED:
+        if ticket is None or ticket.outcome is DISPATCHED:
             return False
         if ticket.outcome is None:
             self._since = ticket.enqueued_at

@@ -70,9 +70,14 @@ class Ticket(Waiting, eq=False, kw_only=True):
     """What the evictor knows it by, if it may be evicted."""
 
     def ends(self, outcome: Outcome, now: float) -> None:
-        """Its wait is over. If it is dispatched, no endpoint is charged yet: the gauge counts it."""
+        """Its wait is over. If it is dispatched, it takes room until its endpoint is charged."""
         self.outcome, self.ended_at = outcome, now
         if outcome is DISPATCHED:
+            self.reserve()
+
+    def reserve(self) -> None:
+        """The gauge counts it, because other requests may come before its endpoint is charged."""
+        if not self.pending:
             self.pending = True
             gauge = self.gate.gauge
             gauge.pending += 1

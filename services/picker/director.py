@@ -185,6 +185,7 @@ class Director:
             priority=prepared.priority,
             candidates=candidates,
             failed=failed,
+            tokens=0 if prepared.ticket is None else prepared.ticket.tokens,
         )
         for failure in prepared.unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)

@@ -125,7 +125,7 @@ class PoolGauge:
         self._good_until = now + AGE
         self._rooms.clear()
         self._cycle = cycle = Cycle(
-            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates
+            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates, tokens=1
         )
         if self.empty:
             self.stages, self._saturation = {}, 1.0

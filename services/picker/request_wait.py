@@ -122,6 +122,14 @@ class RequestWait:
         if not waits or self.handed_back or self._conversation.has_answers:
             self._wake()
 
+    def patient_until(self, now: float) -> float:
+        """When a wait that begins now is over, because the proxy's patience is."""
+        flow, most = self._handler.flow, self._handler.max_message_timeout
+        shorter = flow is not None and 0 < most < flow.longest_wait
+        if shorter and self._patient_until == inf and self._conversation.timed:
+            return now + _shortened(most)
+        return self._patient_until
+
     def released(self) -> None:
         """The wait for room is over."""
         if self.prepared is None or self.ticket is None:
@@ -134,16 +142,13 @@ class RequestWait:
         flow = self._handler.flow
         if flow is None:
             return False
-        most, until = self._handler.max_message_timeout, self._patient_until
-        if 0 < most < flow.longest_wait and until == inf and self._conversation.timed:
-            until = now + _shortened(most)
-        ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
+        ticket = flow.admit(prepared.request, prepared.priority, self, now, self._since)
         prepared.ticket = self.ticket = ticket
         if ticket is None or ticket.outcome is DISPATCHED:
             return False
         if ticket.outcome is None:
             self._since = ticket.enqueued_at
-            patience = min(most, flow.longest_wait)
+            patience = min(self._handler.max_message_timeout, flow.longest_wait)
             if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)
                 self._patient_until = now + _shortened(patience)

@@ -91,6 +91,9 @@ class SimulatedRequest:
             if self._ticket is not None:
                 self._ticket.finished(self._picker.clock(), self.flow.prompt, tokens)
 
+    def patient_until(self, now: float) -> float:
+        return math.inf
+
     def requeue(self) -> None:
         raise AssertionError("the configuration stays")
 

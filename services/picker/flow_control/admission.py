@@ -111,13 +111,10 @@ class FlowAdmission:
         priority: int,
         owner: Owner,
         now: float,
-        *,
         since: float | None = None,
-        until: float = inf,
     ) -> Ticket | None:
-        """The request's ticket, which says whether it waits; None without flow control. One that needn't wait is charged
-        next, or has to `reserve` its room. `since` is when it began to wait, if that was before; at `until` its wait is
-        over."""
+        """The request's ticket, which says whether it waits; None without flow control. One that needn't wait is
+        charged next, or has to `reserve` its room. `since` is when it began to wait, if that was before."""
         gate = self._gate
         if gate is None:
             return None
@@ -133,7 +130,7 @@ class FlowAdmission:
             request.body_size,
             tokens,
             inf,
-            until,
+            inf,
             since,
             owner,
             gate=gate,
@@ -147,8 +144,7 @@ class FlowAdmission:
             return ticket
         if slo := headers.first_of(*SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
-        if timeout := headers.get("grpc-timeout"):
-            ticket.deadline = min(received + grpc_timeout(timeout), until)
+        ticket.deadline = min(owner.patient_until(now), received + grpc_timeout(headers.get("grpc-timeout")))
         outcome = controller.enqueue(ticket, now)
         if outcome is None:
             self._view.in_flight.on_release = self._released

@@ -110,7 +110,6 @@ class Band:
             within = self._within(flow)
         item.within, item.state, item.priority = within, RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
-        item.dispatched_at = now
         within.dispatched += 1
         self.dispatched += 1
         self._recent.append(now)
@@ -133,7 +132,6 @@ class Band:
         assert item is not None
         self._leave(item, flow)
         item.state = RUNNING
-        item.dispatched_at = now
         flow.dispatched += 1
         self.dispatched += 1
         self._recent.append(now)
@@ -201,11 +199,12 @@ class Band:
 
     def forget_idle(self, before: float, most: int = MAX_FORGOTTEN) -> bool:
         """Forget up to so many of the flows that are idle since before then; whether there was one."""
-        idle, forgotten = self._idle, 0
-        for _ in range(min(len(idle), MAX_FORGOTTEN)):
+        idle, forgotten, looks = self._idle, 0, MAX_FORGOTTEN
+        while idle and forgotten < most and looks:
             flow, since = next(iter(idle.items()))
-            if since > before or forgotten == most:
+            if since > before:
                 break
+            looks -= 1
             del idle[flow]
             if not flow.idle:
                 continue

@@ -39,6 +39,8 @@ class _Room(NamedTuple):
     requests: float
     """In flight at the time."""
     tokens: float
+    full_at: float
+    """Requests in flight that leave no room."""
 
 
 class PoolGauge:
@@ -110,9 +112,9 @@ class PoolGauge:
         """Average requests that fit until the saturation reaches the ceiling."""
         in_flight = self._view.in_flight
         found = self._rooms.get(ceiling) or self._room(ceiling)
-        requests = in_flight.count - found.requests + self.pending
         if self._each_one_place:
-            return found.room - requests
+            return found.full_at - in_flight.count - self.pending
+        requests = in_flight.count - found.requests + self.pending
         tokens = in_flight.token_count - found.tokens + self.pending_tokens
         try:
             # what is taken of a place leaves it: the last request may exceed the room
@@ -143,7 +145,8 @@ class PoolGauge:
         assert self._cycle is not None
         average = 1.0 if self._tokens is None else max(self._tokens, 1.0)
         in_flight = self._view.in_flight
-        found = _Room(self._read_room(ceiling, average), average, in_flight.count, in_flight.token_count)
+        room, requests = self._read_room(ceiling, average), in_flight.count
+        found = _Room(room, average, requests, in_flight.token_count, room + requests)
         self._rooms[ceiling] = found
         return found
 

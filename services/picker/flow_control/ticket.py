@@ -37,7 +37,7 @@ class Owner(Protocol):
         """End the running request."""
 
 
-class Wait(Struct, frozen=True):
+class Wait(Struct, frozen=True, gc=False):
     """What is kept of a request's wait."""
 
     flow: str

@@ -20,25 +20,23 @@ from msgspec.structs import replace
 from services.picker.decision import SHOWN, Decision, Progress, ReplayInputs, RequestSummary, RoleCharge
 from services.picker.flow_control.stages import Stages
 from services.picker.flow_control.ticket import Ticket
-from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED, REWRITE_HEADERS
-from services.picker.parsers.parser import ParserFailed, bare_path
-from services.picker.request import RETRY_AFTER, Headers, Refusal, Request, Route, unknown_model
+from services.picker.metadata import OBJECTIVE_HEADERS, REJECTED_NO_ENDPOINTS, REJECTED_SATURATED
+from services.picker.parsers.parser import ParserFailed
+from services.picker.request import RETRY_AFTER, Headers, Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import Placement, Producer, SaturationDetector
 from services.picker.scheduling.record import Plan, ProfileRun
 from services.picker.scheduling.scheduler import Scheduler
 from services.picker.state.layout import Layout, Rows
-from services.picker.state.rewrites import Rewrites
 from services.picker.state.slow_start import REASON as SLOW_START
 from services.picker.state.view import View
+from services.picker.target_model import refusal_of_model, target_model
 from shared.config.schema import StaleMetrics
 from shared.model import join_host_port
 from shared.plugin import Plugin, Role
 
 _LONGEST_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
-_UNNAMED_PATHS = ("/v1/models", "/health")
-"""Ends of the paths that clients of a closed pool may GET without a model."""
 
 
 class Prepared(Struct):
@@ -116,17 +114,18 @@ class Director:
 
     def prepare(self, request: Request, view: View, now: float, unparsed: Sequence[ParserFailed] = ()) -> Prepared:
         """What is known of the request before it is scheduled. `unparsed` has the parsers that failed on it."""
-        model, rewrite = self._model(request, view)
+        rewrites = view.rewrites
+        model, rewrite = target_model(request, rewrites)
         objective = request.headers.first_of(*OBJECTIVE_HEADERS)
         known = view.objectives.get(objective)
         return Prepared(
             request,
             now,
-            self._unserved(request, model, rewrite, view.rewrites),
+            refusal_of_model(request, model, rewrite, rewrites, named_only=self.named_models_only),
             model,
             rewrite,
             objective,
-            known.priority if known is not None else view.rewrites.priority(request.content.model),
+            known.priority if known is not None else rewrites.priority(request.content.model),
             unparsed,
             self.scheduler.preparing,
         )
@@ -185,6 +184,7 @@ class Director:
             priority=prepared.priority,
             candidates=candidates,
             failed=failed,
+            tokens=0 if prepared.ticket is None else prepared.ticket.tokens,
         )
         for failure in prepared.unparsed:
             cycle.plugin_failed(failure.parser, Role.PARSER, failure.error)
@@ -320,46 +320,6 @@ class Director:
             return None
         return saturation
 
-    def _model(self, request: Request, view: View) -> tuple[str, str]:
-        """(target model, name of the resource that rewrote it)."""
-        model = request.content.model
-        content = request.content
-        if content.model_fixed or not (model or content.takes_model):
-            return model, ""
-        found = view.rewrites.target(model, request.id)
-        if found is not None:
-            rewrite, target = found
-            return target, rewrite
-        return request.headers.first_of(*REWRITE_HEADERS) or model, ""
-
-    def _unserved(self, request: Request, model: str, rewrite: str, rewrites: Rewrites) -> Refusal | None:
-        """Refuses a request without a model where it needs one, and a request for a model that the pool doesn't name,
-        if the pool serves only named models.
-
-        Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
-        model and is refused. A body that no model reads needs no model. A request without a body could do anything
-        else, such as loading an adapter: only the paths that show models and health pass.
-        """
-        content = request.content
-        if content.takes_model and not model:
-            return _NO_MODEL
-        if not (rewrites.closed or self.named_models_only):
-            return None
-        for adapter in content.adapters:
-            if not rewrites.names(adapter):
-                return _not_named(adapter)
-        if rewrites.names(content.model):  # none at all only by a rule for every model
-            return None if rewrite or rewrites.names(model) else _not_named(model)
-        if content.model:
-            return _not_named(content.model)
-        if content.takes_model:
-            return _NO_MODEL
-        if content.unread:
-            return None
-        if request.body_size > 0 or request.body_withheld:
-            return _UNSEEN
-        return None if _needs_no_model(request) else _NO_MODEL_API
-
     def _candidates(self, request: Request, layout: Layout) -> Rows:
         if request.subset is None or not self.honour_subset:
             return layout.candidates
@@ -402,27 +362,6 @@ def _none_left(layout: Layout) -> Refusal:
     return _ALL_DRAINING if len(layout) else _EMPTY
 
 
-def _needs_no_model(request: Request) -> bool:
-    """Whether a request without a body only asks for the models, or for a server's health. The whole path counts: what
-    is mounted at `/metrics` answers `/metrics/health`, too."""
-    return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path) in _UNNAMED_PATHS
-
-
-def _not_named(model: str) -> Refusal:
-    return unknown_model(model, "not served by this pool: no InferenceModel names it")
-
-
-_NO_MODEL = Refusal(status=400, message="model: model not found in request body; name the model")
-_UNSEEN = Refusal(
-    status=400,
-    message="model: this pool serves only named models, and the picker can't read the model from this request; "
-    "use an API that the picker reads, and name the model",
-)
-_NO_MODEL_API = Refusal(
-    status=404,
-    message="this pool serves only named models, and this request names none; without a body, only "
-    f"GET {' and '.join(_UNNAMED_PATHS)} are answered",
-)
 _NOT_CACHED = Refusal(status=412, message="no decode worker has the requested KV cache", kind="precondition_failed")
 _EMPTY = Refusal(
     status=503,

@@ -126,7 +126,7 @@ def prompt_tokens(request: Request) -> int:
     counted = content.prompt_tokens
     if counted is None:
         counted = (len(content.prompt) or request.body_size) // BYTES_PER_TOKEN
-    return max(counted, 1)
+    return counted if counted > 1 else 1
 
 
 class Route(Struct, frozen=True, kw_only=True):

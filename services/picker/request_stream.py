@@ -172,6 +172,7 @@ class RequestStream:
                 prepared = self._handler.prepare(event, now)
                 yield b""
                 if not self._wait.begin(prepared, now, self):
+                    self._wait.reserve()
                     yield from self._schedule_in_steps(prepared, now)
             else:
                 self._handle((event,), now)
@@ -234,7 +235,8 @@ class RequestStream:
             handler.ended(decision, handler.clock() - self._started)
         ticket = self._wait.ticket
         if ticket is not None:
-            ticket.charged()
+            if ticket.pending:
+                ticket.charged()
             evictor = ticket.gate.evictor
             if evictor is not None and self._charge is not None:
                 self._evictable = ticket.runs(evictor, now)

@@ -98,6 +98,11 @@ class RequestWait:
             prompt = ticket.tokens if usage.prompt is None else usage.prompt
             ticket.finished(now, prompt, usage.completion or 0)
 
+    def reserve(self) -> None:
+        """The request isn't charged at once: until then, it takes room."""
+        if self.ticket is not None and self.ticket.outcome is DISPATCHED:
+            self.ticket.reserve()
+
     def evict(self) -> None:
         """The running request ends for one of a higher priority."""
         if self._stream is not None:
@@ -113,8 +118,17 @@ class RequestWait:
         if prepared is None:
             return
         waits = prepared.refusal is None and self._queues(prepared, now)
+        self.reserve()
         if not waits or self.handed_back or self._conversation.has_answers:
             self._wake()
+
+    def patient_until(self, now: float) -> float:
+        """When a wait that begins now is over, because the proxy's patience is."""
+        flow, most = self._handler.flow, self._handler.max_message_timeout
+        shorter = flow is not None and 0 < most < flow.longest_wait
+        if shorter and self._patient_until == inf and self._conversation.timed:
+            return now + _shortened(most)
+        return self._patient_until
 
     def released(self) -> None:
         """The wait for room is over."""
@@ -126,21 +140,15 @@ class RequestWait:
     def _queues(self, prepared: Prepared, now: float) -> bool:
         """Whether the request has to wait for room in the pool. One that isn't admitted is refused, or handed back."""
         flow = self._handler.flow
-        prepared.ticket = self.ticket = None
         if flow is None:
             return False
-        most, until = self._handler.max_message_timeout, self._patient_until
-        if until == inf and 0 < most < flow.longest_wait and self._conversation.timed:
-            until = now + _shortened(most)
-        ticket = flow.admit(prepared.request, prepared.priority, self, now, since=self._since, until=until)
-        if ticket is None:
-            return False
+        ticket = flow.admit(prepared.request, prepared.priority, self, now, self._since)
         prepared.ticket = self.ticket = ticket
-        if ticket.outcome is DISPATCHED:
+        if ticket is None or ticket.outcome is DISPATCHED:
             return False
         if ticket.outcome is None:
             self._since = ticket.enqueued_at
-            patience = min(most, flow.longest_wait)
+            patience = min(self._handler.max_message_timeout, flow.longest_wait)
             if patience and self._patient_until == inf and self._conversation.timed:
                 self._conversation.wait(patience)
                 self._patient_until = now + _shortened(patience)

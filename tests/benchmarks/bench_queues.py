@@ -50,7 +50,8 @@ from tests.waiting import eventually
 
 URGENT, GREAT, SMALL, BATCH = "urgent", "great", 49, "batch"
 TICK = os.sysconf("SC_CLK_TCK")
-HEAD = f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}{'CPU idle':>10}{'pickers':>9}"
+HEAD = f"{'':28}{'throughput':>11}{'TTFT, p50':>11}{'p99':>7}{'Jain':>9}{'great':>8}"
+CPU_HEAD = f"{'CPU idle':>10}{'pickers':>9}"
 CONFIGURATION = """\
 apiVersion: llm-d.ai/v1alpha1
 kind: EndpointPickerConfig
@@ -264,11 +265,11 @@ def row(result: Result) -> str:
     before = np.percentile(result.idle, [50, 99])
     urgent = record.ttft(URGENT, begin, end)
     under = np.percentile(urgent, [50, 99])
+    cpu = "" if math.isnan(result.idle_cpu) else f"{result.idle_cpu:10.0%}{result.picker_cpu:9.2f}"
     return (
         f"{result.title:28}{record.throughput(begin, end) / result.maximum:11.1%}"
         f"{under[0] / before[0]:11.2f}{under[1] / before[1]:7.2f}{jain([*shares.values()]):9.3f}{shares[GREAT]:8.2f}"
-        f"{result.idle_cpu:10.0%}{result.picker_cpu:9.2f}"
-        f"   (maximum {result.maximum:.0f} tokens/s, idle TTFT {before[0] * 1e3:.0f}, {before[1] * 1e3:.0f} ms,"
+        f"{cpu}   (maximum {result.maximum:.0f} tokens/s, idle TTFT {before[0] * 1e3:.0f}, {before[1] * 1e3:.0f} ms,"
         f" {len(urgent)} urgent requests"
         f"{', failures ' + str(dict(record.failures)) if record.failures else ''})"
     )
@@ -294,7 +295,7 @@ def panels(result: Result) -> list[Panel]:
 
 async def measure(arguments: argparse.Namespace) -> list[list[Panel]]:
     """Runs the cases, and prints their rows; what is to be drawn of each."""
-    print(HEAD)
+    print(HEAD + CPU_HEAD)
     columns = []
     numbers = [int(word) for word in arguments.pickers.split(",")]
     for hear in arguments.hear.split(","):

@@ -1,10 +1,10 @@
 """`bench_queues` in simulated time: the same requests, configuration and model servers, in one process.
 
-    python -m tests.benchmarks.bench_queues_simulated [--pickers 1,2,4] [--seconds 80] [--delay-ms 1] …
+    python -m tests.benchmarks.bench_queues_simulated [--pickers 1,2,4] [--seconds 80] [--delay-ms 1] [--plot FILE] …
 
 Pickers decide and queue with the code of real ones. Their load tables are encoded, sent at the pace of real ones, and
 arrive after `--delay-ms`, half more or less. What is left out is the network to clients and servers, and what a busy
-machine does to processes, so equal flags give equal figures. All cases take some minutes.
+machine does to processes, so equal flags give equal figures. All cases take half a minute.
 """
 
 import argparse
@@ -12,10 +12,12 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
+from pathlib import Path
 from random import Random
 
 import numpy as np
 
+from pointsman.lab.plot import draw
 from pointsman.lab.server import LabServer
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.flow_control.ticket import Ticket
@@ -90,6 +92,9 @@ class SimulatedRequest:
             self._charge.release()
             if self._ticket is not None:
                 self._ticket.finished(self._picker.clock(), self.flow.prompt, tokens)
+
+    def patient_until(self, now: float) -> float:
+        return math.inf
 
     def requeue(self) -> None:
         raise AssertionError("the configuration stays")
@@ -217,7 +222,9 @@ class SimulatedPool:
         return self.record
 
     def after(self, seconds: float, event: Callable[[], None]) -> None:
-        self._at(self._nanoseconds + round(seconds * SECOND), event)
+        """In so many seconds, never earlier: who is woken before its time asks to be woken at once, and time would
+        stand."""
+        self._at(self._nanoseconds + math.ceil(seconds * SECOND), event)
 
     def _at(self, nanoseconds: int, event: Callable[[], None]) -> None:
         self._order += 1
@@ -292,9 +299,14 @@ def main() -> None:
     given = parser.parse_args()
     print(real.HEAD)
     numbers = [int(word) for word in given.pickers.split(",")]
+    columns = []
     for hear in given.hear.split(","):
         for pickers in numbers if hear == "all" else [max(numbers)]:
-            print(real.row(case(given, pickers, hear)), flush=True)
+            result = case(given, pickers, hear)
+            print(real.row(result), flush=True)
+            columns.append(real.panels(result))
+    if given.plot:
+        Path(given.plot).write_text(draw(columns), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ The controller has no clock and starts nothing. Here its time comes from: `run` 
 happened that a waiting request may profit from, and when a deadline is due; `wake` asks for that.
 """
 
+from collections import defaultdict
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -67,7 +68,7 @@ class FlowAdmission:
         self.longest_wait = 0.0
         """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
         self.gauge: PoolGauge
-        self.passed: dict[int, int] = {}
+        self.passed: defaultdict[int, int] = defaultdict(int)
         """Requests that needn't wait, by priority. `on_outcome` doesn't hear of them."""
         self._gate: Gate | None = None
         self._view, self._id, self._clock, self._random = view, id, clock, random
@@ -110,12 +111,10 @@ class FlowAdmission:
         priority: int,
         owner: Owner,
         now: float,
-        *,
         since: float | None = None,
-        until: float = inf,
     ) -> Ticket | None:
-        """The request's ticket, which says whether it waits; None without flow control. `since` is when it began to
-        wait, if that was before; at `until` its wait is over."""
+        """The request's ticket, which says whether it waits; None without flow control. One that needn't wait is
+        charged next, or has to `reserve` its room. `since` is when it began to wait, if that was before."""
         gate = self._gate
         if gate is None:
             return None
@@ -131,23 +130,21 @@ class FlowAdmission:
             request.body_size,
             tokens,
             inf,
-            until,
+            inf,
             since,
             owner,
             gate=gate,
         )
         if controller.passes(ticket, now, gate.gauge.expect(tokens, now)):
-            ticket.ends(DISPATCHED, now)
             if since is None:
-                priority = ticket.priority
-                self.passed[priority] = self.passed.get(priority, 0) + 1
+                ticket.outcome = DISPATCHED
+                self.passed[ticket.priority] += 1
             else:
-                self._on_outcome(ticket, DISPATCHED, now)
+                self._told(ticket, DISPATCHED, now)
             return ticket
         if slo := headers.first_of(*SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
-        if timeout := headers.get("grpc-timeout"):
-            ticket.deadline = min(received + grpc_timeout(timeout), until)
+        ticket.deadline = min(owner.patient_until(now), received + grpc_timeout(headers.get("grpc-timeout")))
         outcome = controller.enqueue(ticket, now)
         if outcome is None:
             self._view.in_flight.on_release = self._released

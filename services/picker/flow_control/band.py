@@ -2,7 +2,6 @@
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
-from itertools import islice
 
 import numpy as np
 
@@ -15,6 +14,13 @@ from shared.plugin import Plugin
 
 WINDOW = 0.03
 """Seconds for which peers may not know of a dispatch: a load table's 20 ms, and its way."""
+MAX_RECENT = 1000
+"""Dispatches within the window that are counted: more than a picker makes."""
+COMPLETION_WEIGHT = 2
+"""Prompt tokens that a completion token costs as much as."""
+MAX_COST = 2**31 - 1
+"""Tokens that one request can have cost: model servers report them, peers learn of no more at once, and sums of 64 bits
+hold four billion such requests."""
 LINGER = 1.5
 """Seconds for which the counts of an idle flow stay, so that peers hear the last of them: three heartbeats."""
 MAX_FORGOTTEN = 500
@@ -38,8 +44,8 @@ class _OneQueue(FlowOrder):
 
 
 class Band:
-    """The requests of one priority. `requests`, `bytes` and `tokens` count those that wait, `running` those that left
-    and aren't finished."""
+    """The requests of one priority. `requests`, `bytes` and `tokens` count those that wait, `dispatched` and `finished`
+    all that ever were."""
 
     def __init__(
         self, priority: int, settings: BandSettings, weights: Mapping[str, float], failed: OnPolicyFailure
@@ -51,11 +57,11 @@ class Band:
         """Of flows whose ids have the same hash, the first."""
         self.columns = FlowColumns()
         self._changed = self.columns.changed
-        self.idle: OrderedDict[Flow, None] = OrderedDict()
-        """Flows without requests that are still remembered, in the order in which they became idle."""
-        self.requests = self.bytes = self.tokens = self.running = 0
-        self.dispatched = 0
-        """All that ever were."""
+        self._idle: OrderedDict[Flow, float] = OrderedDict()
+        """Every idle flow, and some that were, with a time from which on it may have been idle, the longest ago first.
+        `forget_idle` looks: a request that ends an idle time, or begins one, costs nothing here."""
+        self.requests = self.bytes = self.tokens = 0
+        self.dispatched = self.finished = 0
         self.changes = 0
         """Counts what changes the band's demand."""
         self._weights = weights
@@ -64,10 +70,15 @@ class Band:
         fairness = settings.fairness
         self.by_flow = fairness.BY_FLOW
         self._order = fairness.flow_order() if fairness.BY_FLOW else _OneQueue()
-        self.counts_served = type(fairness).served is not FairnessPolicy.served
+        self._counts_served = type(fairness).served is not FairnessPolicy.served
         """Whether the policy wants to know what requests have cost."""
         self._by_receipt = settings.ordering.BY_RECEIPT
-        self._recent: deque[float] = deque()
+        self._recent: deque[float] = deque(maxlen=MAX_RECENT)
+
+    @property
+    def running(self) -> int:
+        """Requests that left and aren't finished."""
+        return self.dispatched - self.finished
 
     def refuses(self, item: Waiting) -> bool:
         """Whether it would exceed a limit of the band."""
@@ -90,7 +101,6 @@ class Band:
         self.changes += 1
         self.columns.changed(within)
         if within.requests == 1:
-            self.idle.pop(within, None)
             self._active[within] = None
             self._tell(self._order.activated, within)
         elif within.queue.peek() is item:
@@ -101,12 +111,11 @@ class Band:
         within = self.flows.get(flow)
         if within is None:
             within = self._within(flow)
-        if not within.running:
-            self.idle.pop(within, None)
         item.within, item.state, item.priority = within, RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
-        item.dispatched_at = now
-        self._count_dispatch(within, now)
+        within.dispatched += 1
+        self.dispatched += 1
+        self._recent.append(now)
         self._changed(within)
         self.changes += 1
 
@@ -126,8 +135,9 @@ class Band:
         assert item is not None
         self._leave(item, flow)
         item.state = RUNNING
-        item.dispatched_at = now
-        self._count_dispatch(flow, now)
+        flow.dispatched += 1
+        self.dispatched += 1
+        self._recent.append(now)
         self._tell(self._order.dispatched, flow)
         self._rest(flow, now)
         return item
@@ -145,19 +155,34 @@ class Band:
             self._tell(self._order.head_changed, flow)
         self._rest(flow, now)
 
-    def finish(self, item: Waiting, tokens: int, now: float) -> None:
+    def finish(self, item: Waiting, prompt_tokens: int, completion_tokens: int, now: float) -> None:
         """It runs no longer, and has cost so many tokens."""
         flow: Flow = item.within
-        item.state = DONE
-        item.within = None
-        flow.running -= 1
-        flow.served += tokens
-        self.running -= 1
+        item.state, item.within = DONE, None
+        flow.finished += 1
+        self.finished += 1
         self.changes += 1
         self._changed(flow)
-        if not (flow.running or flow.requests):
+        if flow.dispatched == flow.finished and not flow.requests:
             flow.idle_since = now
-            self.idle[flow] = None
+            if flow not in self._idle:
+                self._idle[flow] = now
+        cost = prompt_tokens if prompt_tokens > 0 else 0
+        if completion_tokens > 0:
+            cost += COMPLETION_WEIGHT * completion_tokens
+        if cost:
+            cost = min(cost, MAX_COST)
+            flow.served += cost
+            if self._counts_served:
+                self.served(flow.hash, cost, now)
+
+    def served(self, hash: int, tokens: int, now: float) -> None:
+        """Requests of the flow with this hash have cost so much, here or at a peer."""
+        if self._counts_served:
+            try:
+                self.settings.fairness.served(hash, tokens, now)
+            except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
+                self._failed(self.settings.fairness, error)
 
     def dispatched_elsewhere(self, hash: int, requests: int) -> None:
         """Peers have dispatched so many of the flow with this hash."""
@@ -176,15 +201,26 @@ class Band:
         """Seconds that the oldest request at the head of a flow has waited; 0 when none waits."""
         return max(now - float(self.columns.since.min(initial=np.inf)), 0.0)
 
-    def forget_idle(self, before: float, most: int = MAX_FORGOTTEN) -> None:
-        """Forget up to so many of the flows that are idle since before then."""
-        for flow in list(islice(self.idle, most)):
-            if flow.idle_since > before:
+    def forget_idle(self, before: float, most: int = MAX_FORGOTTEN) -> bool:
+        """Forget up to so many of the flows that are idle since before then; whether there was one."""
+        idle, forgotten, looks = self._idle, 0, MAX_FORGOTTEN
+        while idle and forgotten < most and looks:
+            flow, since = next(iter(idle.items()))
+            if since > before:
                 break
-            del self.idle[flow], self.flows[flow.id]
+            looks -= 1
+            del idle[flow]
+            if not flow.idle:
+                continue
+            if flow.idle_since > since:
+                idle[flow] = flow.idle_since
+                continue
+            forgotten += 1
+            del self.flows[flow.id]
             if self.by_hash.get(flow.hash) is flow:
                 del self.by_hash[flow.hash]
             self.columns.remove(flow)
+        return forgotten > 0
 
     def _within(self, flow: str) -> Flow:
         within = self.flows.get(flow)
@@ -193,16 +229,6 @@ class Band:
             self.by_hash.setdefault(within.hash, within)
             self.columns.add(within)
         return within
-
-    def _count_dispatch(self, flow: Flow, now: float) -> None:
-        flow.running += 1
-        flow.dispatched += 1
-        self.running += 1
-        self.dispatched += 1
-        recent = self._recent
-        recent.append(now)
-        while now - recent[0] > WINDOW:
-            recent.popleft()
 
     def _leave(self, item: Waiting, flow: Flow) -> None:
         item.queued = False
@@ -221,9 +247,9 @@ class Band:
         if flow in self._active:
             del self._active[flow]
             self._tell(self._order.deactivated, flow)
-        if not flow.running:
+        if flow.idle:
             flow.idle_since = now
-            self.idle[flow] = None
+            self._idle.setdefault(flow, now)
 
     def _key(self, item: Waiting) -> float:
         try:

@@ -6,7 +6,7 @@ told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MA
 says that there are more.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf, isnan
 from typing import NamedTuple, Protocol
 
@@ -27,11 +27,6 @@ from shared.plugin import Plugin
 
 MAX_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
-COMPLETION_WEIGHT = 2
-"""Prompt tokens that a completion token costs as much as."""
-MAX_COST = 2**31 - 1
-"""Tokens that one request can have cost: model servers report them, peers learn of no more at once, and sums of 64 bits
-hold four billion such requests."""
 
 
 class Pool(Protocol):
@@ -148,20 +143,19 @@ class FlowController:
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
         """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
         be queued."""
-        if self.requests or self.peers.waiting or self._dispatching or self._stopped or item.state is not NEW:
-            return False
+        peers = self.peers
+        if not (self.requests or peers.waiting or self._dispatching or self._stopped):
+            saturation, known = pool.saturation(), self._open
+            if known is None or known.saturation != saturation or known.version != peers.version:
+                known = self._open_bands(saturation)
+            band, ceiling, max_bytes = known.bands.get(item.priority) or self._instead_of(item.priority, known.bands)
+            if item.bytes <= max_bytes and pool.room(ceiling) >= 1:
+                band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
+                self._drained.passed += 1
+                return True
         if pool.empty is not self._deadlines.empty:
             self._deadlines.observe(pool.empty, now)
-        saturation, priority, known = pool.saturation(), item.priority, self._open
-        if known is None or known.saturation != saturation or known.version != self.peers.version:
-            known = self._open_bands(saturation)
-        open = known.bands.get(priority if priority in self._wanted else 0)
-        if open is None or item.bytes > open.max_bytes or not pool.room(open.ceiling) >= 1:
-            return False
-        band = open.band
-        band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
-        self._drained.passed += 1
-        return True
+        return False
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
         """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
@@ -184,18 +178,10 @@ class FlowController:
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
-        if item.state is not RUNNING:
-            return
-        band, flow = self._bands[item.priority], item.within
-        cost = prompt_tokens if prompt_tokens > 0 else 0
-        if completion_tokens > 0:
-            cost += COMPLETION_WEIGHT * completion_tokens
-        cost = min(cost, MAX_COST)
-        band.finish(item, cost, now)
-        if cost and band.counts_served:
-            self._served(band, flow.hash, cost, now)
-        if item.priority not in self._wanted:
-            self._drop_bands()
+        if item.state is RUNNING:
+            self._bands[item.priority].finish(item, prompt_tokens, completion_tokens, now)
+            if item.priority not in self._wanted:
+                self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
         """End the waits whose time is over; how many. `empty` says whether the pool has no endpoints."""
@@ -237,11 +223,8 @@ class FlowController:
             return ""
         if item.flow in band.flows or sum(len(other.flows) for other in self._bands.values()) < self.settings.max_flows:
             return item.flow
-        for other in self._bands.values():
-            if other.idle:
-                other.forget_idle(inf, 1)
-                return item.flow
-        return OTHER_FLOWS
+        forgotten = any(other.forget_idle(inf, 1) for other in self._bands.values())
+        return item.flow if forgotten else OTHER_FLOWS
 
     def _end(self, item: Waiting, outcome: Outcome, now: float) -> bool:
         if not item.queued:
@@ -346,13 +329,18 @@ class FlowController:
             if not saturation < ceiling:  # nor is it if it is no number
                 break
             band = self._bands.get(priority)
-            if band is not None:
+            if band is not None and priority in self._wanted:
                 limits = band.settings
                 most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
                 found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
         made = _OpenBands(saturation, self.peers.version, found)
         self._open = made if self._pure else None
         return made
+
+    def _instead_of(self, priority: int, open: Mapping[int, _OpenBand]) -> _OpenBand:
+        """For requests of a priority that has no open band."""
+        band_0 = None if priority in self._wanted else open.get(0)
+        return band_0 or _OpenBand(self._bands[0], inf, -1)
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""
@@ -412,19 +400,12 @@ class FlowController:
                 continue
             if news.dispatched:
                 band.dispatched_elsewhere(news.flow, news.dispatched)
-            if news.served and band.counts_served:
-                self._served(band, news.flow, news.served, now)
+            if news.served:
+                band.served(news.flow, news.served, now)
 
     def forget(self, sender: str) -> None:
         """A peer leaves, and what it held is its own affair."""
         self.peers.forget(sender)
-
-    def _served(self, band: Band, flow: int, tokens: int, now: float) -> None:
-        fairness = band.settings.fairness
-        try:
-            fairness.served(flow, tokens, now)
-        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
-            self._failed(fairness, error)
 
     def maintain(self, now: float) -> None:
         """See to what needs no event. To be called a few times a second."""

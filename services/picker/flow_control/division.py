@@ -25,6 +25,9 @@ REFRESH_A_ROW = 2e-6
 """Seconds more for each row of the tables: ten times what it costs."""
 PATIENCE = 0.05
 """Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
+AGE_STEP = 0.1
+"""Seconds in which ages are compared. Each picker knows its own more exactly than the others', so of requests that came
+at once each would take its own for the youngest, and leave what remains to the others."""
 _MAX_TURNS = 10
 
 
@@ -45,7 +48,8 @@ class Division:
         """Of this picker, in the order of ids."""
         self._owed: list[int] = []
         """To each picker, by its turn; this picker's is looked up when it is needed."""
-        self._ages: list[float] = []
+        self._ages: list[int] = []
+        """Of each picker's oldest request, in steps of `AGE_STEP`."""
         self._flows = Flows([], weights)
         self._stalled_since: float | None = None
         self._progress = (0, 0)
@@ -100,7 +104,7 @@ class Division:
             age = peer.age + now - seen if peer.requests else 0.0
             parts.append(_Part(sender, age, peer.flows, peer.demands, peer.requests, peer.running))
         parts.sort(key=lambda part: part.picker)
-        self._ages = [part.age for part in parts]
+        self._ages = [round(part.age / AGE_STEP) for part in parts]
         flows = [part.flows for part in parts]
         if not self._flows.are(flows):
             self._flows = Flows(flows, self._weights)

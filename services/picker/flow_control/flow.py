@@ -10,13 +10,13 @@ class Flow:
     __slots__ = (
         "bytes",
         "dispatched",
+        "finished",
         "hash",
         "id",
         "idle_since",
         "place",
         "queue",
         "requests",
-        "running",
         "served",
         "tokens",
         "weight",
@@ -31,9 +31,7 @@ class Flow:
         """That wait."""
         self.bytes = self.tokens = 0
         """Of those that wait."""
-        self.running = 0
-        """Dispatched and not finished."""
-        self.dispatched = 0
+        self.dispatched = self.finished = 0
         """All that ever were, since the flow was last forgotten."""
         self.served = 0
         """Tokens of all that finished, completion tokens counted twice."""
@@ -42,9 +40,14 @@ class Flow:
         self.idle_since = 0.0
 
     @property
+    def running(self) -> int:
+        """Dispatched and not finished."""
+        return self.dispatched - self.finished
+
+    @property
     def idle(self) -> bool:
         """Whether nothing of it waits or runs."""
-        return not (self.requests or self.running)
+        return not self.requests and self.dispatched == self.finished
 
     def head_since(self) -> float | None:
         """When its first request was queued."""

@@ -5,7 +5,7 @@ seconds. In between each request that is charged takes its place, and each that 
 says how large it is.
 """
 
-from math import inf
+from math import inf, isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,8 @@ class _Room(NamedTuple):
     requests: float
     """In flight at the time."""
     tokens: float
+    full_at: float
+    """Requests in flight that leave no room."""
 
 
 class PoolGauge:
@@ -62,7 +64,8 @@ class PoolGauge:
         self._layout: Layout | None = None
         self._partition = Stages.of(Layout())
         self._cycle: Cycle | None = None
-        self._read_at = -inf
+        self._good_until = -inf
+        """When the last reading is too old."""
         self._saturation = 0.0
         self._rooms: dict[float, _Room] = {}
         """By ceiling."""
@@ -81,23 +84,23 @@ class PoolGauge:
             if self.settled_at == inf:
                 self.settled_at = now + SETTLING
             if now >= self.settled_at:
-                self.empty, self.settled_at, self._read_at = False, inf, -inf
+                self.empty, self.settled_at, self._good_until = False, inf, -inf
         if layout is not self._layout:
             self._layout, self._partition = layout, Stages.of(layout)
-            self._read_at = -inf
-        if now - self._read_at >= AGE:
+            self._good_until = -inf
+        if now >= self._good_until:
             self._read(now, layout)
         return self
 
     def outdate(self) -> None:
         """The next reading is a new one."""
-        self._read_at = -inf
+        self._good_until = -inf
 
     def expect(self, tokens: int, now: float) -> "PoolGauge":
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
         known = self._tokens
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
-        if now - self._read_at < AGE and self._view.layout is self._layout and not self.empty:
+        if now < self._good_until and self._view.layout is self._layout and not self.empty:
             return self
         return self.at(now)
 
@@ -108,12 +111,10 @@ class PoolGauge:
     def room(self, ceiling: float) -> float:
         """Average requests that fit until the saturation reaches the ceiling."""
         in_flight = self._view.in_flight
-        found = self._rooms.get(ceiling)
-        if found is None:
-            found = self._rooms[ceiling] = self._room(ceiling)
-        requests = in_flight.count - found.requests + self.pending
+        found = self._rooms.get(ceiling) or self._room(ceiling)
         if self._each_one_place:
-            return found.room - requests
+            return found.full_at - in_flight.count - self.pending
+        requests = in_flight.count - found.requests + self.pending
         tokens = in_flight.token_count - found.tokens + self.pending_tokens
         try:
             # what is taken of a place leaves it: the last request may exceed the room
@@ -123,10 +124,10 @@ class PoolGauge:
             return found.room - requests
 
     def _read(self, now: float, layout: Layout) -> None:
-        self._read_at = now
+        self._good_until = now + AGE
         self._rooms.clear()
         self._cycle = cycle = Cycle(
-            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates
+            _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates, tokens=1
         )
         if self.empty:
             self.stages, self._saturation = {}, 1.0
@@ -134,7 +135,7 @@ class PoolGauge:
         try:
             self.stages = self._partition.saturations(self._detector, cycle)
             self._saturation = max(self.stages.values())
-            if any(value != value for value in self.stages.values()):
+            if isnan(sum(self.stages.values())):
                 raise ValueError("the saturation is NaN")
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and keeps no request waiting
             self._fail(error)
@@ -144,7 +145,10 @@ class PoolGauge:
         assert self._cycle is not None
         average = 1.0 if self._tokens is None else max(self._tokens, 1.0)
         in_flight = self._view.in_flight
-        return _Room(self._read_room(ceiling, average), average, in_flight.count, in_flight.token_count)
+        room, requests = self._read_room(ceiling, average), in_flight.count
+        found = _Room(room, average, requests, in_flight.token_count, room + requests)
+        self._rooms[ceiling] = found
+        return found
 
     def _read_room(self, ceiling: float, average: float) -> float:
         assert self._cycle is not None

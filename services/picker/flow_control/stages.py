@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
@@ -21,6 +22,13 @@ class Stages(Struct, frozen=True):
     prefill: Rows
     decode: Rows
     every: Rows
+    judged: tuple[tuple[str, Rows], ...] = ()
+    """The stages that have endpoints, by name. Where none has, all endpoints are judged together, as `pool`."""
+
+    def __post_init__(self) -> None:
+        stages = (("prefill", self.prefill), ("decode", self.decode))
+        judged = tuple([(name, rows) for name, rows in stages if len(rows)])
+        force_setattr(self, "judged", judged or (("pool", self.every),))
 
     @classmethod
     def of(cls, layout: Layout) -> "Stages":
@@ -42,8 +50,8 @@ class Stages(Struct, frozen=True):
         return Stages(prefill, decode, rows)
 
     def saturations(self, detector: SaturationDetector, cycle: Cycle) -> dict[str, float]:
-        """By stage, for those that have endpoints. Where none has, all endpoints are judged together, as `pool`."""
-        return {name: detector.saturation(cycle, rows) for name, rows in self._present().items()}
+        """By stage."""
+        return {name: detector.saturation(cycle, rows) for name, rows in self.judged}
 
     def saturation(self, detector: SaturationDetector, cycle: Cycle) -> float:
         """Of the fullest stage. Without endpoints, it is 1; NaN if the detector says so of any."""
@@ -53,13 +61,7 @@ class Stages(Struct, frozen=True):
     def room(self, detector: SaturationDetector, cycle: Cycle, ceiling: float, tokens: float) -> float:
         """Requests, of so many tokens each, that fit until the saturation reaches the ceiling: as many as fit on the
         stage with the least room, as a request goes through all of them. Without endpoints, it is 0."""
-        return min(
-            detector.room(cycle, rows, ceiling, tokens) if len(rows) else 0.0 for rows in self._present().values()
-        )
-
-    def _present(self) -> dict[str, Rows]:
-        stages = {"prefill": self.prefill, "decode": self.decode}
-        return {name: rows for name, rows in stages.items() if len(rows)} or {"pool": self.every}
+        return min([detector.room(cycle, rows, ceiling, tokens) if len(rows) else 0.0 for _, rows in self.judged])
 
 
 def _rows(layout: Layout, chosen: Iterable[bool]) -> Rows:

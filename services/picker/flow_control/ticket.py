@@ -24,6 +24,9 @@ from services.picker.request import RETRY_AFTER, Refusal
 class Owner(Protocol):
     """Who waits with a request."""
 
+    def patient_until(self, now: float) -> float:
+        """When a wait that begins now is over, because the proxy's patience is; infinite if it lasts."""
+
     def released(self) -> None:
         """The wait is over; the ticket says how. One that was dispatched takes room until the ticket is `charged`."""
 
@@ -34,7 +37,7 @@ class Owner(Protocol):
         """End the running request."""
 
 
-class Wait(Struct, frozen=True):
+class Wait(Struct, frozen=True, gc=False):
     """What is kept of a request's wait."""
 
     flow: str
@@ -70,9 +73,14 @@ class Ticket(Waiting, eq=False, kw_only=True):
     """What the evictor knows it by, if it may be evicted."""
 
     def ends(self, outcome: Outcome, now: float) -> None:
-        """Its wait is over. If it is dispatched, no endpoint is charged yet: the gauge counts it."""
+        """Its wait is over. If it is dispatched, it takes room until its endpoint is charged."""
         self.outcome, self.ended_at = outcome, now
         if outcome is DISPATCHED:
+            self.reserve()
+
+    def reserve(self) -> None:
+        """The gauge counts it, because other requests may come before its endpoint is charged."""
+        if not self.pending:
             self.pending = True
             gauge = self.gate.gauge
             gauge.pending += 1

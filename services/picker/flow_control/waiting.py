@@ -73,7 +73,6 @@ class Waiting(Struct, eq=False):
     """Seconds it may wait while the pool has endpoints; 0 is for ever."""
     ahead: int = 0
     """Requests that waited in its band when it came."""
-    dispatched_at: float = 0.0
     released_by: str = ""
     """The event on which it left the queue, in the caller's words."""
 

@@ -116,7 +116,9 @@ class Cycle:
         priority: int = 0,
         candidates: Rows,
         failed: OnPluginFailure = lambda *_: None,
+        tokens: int = 0,
     ) -> None:
+        """`tokens` are the prompt's, where they have been counted."""
         self.request = request
         self.view = view
         self.layout: Layout = view.layout
@@ -127,7 +129,7 @@ class Cycle:
         """The target model: the request's, after rewriting."""
         self.priority = priority
         self.candidates = candidates
-        self.prompt_tokens = prompt_tokens(request)
+        self.prompt_tokens = tokens or prompt_tokens(request)
         self.ranked_last: Mapping[int, str] = view.health.unhealthy
         """Rows that are picked only where no other is left, each with the reason."""
         self._oldest = EVER if stale.policy == "lastKnown" else now - stale.after

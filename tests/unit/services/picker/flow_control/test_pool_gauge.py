@@ -1,6 +1,7 @@
 """How many requests go between two looks of the saturation detector."""
 
 from collections.abc import Iterable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ class Owner:
     def released(self) -> None: ...
     def requeue(self) -> None: ...
     def evict(self) -> None: ...
+    def patient_until(self, now: float) -> float:
+        return inf
 
 
 class Gauged:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.flow_control.controller import MAX_COST
+from services.picker.flow_control.band import MAX_COST
 from services.picker.flow_control.peers import EXPIRY, MAX_PEER_BANDS, MAX_ROWS, TABLE_WEIGHT, News, Peers
 from services.picker.flow_control.queue_table import REST, unpack
 from shared.bus.columns import flow_hash

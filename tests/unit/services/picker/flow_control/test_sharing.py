@@ -104,6 +104,18 @@ def test_a_lower_band_goes_on_when_the_higher_has_gone() -> None:
     assert dispatch(pickers) == ["ll", ""]
 
 
+@pytest.mark.parametrize("age", [0.04, 2.085, 30.007])
+def test_a_remainder_is_taken_when_requests_came_at_once_everywhere(age: float) -> None:
+    pickers = [Picker(settings(ttl=0.0), PoolView(1), id=f"picker-{at}") for at in range(3)]
+    for picker in pickers:
+        picker.now = 0.48
+        for name in "ab":
+            picker.add(name)
+        picker.now += age
+    agree(pickers, capacity=2)
+    assert sorted(map(len, dispatch(pickers))) == [0, 1, 1]
+
+
 def test_what_a_picker_releases_is_its_own() -> None:
     """Nobody need be told: the other still believes that there is no room."""
     pickers = group(["a" * 20, "b" * 20])

@@ -1,5 +1,7 @@
 """How long peers' requests of a higher band keep lower ones from dispatch."""
 
+from collections import deque
+
 import pytest
 
 from services.picker.flow_control.peers import EXPIRY
@@ -20,6 +22,8 @@ class BesidePeer:
         self.claimed, self.dispatched = 1, 0
         self.steps = 0
         self.added: list[Waiting] = []
+        self.begun: deque[tuple[float, Waiting]] = deque()
+        self.picker.when_dispatched = lambda item: self.begun.append((self.picker.now, item))
 
     def go(self, seconds: float, a_step: int = 0, own: bool = True) -> float:
         """Of so many seconds, those that passed until a request was dispatched first; while the peer dispatches
@@ -31,8 +35,8 @@ class BesidePeer:
             self.dispatched += a_step
             claim = table((10, 7, self.claimed, 1, 1000, 0, self.dispatched, 0))
             picker.controller.apply("peer", 1, picker.now, claim, picker.now)
-            for item in [one for one in picker.running if picker.now - one.dispatched_at >= SERVICE]:
-                picker.finish(item)
+            while self.begun and picker.now - self.begun[0][0] >= SERVICE:
+                picker.finish(self.begun.popleft()[1])
             while own and picker.controller.requests < 10:
                 self.added.append(picker.add("low"))
             if picker.dispatch():

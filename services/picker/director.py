@@ -35,7 +35,7 @@ from shared.config.schema import StaleMetrics
 from shared.model import join_host_port
 from shared.plugin import Plugin, Role
 
-_LONGEST_PREFER = 1024
+_MAX_PREFER = 1024
 """Characters of all `Prefer` headers that are read."""
 
 
@@ -334,7 +334,7 @@ def _only_if_cached(headers: Headers) -> bool:
     before they request a prefill elsewhere."""
     if "prefer" not in headers:
         return False
-    preferences = ",".join(headers.all("prefer"))[:_LONGEST_PREFER].split(",")
+    preferences = ",".join(headers.all("prefer"))[:_MAX_PREFER].split(",")
     return any(
         preference.partition(";")[0].partition("=")[0].strip().lower() == "if-available" for preference in preferences
     )

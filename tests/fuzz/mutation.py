@@ -15,7 +15,7 @@ STRANGE: list[Any] = [
     *("", "x", "\u00e9", "\ud83d\ude00", "\ud800", "a\nb", "x" * 5000),
     *([], {}, [[]], [1], [-1], [2**32], [[1], [2]], ["a", 1], {"text": "t"}, [{"text": None}], {"role": 5}),
 ]
-_LONGEST_YAML = 4000
+_MAX_YAML = 4000
 
 
 class Mutator:
@@ -114,7 +114,7 @@ def _read(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         pass
-    if len(text) > _LONGEST_YAML or b"\n" not in text:
+    if len(text) > _MAX_YAML or b"\n" not in text:
         return None
     try:
         # without what JSON can't say, such as a list within itself

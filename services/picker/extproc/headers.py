@@ -19,7 +19,7 @@ from services.picker.request import Headers
 _base_pb: Any = base_pb2
 _SEARCHED = 1000
 """Headers that are searched for a response's status, or for what an error's format depends on."""
-_LONGEST = 48
+_MAX_ENTRY = 48
 """Bytes of a header that is remembered: longer ones are credentials, or new with every request, such as its id."""
 _REMEMBERED = 4096
 _STATUSES = {f"{code:03}": code for code in range(1000)}
@@ -67,7 +67,7 @@ class _Headers(dict[bytes, tuple[str, tuple[str]]]):
 
     def __missing__(self, entry: bytes) -> tuple[str, tuple[str]]:
         header = _decode(entry)
-        if len(entry) <= _LONGEST:
+        if len(entry) <= _MAX_ENTRY:
             if len(self) >= _REMEMBERED:
                 self.clear()
             self[entry] = header

@@ -38,9 +38,9 @@ _HEADERS = ("request_headers", "response_headers")
 _BODIES = frozenset((_pb.ProcessingRequest.REQUEST_BODY_FIELD_NUMBER, _pb.ProcessingRequest.RESPONSE_BODY_FIELD_NUMBER))
 _MAX_FIELDS = 256
 """Of a long message, without those in its headers and in what comes along: proxies write a handful."""
-_LONGEST_ADDRESS = 256
+_MAX_ADDRESS = 256
 """Characters of the endpoint that answered."""
-_LONGEST = 1024
+_MAX_TAIL = 1024
 """Bytes of a context that is remembered."""
 _REMEMBERED = 4 * 2**20
 """Bytes of memory for remembered contexts."""
@@ -157,7 +157,7 @@ def _long_body(data: bytes) -> Message | None:
     if data[:1] != _REQUEST_BODY or not end or data[start : start + 1] != _BODY:
         return None
     first, last = wire.span(data, start)
-    if not last or last > end or len(data) - last > _LONGEST:
+    if not last or last > end or len(data) - last > _MAX_TAIL:
         return None
     rest, tail = _pb.HttpBody.FromString(data[last:end]), data[end:]
     context = _CONTEXTS.get(tail) or _learn(tail)
@@ -166,7 +166,7 @@ def _long_body(data: bytes) -> Message | None:
     return Message("request_body", Body(data[first:last], rest.end_of_stream), 0, context)
 
 
-def _learn(tail: bytes, max_entries: int = _LONGEST) -> Context | None:
+def _learn(tail: bytes, max_entries: int = _MAX_TAIL) -> Context | None:
     """The context that these bytes hold; None when there is more in them, or when they are no fields of a message."""
     try:
         message = ProcessingRequest.FromString(tail)
@@ -175,7 +175,7 @@ def _learn(tail: bytes, max_entries: int = _LONGEST) -> Context | None:
     if message.WhichOneof("request") is not None:
         return None
     context = _context(message, max_entries)
-    if len(tail) <= _LONGEST:
+    if len(tail) <= _MAX_TAIL:
         _CONTEXTS.add(tail, context)
     return context
 
@@ -221,7 +221,7 @@ def _served(message: Any) -> str | None:
         places.append((found[metadata.NAMESPACE], metadata.SERVED))
     texts = (struct.fields[name].string_value for struct, name in places if name in struct.fields)
     text = next(filter(None, texts), "")
-    return authority(text[:_LONGEST_ADDRESS]) if text else None
+    return authority(text[:_MAX_ADDRESS]) if text else None
 
 
 def authority(text: str) -> str:

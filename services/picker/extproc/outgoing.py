@@ -23,7 +23,7 @@ _SEND = 1
 """`ProcessingMode.HeaderSendMode.SEND`."""
 PIECE = 62_000
 """Bytes of a body piece on its way back: Envoy and its relatives take at most 64 KiB (the Go original's figure)."""
-_LONGEST = 256
+_MAX_DESTINATION = 256
 """Bytes of a destination whose answers are put together from pieces: a few endpoints are shorter."""
 
 
@@ -185,7 +185,7 @@ def _plain(phase: Phase, mutation: Mutation) -> bytes:
     if mutation.set_headers or mutation.remove_headers or mutation.scores:
         return b""
     destination = mutation.destination.encode()
-    return destination.join(_pieces(phase, len(destination))) if 0 < len(destination) <= _LONGEST else b""
+    return destination.join(_pieces(phase, len(destination))) if 0 < len(destination) <= _MAX_DESTINATION else b""
 
 
 @cache

@@ -91,7 +91,7 @@ class Response:
         answers = interest is not NOTHING and (status or 0) < 300  # an error has no tokens
         asked = None
         if self.mode is _NONE and (changes or answers):
-            asked = _mode_to_ask_for(headers, reader.limit, changes=changes)
+            asked = _requested_mode(headers, reader.limit, changes=changes)
             self.readable = answers and asked is not None
             if asked is not None and not (changes or self._observe()):
                 asked = None
@@ -171,7 +171,7 @@ class Response:
             answers.append(outgoing.replace_response(body, whole=self.mode is _BUFFERED))
 
 
-def _mode_to_ask_for(headers: Headers, limit: int, *, changes: bool) -> BodyMode | None:
+def _requested_mode(headers: Headers, limit: int, *, changes: bool) -> BodyMode | None:
     """How to ask for a body: whole, where it is to be changed and says that any proxy can hold it, else as a stream;
     None for one of more than `limit` bytes, which isn't read anyway. One that is only read keeps its length in a
     stream, too, and needn't wait for its end."""

@@ -74,7 +74,7 @@ class ChunkReader:
         head = _HEADS[size]
         if head and text.startswith(head) and (not tail or text.endswith(tail)):
             return text[len(head) : size]
-        return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _LONGEST else b""
+        return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _MAX_LEARNT else b""
 
     def _learn(self, text: bytes) -> bytes:
         """`body` for a message with another tail than the last one's."""
@@ -98,7 +98,7 @@ def echo(body: bytes) -> bytes:
     return _ANSWERS[len(body)] + body
 
 
-_LONGEST = 64 * 2**10
+_MAX_LEARNT = 64 * 2**10
 """Bytes of a message that is decoded to see what is in it: others are looked through first."""
 _REMEMBERED = 4096
 

@@ -279,7 +279,7 @@ class FlowController:
                 return None
             band = self._bands.get(priority)
             if band is None or not band.requests:
-                if self.peers.waiting.get(priority) and self._strict.keeps_back(
+                if self.peers.waiting.get(priority) and self._strict.holds_back(
                     priority, saturation / ceilings[at], now
                 ):
                     self._retry = min(self._retry, self._strict.next_look(), self.peers.next_expiry())
@@ -313,7 +313,7 @@ class FlowController:
 
     def _ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
         try:
-            ceilings = [float(one) for one in self.settings.usage_limits.ceilings(saturation, priorities)]
+            ceilings = [float(ceiling) for ceiling in self.settings.usage_limits.ceilings(saturation, priorities)]
             if len(ceilings) != len(priorities) or any(map(isnan, ceilings)):
                 raise ValueError(f"the ceilings of {len(priorities)} bands are {ceilings}")
             return ceilings

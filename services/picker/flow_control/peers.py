@@ -210,7 +210,7 @@ def _news(before: Columns, after: Columns) -> list[News]:
         _grown(served[changed], after.served[changed]),
     )
     news = (News(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
-    return [one for one in news if one.flow != REST and (one.dispatched or one.served)]
+    return [item for item in news if item.flow != REST and (item.dispatched or item.served)]
 
 
 def _keys(columns: Columns) -> Integers:

@@ -14,7 +14,7 @@ import numpy as np
 from services.picker.flow_control.flow_columns import Integers
 from services.picker.state.layout import Floats
 
-_LEAST = 1e-9
+_ROUNDING = 1e-9
 """What rounding errors of 64-bit floats are well below."""
 
 
@@ -67,7 +67,7 @@ def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]
     if float(demands.sum()) <= capacity:
         return [int(demand) for demand in np.bincount(flows.pickers, demands, len(ages))]
     wanted: Floats = np.bincount(flows.which, demands, len(flows.weights)).astype(np.float64)
-    share = water_fill(capacity, wanted, flows.weights) / np.maximum(wanted, _LEAST)
+    share = water_fill(capacity, wanted, flows.weights) / np.maximum(wanted, _ROUNDING)
     parts = np.bincount(flows.pickers, demands * share[flows.which], len(ages))
     return apportion(capacity, parts.tolist(), ages)
 
@@ -75,10 +75,10 @@ def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]
 def apportion(total: float, parts: Sequence[float], ages: Sequence[float]) -> list[int]:
     """The parts in whole numbers: each rounded down, and what is left over of the total, rounded down, one each to the
     oldest of those that were rounded. The parts' sum is the total, or less."""
-    whole = [floor(part + _LEAST) for part in parts]
-    left = floor(min(total, sum(parts)) + _LEAST * (len(parts) + 1)) - sum(whole)
+    whole = [floor(part + _ROUNDING) for part in parts]
+    left = floor(min(total, sum(parts)) + _ROUNDING * (len(parts) + 1)) - sum(whole)
     if left > 0:
-        rounded = [at for at, part in enumerate(parts) if part - whole[at] > _LEAST]
+        rounded = [at for at, part in enumerate(parts) if part - whole[at] > _ROUNDING]
         for at in sorted(rounded, key=lambda at: (-ages[at], at))[:left]:
             whole[at] += 1
     return whole
@@ -88,7 +88,7 @@ def allowances(room: float, owed: Sequence[int], ages: Sequence[float]) -> list[
     """How many requests each picker may dispatch: what it is owed; where the room doesn't suffice, a part of the room
     in proportion to it. The sum is the room, rounded down, or less."""
     debts = sum(owed)
-    most = floor(room + _LEAST) if room < inf else debts
+    most = floor(room + _ROUNDING) if room < inf else debts
     if debts <= most:
         return list(owed)
     return apportion(most, [most * debt / debts for debt in owed], ages)

@@ -42,7 +42,7 @@ class StrictPriority:
         self._running: _Claim | None = None
         self._counted_until = 0.0
 
-    def keeps_back(self, priority: int, full: float, now: float) -> bool:
+    def holds_back(self, priority: int, full: float, now: float) -> bool:
         """Whether peers' requests of this band keep lower ones here from dispatch, while there is room. `full` is the
         saturation, as a part of the band's ceiling."""
         self._forget()

@@ -12,7 +12,7 @@ DEFAULT_FLOW = "default-flow"
 """The flow of requests without a fairness id."""
 OTHER_FLOWS = "other-flows"
 """The flow that requests share whose own flow would be one too many."""
-LONGEST_ID = 256
+MAX_ID = 256
 """Characters of a fairness id that are kept; a longer one is cut, and told from others by a digest."""
 
 
@@ -81,13 +81,13 @@ class Waiting(Struct, eq=False):
 
 
 def flow_id(header: str) -> str:
-    """The id of a flow, from the header's value: never longer than `LONGEST_ID`, whatever a client sends."""
+    """The id of a flow, from the header's value: never longer than `MAX_ID`, whatever a client sends."""
     if not header:
         return DEFAULT_FLOW
-    if len(header) <= LONGEST_ID:
+    if len(header) <= MAX_ID:
         return header
     digest = flow_digest(header).hex()
-    return f"{header[: LONGEST_ID - len(digest) - 1]}~{digest}"
+    return f"{header[: MAX_ID - len(digest) - 1]}~{digest}"
 
 
 def slo_deadline(received_at: float, milliseconds: str) -> float:

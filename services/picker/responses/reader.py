@@ -30,7 +30,7 @@ GROWTH = 2**20
 _TRIES = 8
 """How often as many bytes as the limit may be read in vain: an object may come in pieces that all look like its end."""
 _USAGE = re.compile(rb'"(?:usage|meta_info)"[ \t]*:[ \t]*\{')
-_LONGEST_PREFIX = 4096
+_MAX_PREFIX = 4096
 """Bytes of an event's beginning that is remembered, which counts in no budget."""
 _LINE_END = re.compile(rb"[\r\n]")
 _DATA = b"data:"
@@ -259,7 +259,7 @@ class ResponseReader:
             return line
         changed = line[:start] + read.text
         ending = len(read.text) - read.end
-        if len(changed) - ending <= _LONGEST_PREFIX:
+        if len(changed) - ending <= _MAX_PREFIX:
             self._prefix, self._replacement = line[: len(line) - ending], changed[: len(changed) - ending]
         return changed
 

@@ -178,7 +178,7 @@ def certificates_of(settings: PickerSettings) -> Certificates:
 def _expirations(certificate: Certificate, client_ca: str) -> Mapping[str, float]:
     found = {"ext_proc": certificate.chain, "ext_proc_client_ca": client_ca}
     return {
-        name: min(one.not_valid_after_utc.timestamp() for one in x509.load_pem_x509_certificates(text.encode()))
+        name: min(loaded.not_valid_after_utc.timestamp() for loaded in x509.load_pem_x509_certificates(text.encode()))
         for name, text in found.items()
         if text
     }

@@ -153,7 +153,7 @@ class _Stream:
                 if reading is None and not (half_closed or self._paused):
                     reading = asyncio.ensure_future(self._context.read())
                 changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait([one for one in (reading, changed) if one], return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait([task for task in (reading, changed) if task], return_when=asyncio.FIRST_COMPLETED)
                 changed.cancel()
                 if reading is not None and reading.done():
                     message, reading = reading.result(), None
@@ -183,7 +183,7 @@ class _Stream:
                 self._call.drained()
 
 
-_CODES = {code: next(one for one in grpc.StatusCode if one.value[0] == code) for code in StatusCode}
+_CODES = {code: next(status for status in grpc.StatusCode if status.value[0] == code) for code in StatusCode}
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:

@@ -13,7 +13,7 @@ class Turns:
     """The work of all streams. Light work, such as the answers to requests that have waited, gets a share of each turn;
     of heavy work a turn does one step, and one piece of it at a time: what a piece is, its stream says."""
 
-    MOST = 0.005
+    MAX_SECONDS = 0.005
     """Seconds of a turn for light work."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Turns:
 
     def _run(self) -> None:
         light, heavy = self._light, self._heavy
-        end = perf_counter() + self.MOST
+        end = perf_counter() + self.MAX_SECONDS
         try:
             for _ in range(len(light)):
                 step = light.popleft()

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 MODULE = "services.picker.worker"
 INITIAL_PAUSE = 0.1
-"""Seconds before a worker is started again. Each further time twice as long, up to `LONGEST_PAUSE`."""
+"""Seconds before a worker is started again. Each further time twice as long, up to `MAX_PAUSE`."""
 MAX_PAUSE = 10.0
 LASTING = 60.0
 """Seconds that a worker must have run for the pauses to be short again."""

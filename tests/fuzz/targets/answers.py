@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from services.collector.http.response import BadResponseError, Response, ResponseReader, TooLargeError, decompress
 
-LONGEST_REFUSAL = 600
+MAX_REFUSAL = 600
 """Characters: the beginning of a line, whose control characters take four each, and what is said of it."""
 MAX_BYTES = 4096
 """Of an input: as many as a page may have here."""
@@ -40,7 +40,7 @@ def _read(data: bytes, cuts: list[int] | range) -> tuple[object, ...] | type[Exc
         assert len(answer.body) <= MAX_BYTES
         assert not answer.encoding or sum(map(len, _expanded(answer))) <= MAX_BYTES
         return answer.status, answer.reason, answer.headers, answer.body, answer.encoding
-    assert 0 < len(refusal) < LONGEST_REFUSAL
+    assert 0 < len(refusal) < MAX_REFUSAL
     return BadResponseError
 
 

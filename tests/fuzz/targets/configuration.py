@@ -11,7 +11,7 @@ from shared.config import Invalid, LoadedConfig, load
 from shared.plugin import Registry, Tier
 
 REGISTRY = Registry.installed()
-LONGEST_PROBLEM = 2000
+MAX_PROBLEM = 2000
 """Characters."""
 
 
@@ -48,5 +48,5 @@ def _load(text: str, experimental: bool) -> LoadedConfig | None:
 def _check_words(error: Invalid) -> None:
     assert error.problems
     for problem in error.problems:
-        assert 0 < len(problem.message) < LONGEST_PROBLEM, problem
+        assert 0 < len(problem.message) < MAX_PROBLEM, problem
     str(error).encode()

@@ -20,7 +20,7 @@ from shared.model import Configuration, Endpoint, Pool
 POOL = PoolId("default", "pool")
 TOKEN = pool_token(POOL.namespace, POOL.name)
 WANTED = (ObjectKind.of("v1", "Node"), ObjectKind.of("inference.networking.x-k8s.io/v1alpha2", "InferenceObjective"))
-LONGEST_PROBLEM = 1000
+MAX_PROBLEM = 1000
 """Characters."""
 
 
@@ -32,7 +32,7 @@ def check(data: bytes) -> None:
         documents = read_documents(text, "file", problems, pool=pool, object_kinds=wanted)
         for problem in (*problems.errors, *problems.warnings):
             assert problem.message
-            assert len(problem.message) < LONGEST_PROBLEM, problem
+            assert len(problem.message) < MAX_PROBLEM, problem
             # where a document breaks off, the line after the last one
             assert problem.line is None or 1 <= problem.line <= len(text.splitlines()) + 1, problem
             str(problem).encode()

@@ -13,14 +13,14 @@ from shared.bus.frame_columns import pack
 from shared.bus.messages import Frame
 
 PARAMETERS = ModelsExtractorParameters(max_models=5, max_name_length=40)
-LONGEST_PROBLEM = 500
+MAX_PROBLEM = 500
 """Characters."""
 
 
 def check(data: bytes) -> None:
     """Raises AssertionError, or what the extractor let out, for an input that shows a fault."""
     listing = read_models(data, PARAMETERS)
-    assert len(listing.problem) < LONGEST_PROBLEM
+    assert len(listing.problem) < MAX_PROBLEM
     binding, attributes = ModelListBinding(PARAMETERS), AttributeMap()
     binding.take(data)
     stored = binding.store(attributes, 1.0)

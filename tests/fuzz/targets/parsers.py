@@ -18,7 +18,7 @@ from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.request import Content, Headers, Unparsable
 
-LONGEST_REFUSAL = 600
+MAX_REFUSAL = 600
 """Characters: the beginning of the path and of a wrong value, and what is said of them."""
 OTHER_MODEL = 'another "model"'
 
@@ -59,7 +59,7 @@ def _read(path: str, headers: Headers, body: bytes) -> Content | None:
         return CHAIN.parse(path, headers, body)
     except Unparsable as error:
         refusal = str(error)
-    assert 0 < len(refusal) < LONGEST_REFUSAL
+    assert 0 < len(refusal) < MAX_REFUSAL
     return None
 
 

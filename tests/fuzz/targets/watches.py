@@ -20,7 +20,7 @@ from shared.bus.subjects import fact_key
 POOL = PoolId("default", "pool")
 LIMIT = 1000
 """Bytes of a line."""
-LONGEST_WORDS = 2000
+MAX_WORDS = 2000
 """Characters of what is said of a line or a resource."""
 
 
@@ -75,4 +75,4 @@ def _check_line(line: bytes) -> None:
 
 
 def _check_words(error: Exception) -> None:
-    assert len(str(error).encode()) < LONGEST_WORDS, error
+    assert len(str(error).encode()) < MAX_WORDS, error

@@ -19,7 +19,7 @@ from services.picker.state.layout import Floats
 
 MAX_PROGRAMS = 10_000
 """Programs whose service is remembered; of more, those that were served last."""
-_GREATEST = 2.0**512
+_MAX_COUNT = 2.0**512
 """Growth of what is counted, at which all services are scaled down."""
 
 _NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
@@ -62,7 +62,7 @@ class _Service:
         scale, growth = 1.0, 1.0
         if self._half_life:
             exponent = max(now - self._since, 0.0) / self._half_life
-            if exponent >= log2(_GREATEST):  # so much that what was before counts for nothing, or next to it
+            if exponent >= log2(_MAX_COUNT):  # so much that what was before counts for nothing, or next to it
                 scale, self._since = 2.0 ** -min(exponent, 1000.0), now
                 for known, (service, at) in self._of.items():
                     self._of[known] = service * scale, at

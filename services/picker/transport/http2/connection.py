@@ -85,7 +85,7 @@ class Http2Connection:
     def receive(self, data: bytes, now: float) -> bool:
         """Take what the client has sent; whether there is more to do, for which `receive` of nothing is called."""
         reader, streams = self._frames, self._streams
-        streams.now = self._lifetime.heard_at = now
+        streams.now = self._lifetime.received_at = now
         if self.failure is not None:
             return False
         if data:

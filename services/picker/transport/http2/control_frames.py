@@ -9,7 +9,7 @@ from services.picker.transport.http2.streams import Streams
 from services.picker.transport.http2.token_bucket import TokenBucket
 
 PRIORITY_SIZE = 5
-_SMALLEST_GOAWAY = 8
+_MIN_GOAWAY = 8
 _RAPID = 1.0
 """Seconds after its beginning within which a stream's reset counts. Later ones are clients that have given up."""
 _STREAMS_PER_FRAME = 100
@@ -97,8 +97,8 @@ class ControlFrames:
     def _on_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id != 0:
             raise violated("GOAWAY on a stream")
-        if len(payload) < _SMALLEST_GOAWAY:
-            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY has {_SMALLEST_GOAWAY} bytes or more")
+        if len(payload) < _MIN_GOAWAY:
+            raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"GOAWAY has {_MIN_GOAWAY} bytes or more")
         self.count("GOAWAY")
 
     def _on_window_update(self, stream_id: int, flags: int, payload: bytes) -> None:

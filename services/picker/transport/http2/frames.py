@@ -30,9 +30,9 @@ MAX_FRAME_SIZE = 0x5
 MAX_HEADER_LIST_SIZE = 0x6
 
 DEFAULT_WINDOW = 65_535
-LARGEST_WINDOW = 2**31 - 1
-SMALLEST_FRAME_LIMIT = 2**14
-LARGEST_FRAME_LIMIT = 2**24 - 1
+MAX_WINDOW = 2**31 - 1
+MIN_FRAME_LIMIT = 2**14
+MAX_FRAME_LIMIT = 2**24 - 1
 STREAM_ID = 2**31 - 1
 """The bits of a stream's id; the one above them is reserved."""
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _REMEMBERED = 32
 _RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}", re.DOTALL)
 """The beginning of a block with three new sizes of the table: two are allowed (RFC 7541, section 4.2)."""
-_LONGEST = 512
+_MAX_REMEMBERED = 512
 """Bytes of a block that is remembered."""
 _PER_HEADER = 16
 """Bytes that a header counts as in addition: one of the table takes a byte."""
@@ -111,7 +111,7 @@ class HeaderBlocks(Generic[T]):
         """What `read` makes of the block. Raises ConnectionFailed, and what `read` raises."""
         before = self._table.changes
         made = self._read(self.decode(block))
-        if self._table.changes == before and len(block) <= _LONGEST and not _resizes(block):
+        if self._table.changes == before and len(block) <= _MAX_REMEMBERED and not _resizes(block):
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[block] = made

@@ -9,11 +9,11 @@ from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 class Lifetime:
     """The times of one connection."""
 
-    __slots__ = ("_began", "_options", "_pinged_at", "acknowledged", "heard_at")
+    __slots__ = ("_began", "_options", "_pinged_at", "acknowledged", "received_at")
 
     def __init__(self, options: Http2Options, now: float) -> None:
         self._options = options
-        self._began = self.heard_at = now
+        self._began = self.received_at = now
         self._pinged_at = inf
         self.acknowledged = False
         """Whether the peer has our SETTINGS."""
@@ -23,9 +23,9 @@ class Lifetime:
         every = self._options.keepalive_time
         if not every or not self.acknowledged:
             return False
-        if self.heard_at >= self._pinged_at:
+        if self.received_at >= self._pinged_at:
             self._pinged_at = inf
-        if now - self.heard_at < every or self._pinged_at < inf:
+        if now - self.received_at < every or self._pinged_at < inf:
             return False
         self._pinged_at = now
         return True
@@ -35,10 +35,10 @@ class Lifetime:
         options = self._options
         if not self.acknowledged and now - self._began > options.handshake_timeout:
             raise ConnectionFailed(ErrorCode.SETTINGS_TIMEOUT, "SETTINGS were not acknowledged in time")
-        if now - self._pinged_at > options.keepalive_timeout and self.heard_at < self._pinged_at:
+        if now - self._pinged_at > options.keepalive_timeout and self.received_at < self._pinged_at:
             raise ConnectionFailed(ErrorCode.NO_ERROR, "no answer to a PING")
         if idle_since is not None and 0 < options.idle_timeout < now - idle_since:
             raise ConnectionFailed(ErrorCode.NO_ERROR, "idle")
 
     def __repr__(self) -> str:
-        return f"<Lifetime since {self._began:.1f}, heard at {self.heard_at:.1f}>"
+        return f"<Lifetime since {self._began:.1f}, received at {self.received_at:.1f}>"

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(r"[^\0\r\n]*")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_LONGEST_LENGTH = 18
+_MAX_LENGTH = 18
 """Digits of a content-length that no request reaches."""
 ENCODINGS = ("identity", "gzip")
 
@@ -74,7 +74,7 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
 def _check_length(values: set[str]) -> None:
     """Raises Malformed unless all content-lengths are the same number."""
     length = min(values)
-    if len(values) > 1 or not (length.isascii() and length.isdigit() and len(length) <= _LONGEST_LENGTH):
+    if len(values) > 1 or not (length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH):
         raise Malformed("content-length is no number, or several ones")
 
 

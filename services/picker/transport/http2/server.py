@@ -87,17 +87,17 @@ class Http2Server:
             accepted.close()
             return
         accepted.setblocking(False)
-        one = self._protocol()
-        self._beginning.add(one)
+        protocol = self._protocol()
+        self._beginning.add(protocol)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: one,
+                lambda: protocol,
                 accepted,
                 ssl=None if self._tls is None else self._tls(),
                 ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
             )
         finally:
-            self._beginning.discard(one)
+            self._beginning.discard(protocol)
 
     def _listen(self) -> None:
         if self._listener is not None:
@@ -136,14 +136,14 @@ class Http2Server:
         kept = self._connections - self._released
         if not kept:
             return
-        one = min(kept, key=lambda one: one.connection.open)
-        self._released.add(one)
-        one.connection.drain(last=False)
+        protocol = min(kept, key=lambda protocol: protocol.connection.open)
+        self._released.add(protocol)
+        protocol.connection.drain(last=False)
         await asyncio.sleep(_WARNING)
-        one.connection.drain(last=True)
-        while one in self._connections and one.connection.open:  # noqa: ASYNC110 - as in `_until_closed`
+        protocol.connection.drain(last=True)
+        while protocol in self._connections and protocol.connection.open:  # noqa: ASYNC110 - as in `_until_closed`
             await asyncio.sleep(TICK)
-        one.close()
+        protocol.close()
 
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, end what is left as UNAVAILABLE,
@@ -159,11 +159,11 @@ class Http2Server:
             await asyncio.sleep(min(_WARNING, grace / 2))
         self._drain(last=True)
         await self._until_closed(end)
-        for one in list(self._connections):
-            one.connection.cancel("the picker stops")
+        for protocol in list(self._connections):
+            protocol.connection.cancel("the picker stops")
         await self._until_closed(self._clock() + _FAREWELL)
-        for one in list(self._connections):
-            one.abort()
+        for protocol in list(self._connections):
+            protocol.abort()
         await asyncio.sleep(0)  # what has just been accepted is closed
         for task in self._accepting:
             task.cancel()
@@ -176,16 +176,16 @@ class Http2Server:
     async def _until_closed(self, end: float) -> None:
         """Close connections without a stream, until none is open or the time is over."""
         while self._connections:
-            for one in list(self._connections):
-                if not one.connection.open:
-                    one.close()
+            for protocol in list(self._connections):
+                if not protocol.connection.open:
+                    protocol.close()
             if (left := end - self._clock()) <= 0:
                 break
             await asyncio.sleep(min(_POLL, left))
 
     def _drain(self, *, last: bool) -> None:
-        for one in list(self._connections):
-            one.connection.drain(last=last)
+        for protocol in list(self._connections):
+            protocol.connection.drain(last=last)
 
     def _protocol(self) -> Http2Protocol:
         return Http2Protocol(
@@ -198,15 +198,15 @@ class Http2Server:
             closed=self._on_closed,
         )
 
-    def _on_opened(self, one: Http2Protocol) -> bool:
-        self._beginning.discard(one)
-        self._connections.add(one)
+    def _on_opened(self, protocol: Http2Protocol) -> bool:
+        self._beginning.discard(protocol)
+        self._connections.add(protocol)
         return not self._stopping
 
-    def _on_closed(self, one: Http2Protocol) -> None:
-        self._connections.discard(one)
-        self._released.discard(one)
-        if (failure := one.connection.failure) is not None:
+    def _on_closed(self, protocol: Http2Protocol) -> None:
+        self._connections.discard(protocol)
+        self._released.discard(protocol)
+        if (failure := protocol.connection.failure) is not None:
             self.ended[failure.code.name] += 1
         self.on_closed()
 
@@ -214,8 +214,8 @@ class Http2Server:
         while True:
             await asyncio.sleep(TICK)
             now = self._clock()
-            for one in list(self._connections):
-                one.tick(now)
+            for protocol in list(self._connections):
+                protocol.tick(now)
 
     def __repr__(self) -> str:
         return f"<Http2Server on port {self.port}, {len(self._connections)} connections>"

@@ -57,7 +57,7 @@ class Streams:
         """Whether somebody is going to look into `out`; otherwise `wake` is called after an addition."""
         self.window = frames.DEFAULT_WINDOW
         """Bytes that the peer takes on all streams."""
-        self.frame_limit = frames.SMALLEST_FRAME_LIMIT
+        self.frame_limit = frames.MIN_FRAME_LIMIT
         """Bytes of a payload that the peer takes."""
         self.updates = _FIRST_UPDATES
         """WINDOW_UPDATE frames that the peer may send."""
@@ -187,13 +187,13 @@ class Streams:
         window = self.stream_window
         for number, value in frames.SETTING.iter_unpack(settings):
             if number == frames.MAX_FRAME_SIZE:
-                if not frames.SMALLEST_FRAME_LIMIT <= value <= frames.LARGEST_FRAME_LIMIT:
+                if not frames.MIN_FRAME_LIMIT <= value <= frames.MAX_FRAME_LIMIT:
                     raise violated(f"SETTINGS_MAX_FRAME_SIZE {value}")
                 self.frame_limit = value
             elif number == frames.ENABLE_PUSH and value > 1:
                 raise violated(f"SETTINGS_ENABLE_PUSH {value}")
             elif number == frames.INITIAL_WINDOW_SIZE:
-                if value > frames.LARGEST_WINDOW:
+                if value > frames.MAX_WINDOW:
                     raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"SETTINGS_INITIAL_WINDOW_SIZE {value}")
                 window = value
         if window != self.stream_window:
@@ -204,7 +204,7 @@ class Streams:
         more, self.stream_window = size - self.stream_window, size
         for stream in self.open.values():
             stream.window += more
-            if stream.window > frames.LARGEST_WINDOW:
+            if stream.window > frames.MAX_WINDOW:
                 raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, "a window beyond 2^31-1")
             if stream.pending:
                 self.block(stream)
@@ -258,6 +258,6 @@ def _checked(more: int, window: int) -> int:
     """By how much a window opens."""
     if not more:
         raise violated("WINDOW_UPDATE by 0")
-    if window + more > frames.LARGEST_WINDOW:
+    if window + more > frames.MAX_WINDOW:
         raise ConnectionFailed(ErrorCode.FLOW_CONTROL_ERROR, f"WINDOW_UPDATE by {more}")
     return more

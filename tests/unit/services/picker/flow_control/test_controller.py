@@ -9,7 +9,7 @@ from services.picker.flow_control.band import MAX_FORGOTTEN
 from services.picker.flow_control.controller import MAX_AT_ONCE, BlockedBand
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
-from services.picker.flow_control.waiting import DEFAULT_FLOW, LONGEST_ID, Outcome, Waiting, flow_id
+from services.picker.flow_control.waiting import DEFAULT_FLOW, MAX_ID, Outcome, Waiting, flow_id
 from shared.bus.columns import flow_hash
 from tests.unit.services.picker.flow_control.flows import Picker, Room, band, drained, parameters, settings
 
@@ -247,7 +247,7 @@ def test_a_caller_may_call_back() -> None:
 
 @pytest.mark.parametrize(
     ("header", "id"),
-    [("", DEFAULT_FLOW), ("tenant", "tenant"), ("x" * LONGEST_ID, "x" * LONGEST_ID)],
+    [("", DEFAULT_FLOW), ("tenant", "tenant"), ("x" * MAX_ID, "x" * MAX_ID)],
 )
 def test_the_id_of_a_flow(header: str, id: str) -> None:
     assert flow_id(header) == id
@@ -260,7 +260,7 @@ def test_all_pickers_know_a_flow_by_the_same_hash() -> None:
 
 def test_long_ids_are_cut_and_stay_different() -> None:
     one, two = flow_id("x" * 65536), flow_id("x" * 65535 + "\ud800")
-    assert len(one) == len(two) == LONGEST_ID
+    assert len(one) == len(two) == MAX_ID
     assert one != two
 
 

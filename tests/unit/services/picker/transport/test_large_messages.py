@@ -242,7 +242,7 @@ class Released(Noting):
     def outbox(self) -> list[bytes]:
         self.turns.append(self.turn())
         self.waiting = self.ready = False
-        until = time.perf_counter() + Turns.MOST * 0.6
+        until = time.perf_counter() + Turns.MAX_SECONDS * 0.6
         while time.perf_counter() < until:
             pass
         return [REQUEST_BODY_UNCHANGED]

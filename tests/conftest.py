@@ -17,9 +17,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # They start hundreds of our processes, each of which would compile all of its modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A machine that stands still for a moment makes no example slow. In CI hypothesis has a profile of its own.
+# A machine that stands still for a moment makes no example slow, and every run has the same examples: others are for
+# `make fuzz`. In CI hypothesis has a profile of its own, which does both.
 hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "unhurried", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 if not os.environ.get("CI"):
     hypothesis.settings.load_profile("unhurried")

@@ -1,7 +1,9 @@
 """What holds for all tests."""
 
+import gc
 import os
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -48,6 +50,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if UNIT not in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=RETRIES))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """No collection of garbage while a failure's source is parsed: a task that it ends logs its exception, for which
+    Python parses, too, and one parser within the other is a SystemError in Python 3.11 that ends the whole run."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if collected:
+            gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

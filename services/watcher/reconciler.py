@@ -216,8 +216,13 @@ class PoolReconciler:
             ids = [*merged.endpoints, *(self.endpoints.keys() - merged.endpoints.keys())]
         else:
             ids = [*changes.endpoints]
-        for at in range(0, len(ids), SLICE):
-            self._refresh_endpoints(ids[at : at + SLICE], check_again)
+        for some in _slices(ids):
+            self._refresh_endpoints(some, check_again)
+            yield
+        described = [*dict.fromkeys([*ids, *self.endpoints])] if self.notifications.take_stale() else ids
+        for some in _slices(described):
+            for id in self.notifications.set_endpoints(self.endpoints, some):
+                self.sender.note(id, True)
             yield
         if self.eds is not None and ids:
             self.eds.update(self.endpoints.values())
@@ -242,8 +247,6 @@ class PoolReconciler:
             self._set(named_key(self.token, "endpoint", id), endpoint, published, check_again)
         if published:
             self._on_change(self, published)
-        for id in self.notifications.set_endpoints(self.endpoints, ids):
-            self.sender.note(id, True)
 
     def _addresses_changed(self, ids: Sequence[str]) -> None:
         for _ in self._refresh(Changes(endpoints=dict.fromkeys(ids))):
@@ -366,6 +369,10 @@ class PoolReconciler:
 
     def __repr__(self) -> str:
         return f"<PoolReconciler {self.pool}: {self.desired!r}>"
+
+
+def _slices(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[at : at + SLICE] for at in range(0, len(ids), SLICE))
 
 
 def few(texts: Sequence[str]) -> list[str]:

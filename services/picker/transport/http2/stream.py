@@ -13,7 +13,7 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
-from services.picker.transport.http2.pieces import decompressed, taken
+from services.picker.transport.http2.pieces import add, decompressed, taken
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -248,7 +248,7 @@ class Http2Stream:
         self._siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, responses.refusal(http_status)))
         self._head_sent = self.answered = True
         self._finishing = b""
-        self._queue((memoryview(responses.NOT_GRPC),), len(responses.NOT_GRPC))
+        self._queue(b"", responses.NOT_GRPC, len(responses.NOT_GRPC))
 
     def _credit(self) -> None:
         if self._paused or self.half_closed or not self._received:
@@ -281,12 +281,13 @@ class Http2Stream:
             out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
         else:
-            self._queue((MESSAGE_HEAD.pack(0, len(message)), memoryview(message)), size)
+            self._queue(MESSAGE_HEAD.pack(0, len(message)), message, size)
         if not siblings.watched:
             siblings.wake()
 
-    def _queue(self, pieces: tuple[bytes | memoryview, ...], size: int) -> None:
-        """Send what the windows allow; the rest waits. Where there is no memory for it, the stream is reset."""
+    def _queue(self, head: bytes, message: bytes, size: int) -> None:
+        """Send what the windows allow of a message and its head; the rest waits. Where there is no memory for it, the
+        stream is reset."""
         siblings = self._siblings
         if not siblings.memory.has_room(size):
             siblings.out.append(frames.rst_stream(self.id, ErrorCode.ENHANCE_YOUR_CALM))
@@ -296,7 +297,7 @@ class Http2Stream:
         siblings.memory.used += size
         if not self.pending:
             self._pending, self.blocked_since = deque(), siblings.now
-        self._pending += pieces
+        add(self._pending, head, message)
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
             self.flush()

@@ -1,5 +1,6 @@
 """One stream: the messages of one gRPC call in both directions, each within the other side's window."""
 
+import zlib
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -13,7 +14,6 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
-from services.picker.transport.http2.pieces import decompressed, taken
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -218,7 +218,7 @@ class Http2Stream:
         whole = message.take()
         if self._compressed:
             most = self._siblings.options.max_decompressed_size
-            content = decompressed(whole, most)
+            content = _decompressed(whole, most)
             if content is None:
                 self.finish(
                     StatusCode.RESOURCE_EXHAUSTED,
@@ -336,7 +336,7 @@ class Http2Stream:
         siblings, pending = self._siblings, self._pending
         size = min(self.window, siblings.window, siblings.frame_limit, self.pending)
         if size > 0:
-            payload = taken(pending, size)
+            payload = _taken(pending, size)
             self.pending -= size
             siblings.memory.used -= size
             self.window -= size
@@ -410,3 +410,26 @@ class Http2Stream:
     def __repr__(self) -> str:
         state = "finished" if self._finishing is not None else "half-closed" if self.half_closed else "open"
         return f"<Http2Stream {self.id}, {state}, {self._message!r}, {self.pending} pending>"
+
+
+def _taken(pending: deque[bytes | memoryview], size: int) -> list[bytes | memoryview]:
+    """So many bytes from the front."""
+    taken: list[bytes | memoryview] = []
+    while size:
+        piece = pending.popleft()
+        if len(piece) > size:
+            pending.appendleft(memoryview(piece)[size:])
+            piece = memoryview(piece)[:size]
+        size -= len(piece)
+        taken.append(piece)
+    return taken
+
+
+def _decompressed(data: bytes, most: int) -> bytes | None:
+    """The content of a gzip member; None for none, or one with more than `most` bytes."""
+    reader = zlib.decompressobj(wbits=31)
+    try:
+        content = reader.decompress(data, most + 1)
+    except zlib.error:
+        return None
+    return content if reader.eof and len(content) <= most else None

@@ -13,7 +13,7 @@ import structlog
 from fastapi import APIRouter
 from prometheus_client import Gauge
 
-from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
+from services.picker.admin.decisions import DecisionRing, ring_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
@@ -22,9 +22,9 @@ from services.picker.garbage import GarbageCollection, search_young_only
 from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
 from services.picker.prefix_sharing import PrefixSharing
-from services.picker.reports.answers import answers
+from services.picker.reports import explain
 from services.picker.reports.convergence import Convergence
-from services.picker.reports.replay_responder import DocumentRules
+from services.picker.reports.replay_responder import DocumentRules, ReplayResponder
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
 from services.picker.request_handler import RequestHandler
@@ -43,6 +43,7 @@ from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.frame_reader import FrameReader
+from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery, ReplayQuery, ViewQuery
 from shared.bus.replica import Replica
 from shared.config import LoadedConfig, load
 from shared.datalayer.events import EventCounts
@@ -188,7 +189,13 @@ class PickerService(Service):
         self.convergence = Convergence(self._parts)
         self.registry.register(self.convergence)
         rules = DocumentRules(settings.allow_experimental_plugins, settings.config_bounds)
-        answering = answers(self._parts, self._pool, self.id, rules)
+        answering = {
+            DecisionsQuery: partial(explain.decisions, self._parts),
+            DecisionQuery: partial(explain.decision, self._parts),
+            ExplainQuery: partial(explain.explain, self._parts),
+            ReplayQuery: ReplayResponder(self.handler, rules).answer,
+            ViewQuery: partial(view, self._parts, self._pool, self.id),
+        }
         self.responder = make_responder(self, self.bus, self._subjects, [self._pool], self.status, answering)
         self._configure(self.handler.pipeline)
         self.readiness.require("view", self.replica.readiness)
@@ -323,7 +330,7 @@ class PickerService(Service):
         return (self.config.in_use(f"{self._settings.pool_namespace}/{self._settings.pool_name}"),)
 
     def routes(self) -> APIRouter:
-        router = decision_routes(RingPages(self.ring))
+        router = ring_routes(self.ring)
         router.include_router(view_routes(partial(view, self._parts, self._pool, self.id)))
         return router
 

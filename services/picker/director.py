@@ -371,12 +371,8 @@ _EMPTY = Refusal(
     retry_after=RETRY_AFTER,
 )
 _ALL_DRAINING = replace(_EMPTY, message="no endpoints: every model server of the pool is draining")
-_NONE_IN_SUBSET = Refusal(
-    status=503,
-    message="no endpoints: the gateway's subset hint names no model server of the pool that takes requests",
-    kind="service_unavailable",
-    reason=REJECTED_NO_ENDPOINTS,
-    retry_after=RETRY_AFTER,
+_NONE_IN_SUBSET = replace(
+    _EMPTY, message="no endpoints: the gateway's subset hint names no model server of the pool that takes requests"
 )
 _FILTERED = Refusal(
     status=429,
@@ -385,10 +381,4 @@ _FILTERED = Refusal(
     reason=REJECTED_SATURATED,
     retry_after=RETRY_AFTER,
 )
-_SHED = Refusal(
-    status=429,
-    message="system saturated, sheddable request dropped",
-    kind="rate_limit_exceeded",
-    reason=REJECTED_SATURATED,
-    retry_after=RETRY_AFTER,
-)
+_SHED = replace(_FILTERED, message="system saturated, sheddable request dropped")

@@ -21,38 +21,30 @@ from services.picker.parsers.vertexai import VertexAiParser
 from services.picker.parsers.vllm_grpc import VllmGrpcParser
 from services.picker.parsers.vllm_http import VllmHttpParser
 from services.picker.scheduling.admitters.probabilistic import ProbabilisticAdmitter
-from services.picker.scheduling.conformance.endpoint_served_verifier import DestinationEndpointServedVerifier
-from services.picker.scheduling.conformance.header_based_testing import HeaderBasedTestingFilter
-from services.picker.scheduling.deciders.always_multimodal import AlwaysDisaggMultimodalDecider
-from services.picker.scheduling.deciders.always_pd import AlwaysDisaggPdDecider
+from services.picker.scheduling.conformance import DestinationEndpointServedVerifier, HeaderBasedTestingFilter
+from services.picker.scheduling.deciders.always import AlwaysDisaggMultimodalDecider, AlwaysDisaggPdDecider
 from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
 from services.picker.scheduling.filters.by_label import ByLabelFilter
 from services.picker.scheduling.filters.decision_tree import DecisionTreeFilter
-from services.picker.scheduling.filters.decode import DecodeFilter
-from services.picker.scheduling.filters.encode import EncodeFilter
 from services.picker.scheduling.filters.endpoint_attribute import EndpointAttributeFilter
 from services.picker.scheduling.filters.label_selector import LabelSelectorFilter
-from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
-from services.picker.scheduling.filters.least_queue import LeastQueueFilter
+from services.picker.scheduling.filters.least import LeastKvCacheFilter, LeastQueueFilter
 from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
 from services.picker.scheduling.filters.low_queue import LowQueueFilter
-from services.picker.scheduling.filters.prefill import PrefillFilter
 from services.picker.scheduling.filters.prefix_cache_affinity import PrefixCacheAffinityFilter
 from services.picker.scheduling.filters.priority import PriorityFilter
+from services.picker.scheduling.filters.role import DecodeFilter, EncodeFilter, PrefillFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
 from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
-from services.picker.scheduling.handlers.data_parallel import DataParallelProfileHandler
 from services.picker.scheduling.handlers.disagg import DisaggProfileHandler
 from services.picker.scheduling.handlers.header_profile import HeaderProfileHandler
 from services.picker.scheduling.handlers.pd import PdProfileHandler
-from services.picker.scheduling.handlers.single_profile import SingleProfileHandler
+from services.picker.scheduling.handlers.single_profile import DataParallelProfileHandler, SingleProfileHandler
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
-from services.picker.scheduling.pickers.random import RandomPicker
-from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
-from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
-from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
+from services.picker.scheduling.pickers.random import RandomPicker, WeightedRandomPicker
+from services.picker.scheduling.pre_request.stage_headers import DisaggHeadersHandler, PrefillHeaderHandler
 from services.picker.scheduling.producers.agent_identity import AgentIdentity
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
 from services.picker.scheduling.producers.burst_prefix import BurstPrefixProducer
@@ -71,8 +63,7 @@ from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
 from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
-from services.picker.scheduling.scorers.queue import QueueScorer
-from services.picker.scheduling.scorers.running_requests import RunningRequestsScorer
+from services.picker.scheduling.scorers.queue import QueueScorer, RunningRequestsScorer
 from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
 from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer

@@ -12,9 +12,10 @@ from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
 from services.picker.flow_control.ticket import Ticket
 from services.picker.flow_control.waiting import DISPATCHED, Outcome
-from services.picker.preparation import prepare
 from services.picker.request_handler import RequestHandler
 from services.picker.responses.usage import Usage
+from services.picker.scheduling.checks import refusal_without
+from shared.plugin import Role
 
 HANDED_BACK = "this picker stops; another one takes the request"
 """The status message of a stream that a proxy should retry at another picker."""
@@ -66,7 +67,7 @@ class RequestWait:
             return False
         self._stream = stream
         if prepared.producers:
-            self._preparing = asyncio.ensure_future(prepare(prepared))
+            self._preparing = asyncio.ensure_future(_prepare(prepared))
             self._preparing.add_done_callback(self._resume)
         elif not self._queues(prepared, now):
             return False
@@ -178,3 +179,23 @@ class RequestWait:
 def _shortened(patience: float) -> float:
     """Seconds that a request may wait at a proxy that waits so long."""
     return max(patience - MARGIN, patience / 2)
+
+
+async def _prepare(prepared: Prepared) -> None:
+    """Runs the producers in their order, each within its own budget. One that fails costs only its own products, or has
+    the request refused."""
+    for producer in prepared.producers:
+        error: Exception
+        try:
+            if (awaited := producer.prepare(prepared.request)) is not None:
+                async with asyncio.timeout(producer.BUDGET):
+                    prepared.results[producer] = await awaited
+            continue
+        except TimeoutError:
+            error = TimeoutError(f"it wasn't ready within {producer.BUDGET:g} s")
+        except Exception as raised:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
+            error = raised
+        prepared.failures.append((producer, error))
+        if producer.ON_FAILURE == "refuse":
+            prepared.refusal = refusal_without(producer, Role.DATA_PRODUCER)
+            return

@@ -1,8 +1,9 @@
 """A ring of the last decisions, which admin pages explain."""
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from itertools import islice
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from fastapi import APIRouter, HTTPException, Query, Response
 
@@ -57,40 +58,26 @@ class DecisionRing:
         return f"<DecisionRing {len(self._ring)} of {self.total}>"
 
 
-class DecisionPages(Protocol):
-    """What the routes respond."""
+def ring_routes(ring: DecisionRing) -> APIRouter:
+    """The routes of one picker."""
 
-    async def newest(self, limit: int) -> Response:
-        """`Decisions`, at most `limit`."""
-        ...
+    async def newest(limit: int) -> Response:
+        decisions = (decision.summary() for decision in ring.newest(limit))
+        return as_json_list("decisions", decisions, total=ring.total)
 
-    async def of_request(self, request_id: str, limit: int) -> Response:
-        """`DecisionsOnRequest`, at most `limit`. Raises HTTPException if there is none."""
-        ...
-
-
-class RingPages:
-    """The decisions of a ring."""
-
-    def __init__(self, ring: DecisionRing) -> None:
-        self._ring = ring
-
-    async def newest(self, limit: int) -> Response:
-        newest = self._ring.newest(limit)
-        return as_json_list("decisions", (decision.summary() for decision in newest), total=self._ring.total)
-
-    async def of_request(self, request_id: str, limit: int) -> Response:
-        found = self._ring.of_request(request_id, limit)
+    async def of_request(request_id: str, limit: int) -> Response:
+        found = ring.of_request(request_id, limit)
         if not found:
-            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(self._ring)}")
+            raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
         return as_json_list("decisions", (json_tree(decision.explanation(), encoded) for decision in found))
 
-    def __repr__(self) -> str:
-        return f"<RingPages of {self._ring!r}>"
+    return decision_routes(newest, of_request)
 
 
-def decision_routes(pages: DecisionPages) -> APIRouter:
-    """The last decisions, and those on one request."""
+def decision_routes(
+    newest: Callable[[int], Awaitable[Response]], of_request: Callable[[str, int], Awaitable[Response]]
+) -> APIRouter:
+    """The last decisions, at most so many, and those on a request id, which raise HTTPException if there is none."""
     router = APIRouter(responses=REFUSED)
 
     @router.get(
@@ -99,7 +86,7 @@ def decision_routes(pages: DecisionPages) -> APIRouter:
         response_model=Decisions,
     )
     async def decisions(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        return await pages.newest(limit)
+        return await newest(limit)
 
     @router.get(
         "/debug/decisions/{request_id:path}",
@@ -107,6 +94,6 @@ def decision_routes(pages: DecisionPages) -> APIRouter:
         response_model=DecisionsOnRequest,
     )
     async def decision(request_id: str, limit: Annotated[int, Query(ge=1, le=100)] = 10) -> Response:
-        return await pages.of_request(request_id, limit)
+        return await of_request(request_id, limit)
 
     return router

@@ -14,9 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from services.picker.admin.families import Families, Names, Samples, family
-from services.picker.admin.pool_metrics import pool_families
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestMetrics, request_families
-from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, scheduler_families
+from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, pool_families, scheduler_families
 from services.picker.decision import Decision
 from services.picker.request import Route
 from services.picker.state.histogram import Histogram

@@ -101,16 +101,7 @@ class Placeholder(Struct, frozen=True):
 
 def has_media(messages: str | Iterable[Message | str] | None) -> bool:
     """Whether any message has pictures, sounds or videos."""
-    return any(
-        isinstance(message, Message) and isinstance(message.content, list) and any(map(_is_media, message.content))
-        for message in messages or ()
-    )
-
-
-def _is_media(part: str | Part) -> bool:
-    if isinstance(part, str) or part.text is not None:
-        return False
-    return any(value is not NOTHING and given(value) for value in _media_of(part))
+    return next(media_in(messages), None) is not None
 
 
 def media_in(messages: str | Iterable[Message | str] | None) -> Iterator[tuple[str, Raw]]:

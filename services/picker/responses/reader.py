@@ -107,11 +107,6 @@ class ResponseReader:
         """The tokens that the response has reported so far."""
         return self._usage if self._grpc is None else self._grpc.usage
 
-    @property
-    def changes(self) -> bool:
-        """Whether it may change a body, and doesn't only read it."""
-        return bool(self._target)
-
     def begin(self, headers: Headers) -> Interest:
         """Take the response's headers; what to do with its body."""
         kind = headers.get("content-type").partition(";")[0].strip().lower()

@@ -10,7 +10,7 @@ from services.picker.scheduling.checks import OnFailure
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.record import Exchange, Plan, ProfileRun
 from services.picker.state.layout import Floats, Rows
-from shared.plugin import Plugin, Role, Tier
+from shared.plugin import Plugin, Role
 
 Placement: TypeAlias = Callable[[str | None], None]
 """Tells a producer what became of a request that it has placed: the id of the endpoint that served it, or None when
@@ -26,7 +26,6 @@ class Filter(Plugin):
     """Narrows the candidates. If it fails, all candidates pass."""
 
     ROLES = frozenset({Role.FILTER})
-    TIER = Tier.PICKER
     BOUNDED: ClassVar[bool] = False
     """Whether it returns some of the rows given by construction, so that the profile needn't see to it. A subclass
     has to declare it again; for a class that is a scorer too, it says both."""
@@ -41,7 +40,6 @@ class Scorer(Plugin):
     """Scores how well each candidate suits the request. If it fails, every candidate scores 0."""
 
     ROLES = frozenset({Role.SCORER})
-    TIER = Tier.PICKER
     BOUNDED: ClassVar[bool] = False
     """Whether its scores are numbers from 0 to 1 by construction, so that the profile needn't see to it. A subclass
     has to declare it again."""
@@ -68,7 +66,6 @@ class Picker(Plugin):
     """Chooses among the scored candidates. If it fails, the choice is random."""
 
     ROLES = frozenset({Role.PICKER})
-    TIER = Tier.PICKER
 
     def pick(self, cycle: Cycle, rows: Rows, totals: Floats) -> list[int]:
         """The chosen rows, first choice first, then the fallbacks; at least one, and none but candidates. `totals` is
@@ -81,7 +78,6 @@ class ProfileHandler(Plugin):
     decides alone."""
 
     ROLES = frozenset({Role.PROFILE_HANDLER})
-    TIER = Tier.PICKER
 
     def next_profiles(self, cycle: Cycle, names: tuple[str, ...], results: dict[str, ProfileRun]) -> tuple[str, ...]:
         """The profiles to run now, given what has run, each once; none when all is done."""
@@ -100,7 +96,6 @@ class Decider(Plugin):
     """Decides whether a stage of disaggregated serving is used for a request. If it fails, it isn't."""
 
     ROLES = frozenset({Role.DECIDER})
-    TIER = Tier.PICKER
 
     def disaggregate(self, cycle: Cycle, row: int | None) -> bool:
         """Whether it is used; `row` is the decode endpoint, None where that isn't picked yet."""
@@ -112,7 +107,6 @@ class Producer(Plugin):
     products are absent for this request, or the request is refused."""
 
     ROLES = frozenset({Role.DATA_PRODUCER})
-    TIER = Tier.PICKER
     ON_FAILURE: ClassVar[OnFailure] = "skip"
     """Of `prepare`, also when it is late, and of `produce`."""
     BOUNDED: ClassVar[bool] = False
@@ -149,7 +143,6 @@ class PreAdmissionProcessor(Plugin):
     asked."""
 
     ROLES = frozenset({Role.PRE_ADMISSION})
-    TIER = Tier.PICKER
 
     def fairness_id(self, headers: Headers) -> str:
         """The flow of a request whose headers name none; empty if it doesn't know."""
@@ -161,7 +154,6 @@ class Admitter(Plugin):
     goes on, or is refused."""
 
     ROLES = frozenset({Role.ADMITTER})
-    TIER = Tier.PICKER
     ON_FAILURE: ClassVar[OnFailure] = "skip"
 
     def admit(self, cycle: Cycle, rows: Rows) -> Refusal | None:
@@ -174,7 +166,6 @@ class PreRequest(Plugin):
     goes on without it, or is refused."""
 
     ROLES = frozenset({Role.PRE_REQUEST})
-    TIER = Tier.PICKER
     ON_FAILURE: ClassVar[OnFailure] = "skip"
 
     def pre_request(self, cycle: Cycle, picked: tuple[int, ...]) -> Mapping[str, str] | Refusal:
@@ -188,7 +179,6 @@ class ResponseHeaderProcessor(Plugin):
     it fails, the response goes on without its headers."""
 
     ROLES = frozenset({Role.RESPONSE_HEADERS})
-    TIER = Tier.PICKER
 
     def response_headers(self, exchange: Exchange, headers: Headers) -> Mapping[str, str]:
         """Headers to set on the response. `headers` are the response's; none if it has more than a picker reads."""
@@ -200,7 +190,6 @@ class ResponseBodyProcessor(Plugin):
     the bodies that it can read from a proxy that shows none. If it fails, nothing else changes."""
 
     ROLES = frozenset({Role.RESPONSE_BODY})
-    TIER = Tier.PICKER
     EVERY_CHUNK: ClassVar[bool] = False
     """Whether it is called for every chunk, not only at the beginning and the end: each call delays the response."""
 
@@ -216,7 +205,6 @@ class CompletionProcessor(Plugin):
     """Learns how requests end. It is active when the document lists it. If it fails, nothing else changes."""
 
     ROLES = frozenset({Role.COMPLETION})
-    TIER = Tier.PICKER
 
     def completed(self, exchange: Exchange) -> None:
         """The request is over. Called exactly once for each request for which an endpoint was picked: also if it was
@@ -228,7 +216,6 @@ class SaturationDetector(Plugin):
     """Says how full the candidates are."""
 
     ROLES = frozenset({Role.SATURATION_DETECTOR})
-    TIER = Tier.PICKER
     PROMPT: ClassVar[bool] = False
     """Whether the end of a request shows at once; else with the next metrics."""
 

@@ -131,10 +131,6 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
             id = layout.endpoints[run.picked[0]].id if run is not None and run.picked else ""
         return {self._header: b64encode(id.encode()).decode()} if "/" in id else {}
 
-    def state(self) -> dict[str, Any]:
-        """How many sessions have an endpoint."""
-        return {} if self._bindings is None else {"sessions": len(self._bindings)}
-
     def _endpoint_of(self, cycle: Cycle) -> str | None:
         if self._bindings is not None:
             session = self._session(cycle)

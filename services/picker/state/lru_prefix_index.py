@@ -28,7 +28,7 @@ from services.picker.state.block_states import (
 )
 from services.picker.state.holders import Holders
 from services.picker.state.layout import Floats, Layout, Rows
-from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex
+from services.picker.state.prefix import DEFAULT_CAPACITY
 from shared.bus.columns import server_hash
 
 RETIRED_SWEEP = 2000
@@ -65,8 +65,11 @@ class Change(NamedTuple):
     """The oldest first."""
 
 
-class LruPrefixIndex(PrefixIndex):
-    """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's."""
+class LruPrefixIndex:
+    """Block hash → endpoints, with a bound of blocks an endpoint. An endpoint's bit is its slot's.
+
+    Each `add` stands until its `forget`.
+    """
 
     def __init__(self, max_blocks: int = DEFAULT_VIEW_LIMITS.prefix_blocks) -> None:
         """Endpoints share `max_blocks` evenly: none holds more than its part. The memory of what several hold makes it
@@ -138,12 +141,15 @@ class LruPrefixIndex(PrefixIndex):
                 self._place(self._servers[server], endpoint.id, row)
 
     def match(self, hashes: Sequence[int]) -> Floats:
+        """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
         counts = np.zeros(len(self._layout))
         for bits, depth in self._holders.depths(hashes, self._live):
             self._fill(counts, bits, depth)
         return counts
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
+        """The endpoint holds these blocks, or is about to; beyond `capacity` those that it used least recently are
+        forgotten. Nothing for an endpoint that isn't in the layout."""
         slot = self._slot(endpoint_id)
         if slot is None:
             return
@@ -181,6 +187,8 @@ class LruPrefixIndex(PrefixIndex):
             self.changes.append(Change(self._server_of_slot[slot], False, new + renewed))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
+        """What one `add` said isn't so, or is so no longer. The endpoint keeps the blocks that other ones stand behind.
+        Blocks that it isn't known to hold are ignored."""
         slot = self._slots.get(endpoint_id)
         if slot is None:
             return

@@ -5,20 +5,20 @@ A worker that doesn't answer in time costs its part of a page, and the page name
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 from fastapi import HTTPException, Response
 from fastapi.responses import StreamingResponse
 from msgspec import Raw, Struct
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from services.picker.workers.exposition import Counts, Page, joined, parse, text
 from services.picker.workers.worker import Unanswered, Worker
+from shared.service import Service
 from shared.service.admin import as_json
 from shared.service.pages import alone, exposition
-from shared.service.readiness import Readiness
 from shared.version import VERSION
 
 TIMEOUT = 1.0
@@ -61,23 +61,10 @@ class Answers(Struct, Generic[T]):
     """Why the others gave none."""
 
 
-class Supervised(Protocol):
-    """What the pages need of the supervisor."""
-
-    id: str
-    tier: str
-    readiness: Readiness
-    registry: CollectorRegistry
-
-    def state(self) -> Mapping[str, Any]:
-        """The members of `/debug/state` that are the supervisor's."""
-        ...
-
-
 class WorkerPages:
     """Makes the pages."""
 
-    def __init__(self, supervisor: Supervised, workers: Sequence[Worker]) -> None:
+    def __init__(self, supervisor: Service, workers: Sequence[Worker]) -> None:
         self._supervisor = supervisor
         self._workers = workers
         self._counts = Counts()

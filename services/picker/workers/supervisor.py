@@ -122,7 +122,7 @@ class Supervisor(Service):
         return self._pages
 
     def routes(self) -> APIRouter:
-        router = decision_routes(self._pages)
+        router = decision_routes(self._pages.newest, self._pages.of_request)
         add_view(router, self._pages.view)
         return router
 

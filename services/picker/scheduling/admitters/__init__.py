@@ -1,1 +1,1 @@
-"""Admitters, one a file."""
+"""Admitters."""

@@ -1,1 +1,1 @@
-"""Deciders of disaggregated serving, one a file."""
+"""Deciders of disaggregated serving."""

@@ -1,1 +1,1 @@
-"""Filters, one a file."""
+"""Filters."""

@@ -1,1 +1,1 @@
-"""Profile handlers, one a file."""
+"""Profile handlers."""

@@ -8,7 +8,7 @@ from services.picker.request import Refusal
 from services.picker.scheduling.checks import HeaderName
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import ProfileHandler
-from services.picker.scheduling.record import Plan, ProfileRun
+from services.picker.scheduling.record import ProfileRun
 
 SHOWN = 64
 """Characters of the header's value that an error repeats."""
@@ -49,6 +49,3 @@ class HeaderProfileHandler(ProfileHandler):
 
     def primary(self, cycle: Cycle, results: dict[str, ProfileRun]) -> str:
         return next(iter(results))
-
-    def plan(self, cycle: Cycle, results: dict[str, ProfileRun]) -> Plan:
-        return Plan(self.primary(cycle, results))

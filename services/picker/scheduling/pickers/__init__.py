@@ -1,1 +1,1 @@
-"""Pickers, one a file."""
+"""Pickers."""

@@ -1,1 +1,1 @@
-"""Pre-request plugins, one a file."""
+"""Pre-request plugins."""

@@ -1,1 +1,1 @@
-"""Data producers, one a file."""
+"""Data producers."""

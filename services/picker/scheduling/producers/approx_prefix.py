@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from services.picker.request import BYTES_PER_TOKEN
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Placement, Producer
-from services.picker.state.prefix import DEFAULT_CAPACITY, PrefixIndex, block_hashes
+from services.picker.state.prefix import DEFAULT_CAPACITY, block_hashes
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS, AttributeKey
 from shared.bus.columns import server_hash
@@ -116,7 +116,7 @@ class ApproxPrefixProducer(Producer):
         self.hits += matched
         endpoint, view = cycle.layout.endpoints[row], cycle.view
         first = endpoint.id
-        index: PrefixIndex = view.prefixes
+        index = view.prefixes
         view.prefix_hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 

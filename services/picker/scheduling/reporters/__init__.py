@@ -1,1 +1,1 @@
-"""Plugins that report on responses, one a file."""
+"""Plugins that report on responses."""

@@ -1,1 +1,1 @@
-"""Scorers, one a file."""
+"""Scorers."""

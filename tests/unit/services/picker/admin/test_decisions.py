@@ -6,7 +6,7 @@ from fastapi.testclient import TestClient
 from msgspec import structs
 from prometheus_client import CollectorRegistry
 
-from services.picker.admin.decisions import DecisionRing, RingPages, decision_routes
+from services.picker.admin.decisions import DecisionRing, ring_routes
 from services.picker.decision import SHOWN, Decision, RequestSummary
 from services.picker.request import Refusal
 from services.picker.state.layout import Layout
@@ -28,7 +28,7 @@ def ring(*ids: str, size: int = 3) -> DecisionRing:
 
 
 def get(made: DecisionRing, path: str) -> tuple[int, Any]:
-    app = build_app(ProcessPages(Readiness(), CollectorRegistry(), dict), decision_routes(RingPages(made)))
+    app = build_app(ProcessPages(Readiness(), CollectorRegistry(), dict), ring_routes(made))
     answer = TestClient(app).get(path)
     return answer.status_code, answer.json()
 

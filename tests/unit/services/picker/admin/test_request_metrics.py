@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.admin.families import Families
 from services.picker.admin.model_labels import IDLE, OTHER, SHOWN
-from services.picker.admin.pool_metrics import pool_families
 from services.picker.admin.request_metrics import OpenRequest, RequestMetrics, request_families
+from services.picker.admin.scheduler_metrics import pool_families
 from services.picker.decision import Decision, RequestSummary
 from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage

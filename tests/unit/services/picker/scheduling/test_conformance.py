@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.picker.scheduling.conformance.header_based_testing import HEADER, HeaderBasedTestingFilter
+from services.picker.scheduling.conformance import SELECTION_HEADER as HEADER
+from services.picker.scheduling.conformance import HeaderBasedTestingFilter
 from services.picker.state.view import View
 from shared.model import Endpoint
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers, response_headers

@@ -12,8 +12,7 @@ from services.picker.request import Refusal, Request, Route
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.deciders.prefix_based_pd import PrefixBasedPdDecider
 from services.picker.scheduling.interfaces import Decider
-from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
-from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
+from services.picker.scheduling.pre_request.stage_headers import DisaggHeadersHandler, PrefillHeaderHandler
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.view import View
 from shared.attributes import WAITING_QUEUE_SIZE

@@ -7,8 +7,7 @@ import pytest
 
 from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
-from services.picker.scheduling.pickers.random import RandomPicker
-from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.pickers.random import RandomPicker, WeightedRandomPicker
 from services.picker.scheduling.profile import Profile
 from services.picker.scheduling.record import ProfileRun
 from services.picker.state.health import REPLACED

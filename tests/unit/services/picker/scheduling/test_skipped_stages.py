@@ -2,8 +2,7 @@
 
 import pytest
 
-from services.picker.scheduling.pre_request.disagg_headers import DisaggHeadersHandler
-from services.picker.scheduling.pre_request.prefill_header import PrefillHeaderHandler
+from services.picker.scheduling.pre_request.stage_headers import DisaggHeadersHandler, PrefillHeaderHandler
 from tests.unit.services.picker.scheduling.plugins import plugin
 from tests.unit.services.picker.scheduling.test_disaggregation import (
     BOTH,

@@ -62,7 +62,9 @@ def supervisor() -> Supervisor:
 
 @pytest.fixture
 async def client(supervisor: Supervisor) -> AsyncIterator[httpx.AsyncClient]:
-    app = build_app(supervisor.worker_pages, decision_routes(supervisor.worker_pages))
+    app = build_app(
+        supervisor.worker_pages, decision_routes(supervisor.worker_pages.newest, supervisor.worker_pages.of_request)
+    )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
         yield client
 

@@ -9,8 +9,7 @@ from pointsman.docs import DOCS
 from services.picker.pipeline import build
 from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.filters.least_kv_cache import LeastKvCacheFilter
-from services.picker.scheduling.filters.least_queue import LeastQueueFilter
+from services.picker.scheduling.filters.least import LeastKvCacheFilter, LeastQueueFilter
 from services.picker.scheduling.filters.lora_affinity import LoraAffinityFilter
 from services.picker.scheduling.filters.low_queue import LowQueueFilter
 from services.picker.scheduling.filters.priority import PriorityFilter

@@ -6,9 +6,7 @@ import pytest
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.filters.by_label import ByLabelFilter
-from services.picker.scheduling.filters.decode import DecodeFilter
-from services.picker.scheduling.filters.encode import EncodeFilter
-from services.picker.scheduling.filters.prefill import PrefillFilter
+from services.picker.scheduling.filters.role import DecodeFilter, EncodeFilter, PrefillFilter
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
 from services.picker.state.view import View
 from shared.model import ROLE, Endpoint

@@ -9,8 +9,7 @@ import pytest
 
 from services.picker.scheduling.interfaces import Picker, PickerParameters
 from services.picker.scheduling.pickers.max_score import FEW, MaxScorePicker
-from services.picker.scheduling.pickers.random import RandomPicker
-from services.picker.scheduling.pickers.weighted_random import WeightedRandomPicker
+from services.picker.scheduling.pickers.random import RandomPicker, WeightedRandomPicker
 from tests.unit.services.picker.world import cycle, pool
 
 DRAWS = 6_000

@@ -8,7 +8,6 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixParameters, ApproxPrefixProducer
 from services.picker.state.layout import Floats
-from services.picker.state.prefix import PrefixIndex
 from services.picker.state.view import View
 from shared.attributes import CACHE_BLOCK_SIZE, CACHE_NUM_BLOCKS
 from tests.unit.services.picker.world import cycle, endpoint, facts, pool, report, request
@@ -66,7 +65,7 @@ def test_a_request_that_fails_takes_nothing_from_another_server_under_the_same_i
     assert match(made, view, request(b"x" * 512)).matched.tolist() == [2]
 
 
-class Told(PrefixIndex):
+class Told:
     """An index that another source fills: the second of two endpoints holds the first three blocks of everything."""
 
     def __init__(self) -> None:

@@ -1,1 +1,0 @@
-"""Plugins of the conformance suite of the Gateway API Inference Extension, one a file."""

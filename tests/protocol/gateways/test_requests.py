@@ -147,7 +147,7 @@ async def test_a_response_outlasts_every_timeout_of_the_conversation(shared: Poo
     no message that waits for an answer. Asked again where the picker's answer to the request came too late, for that
     does end it."""
     envoy = await shared.gateway(f"{form}-hurried", hurried(FORMS[form]()))
-    async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as http:
         for simulator in shared.stack.simulators:
             slow = {"inference": {"kind": "slow", "latency": 1.5 * HURRIED}}
             (await http.put(f"{simulator.url}/control/faults", json=slow)).raise_for_status()

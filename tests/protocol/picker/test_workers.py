@@ -152,8 +152,12 @@ async def test_workers_share_connections_and_one_port_answers_for_all(
         assert await process.metric("pointsman_picker_picks_total") == 8
         assert await process.metric("pointsman_picker_endpoints") == 1
         assert await process.metric("pointsman_bus_duplicate_id_messages_total") == 0
-        workers = await process.workers()
-        assert {id: worker["picker"]["peers"] for id, worker in workers.items()} == {"p-0": ["p-1"], "p-1": ["p-0"]}
+
+        async def known() -> bool:
+            answers = {id: worker["picker"] or {} for id, worker in (await process.workers()).items()}
+            return {id: state.get("peers") for id, state in answers.items()} == {"p-0": ["p-1"], "p-1": ["p-0"]}
+
+        await eventually(known, "each other's load")
         await process.shares([0, 0])
 
 

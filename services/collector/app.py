@@ -51,6 +51,9 @@ from shared.tasks import exhaust
 
 log = structlog.get_logger(__name__)
 
+GATHER = 0.02
+"""Seconds in which changes of endpoints and members are gathered."""
+
 
 class CollectorService(Service):
     """One of the collectors that share the endpoints of a pool."""
@@ -65,7 +68,7 @@ class CollectorService(Service):
         self._endpoints: dict[str, Endpoint] = {}
         """All endpoints of the pool by bus key."""
         self._resource: Pool | None = None
-        self._reassigning: asyncio.Handle | None = None
+        self._reassigning: asyncio.TimerHandle | None = None
         self._stopping = False
         self._unconfigured = ""
         """Why there is no valid configuration yet."""
@@ -205,9 +208,9 @@ class CollectorService(Service):
         self.sender.note(scrape.endpoint.id, changed)
 
     def _reassign_soon(self) -> None:
-        """Reassign once for all events that arrive together."""
+        """Reassign once for all events that arrive together: it looks at all endpoints."""
         if self._reassigning is None and not self._stopping:
-            self._reassigning = asyncio.get_running_loop().call_soon(self._reassign)
+            self._reassigning = asyncio.get_running_loop().call_later(GATHER, self._reassign)
 
     def _reassign(self) -> None:
         self._reassigning = None

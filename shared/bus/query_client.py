@@ -81,11 +81,14 @@ def _count_values(content: bytes) -> int:
 
 class AnswerPieces:
     """The pieces of the answers to one query, in the order in which each member sends them. `each`: bytes and values of
-    one answer."""
+    one answer. With `tier`, answers of others are malformed."""
 
-    def __init__(self, limit: int = MAX_BYTES, each: tuple[int, int] = QueryArguments.LIMITS) -> None:
+    def __init__(
+        self, limit: int = MAX_BYTES, each: tuple[int, int] = QueryArguments.LIMITS, *, tier: str = ""
+    ) -> None:
         self._left = limit
         self._each = each
+        self._tier = tier
         self._parts: dict[_Member, _Parts] = {}
         """Of answers that aren't complete."""
         self.pieces = 0
@@ -114,6 +117,8 @@ class AnswerPieces:
         self._left -= VALUE * values
         if self.full:
             raise Malformed("the answers are too large")
+        if self._tier not in ("", piece.tier):
+            raise Malformed(f"a {self._tier} was asked, and {piece.sender!r} answers as {piece.tier!r}")
         member = piece.sender, piece.tier, piece.run
         parts = self._parts.get(member)
         if parts is None:
@@ -150,7 +155,7 @@ async def query_member(
 ) -> Answer:
     """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
     NotConnected."""
-    collected = AnswerPieces(each=query.LIMITS)
+    collected = AnswerPieces(each=query.LIMITS, tier=tier)
 
     def is_last(message: Msg) -> bool:
         try:
@@ -185,7 +190,7 @@ async def query_members(
     error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
     no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
     Raises NotConnected."""
-    collected = AnswerPieces(each=query.LIMITS)
+    collected = AnswerPieces(each=query.LIMITS, tier=tier)
     wanted = set(expected)
 
     def is_last(message: Msg) -> bool:

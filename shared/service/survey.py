@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from shared.bus import jetstream
-from shared.bus.codec import decode
+from shared.bus.codec import SHOWN, decode
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, JetStreamError
+from shared.bus.errors import BusError, JetStreamError, Malformed
 from shared.bus.messages import Holder
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import StatusQuery
@@ -93,11 +93,19 @@ async def _read(answers: Iterable[Answer]) -> tuple[list[MemberStatus], list[Fai
     failed: list[Failed] = []
     async for answer in in_turns(answers):
         try:
-            members.append(answer.read(MemberStatus))
+            members.append(read_status(answer))
         except BusError as error:
             failed.append(Failed(answer.tier, answer.id, answer.error or str(error)))
     members.sort(key=lambda member: (TIERS.index(member.tier) if member.tier in TIERS else len(TIERS), member.id))
     return members, failed
+
+
+def read_status(answer: Answer) -> MemberStatus:
+    """What a member says of itself. Raises as `Answer.read`, also for the status of another one."""
+    status = answer.read(MemberStatus)
+    if (status.tier, status.id) != (answer.tier, answer.id):
+        raise Malformed(f"{answer.tier} {answer.id} answers as {status.tier} {status.id}"[:SHOWN])
+    return status
 
 
 def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """What a cluster says about one pool, as a source: its resource, its pods, what refers to it, and its configuration.
 
 Each resource is an origin of its own (`services.watcher.kubernetes.pool_resources`): an invalid one doesn't affect
-others. All pods are one origin. Changes within a few milliseconds are reported together.
+others. All pods are one origin. Changes within a few milliseconds are reported together, and if there are more and
+more, those within 50.
 
 Informers report which objects have changed. A pod that changes is an `Upsert` or a `Delete` of its endpoints; others
 aren't read.
 """
 
 import asyncio
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -44,6 +46,9 @@ PODS = "pods"
 """The origin of the endpoints."""
 COALESCE = 0.005
 """Seconds in which changes are collected."""
+GAP = 0.05
+"""Seconds from one report to the next: each makes every picker and collector look at all endpoints, and who may label a
+pod could change it a thousand times a second. What changes after a while is reported at once."""
 MAX_CHANGES = 500
 """Resources that are reported together; of more that have changed, the others follow."""
 _POD = (ObjectKind("", "v1", "Pod"),)
@@ -107,6 +112,8 @@ class KubernetesSource:
         """Whether it has been known what the pool is, or that there is none."""
         self._loaded = False
         """Whether there has been a complete reading."""
+        self._collected_at = float("-inf")
+        """When changes were last reported."""
         self.revision = 0
         """Grows with each change."""
 
@@ -187,7 +194,8 @@ class KubernetesSource:
         """Wait for changes."""
         await self._changed.wait()
         self._changed.clear()
-        await asyncio.sleep(COALESCE)
+        await asyncio.sleep(max(COALESCE, self._collected_at + GAP - time.monotonic()))
+        self._collected_at = time.monotonic()
         events = await self._collect()
         if self._resources.waiting:
             self._changed.set()

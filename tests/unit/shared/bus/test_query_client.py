@@ -81,6 +81,14 @@ def test_an_answer_that_takes_too_much_ends_alone(pieces: list[bytes]) -> None:
         large.document()
 
 
+def test_who_is_of_another_tier_than_was_asked_gives_no_answer() -> None:
+    collected = AnswerPieces(tier="watcher")
+    with pytest.raises(Malformed, match="a watcher was asked, and 'p' answers as 'picker'"):
+        collected.take(piece(0, b"1"))
+    assert collected.answers() == []
+    assert AnswerPieces(tier="picker").take(piece(0, b"1")) is not None
+
+
 def test_values_count_in_what_all_answers_may_take() -> None:
     collected = AnswerPieces(limit=10_000)
     with pytest.raises(Malformed, match="too large"):

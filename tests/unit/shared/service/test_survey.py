@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
+from shared.bus.errors import Malformed
+from shared.bus.query_client import Answer
 from shared.service.configured import Configured
 from shared.service.status import (
     CollectorStatus,
@@ -19,7 +22,7 @@ from shared.service.status import (
     Repairs,
     WatcherStatus,
 )
-from shared.service.survey import Failed, notes, problems
+from shared.service.survey import Failed, notes, problems, read_status
 
 FACTS = FactsStatus(synced=True, age=0.5, epoch=1, sequence=7, count=3, digest="aa", announced_sequence=7)
 REVISION = (Configured("default/default", "a file", "1234"),)
@@ -172,3 +175,11 @@ def test_what_may_be_in_order_is_a_note() -> None:
         "picker p: metrics: gone",
         "picker p: its event loop once stood still for 2.0 s",
     ]
+
+
+@pytest.mark.parametrize("says", [WATCHER, OTHER], ids=["another tier's", "another picker's"])
+def test_a_member_that_gives_the_status_of_another_one_has_failed(says: MemberStatus) -> None:
+    content = msgspec.json.encode(PICKER)
+    assert read_status(Answer("p", "picker", 1, content)) == PICKER
+    with pytest.raises(Malformed, match=f"picker p answers as {says.tier} {says.id}"):
+        read_status(Answer("p", "picker", 1, msgspec.json.encode(says)))

@@ -116,6 +116,7 @@ def _by_origin(events: Iterable[Event]) -> dict[str, Event]:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COALESCE", 0.0)
+    monkeypatch.setattr(module, "GAP", 0.0)
 
 
 def pod(name: str, address: str = "10.0.0.1", uid: str = "u", **labels: str) -> JsonObject:
@@ -186,6 +187,19 @@ async def test_a_burst_is_one_change_and_what_did_not_change_is_not_told_again()
     assert len(endpoints(found[PODS])) == 50
     peer.informers.say(peer.pods(), *running)
     assert await peer.changes() == {}
+
+
+async def test_a_change_is_told_at_once_and_further_ones_together_after_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = await served()
+    monkeypatch.setattr(module, "GAP", 3600.0)
+    peer.informers.say(peer.pods(), pod("a"), pod("b"))
+    assert len(endpoints((await peer.changes())[PODS])) == 2
+    peer.informers.say(peer.pods(), pod("a"))
+    further = asyncio.ensure_future(peer.changes())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not further.done()
+    further.cancel()
 
 
 async def test_a_pod_that_changes_is_told_alone() -> None:

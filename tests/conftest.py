@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import pytest_rerunfailures  # type: ignore[import-untyped]
 
 from tests import zygote
 from tests.soak.promises import soaking
@@ -29,6 +30,8 @@ if not os.environ.get("CI"):
 
 RETRIES = int(os.environ.get("POINTSMAN_RETRIES", "2"))
 """How often a test that failed is tried again, where it starts processes or opens sockets."""
+FAILED = pytest.StashKey[bool]()
+"""Of a session: whether the last attempt of a test has failed."""
 UNIT = Path(__file__).parent / "unit"
 """Tests without either, which are never tried again."""
 
@@ -42,6 +45,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     zygote.forking = item.get_closest_marker("command_line") is None
+    if item.session.stash.get(FAILED, False):
+        item.session.stash[FAILED] = False
+        # What tests share may be in any state now: it is made anew, for the retry and for the tests behind it. The
+        # plugin that retries has kept it.
+        item.session._setupstate.stack.update(pytest_rerunfailures.suspended_finalizers)
+        pytest_rerunfailures.suspended_finalizers.clear()
+        item.session._setupstate.teardown_exact(None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -53,16 +63,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """No collection of garbage while a failure's source is parsed: a task that it ends logs its exception, for which
     Python parses, too, and one parser within the other is a SystemError in Python 3.11 that ends the whole run."""
     collected = gc.isenabled()
     gc.disable()
     try:
-        return (yield)
+        report = yield
     finally:
         if collected:
             gc.enable()
+    if report.failed:
+        item.session.stash[FAILED] = True
+    return report
 
 
 @pytest.hookimpl(trylast=True)

@@ -25,9 +25,13 @@ async def test_without_the_api_server_a_picker_goes_on_with_the_last_set_and_say
         await eventually(lambda: service.readiness.notes() == {}, "nothing to note")
         proxy.refuse()
         await eventually(lambda: "source" in service.readiness.notes(), "a note of the set's age")
-        view = service.state()["view"]
-        assert view["source_age"] >= 1.5
-        assert view["age"] < view["source_age"], "the watcher is heard"
+
+        def heard() -> bool:
+            view = service.state()["view"]
+            assert view["source_age"] >= 1.5
+            return bool(view["age"] < view["source_age"])
+
+        await eventually(heard, "the watcher is heard")
         await eventually(lambda: service.readiness.ready, "ready all the same")
         assert [*service.view.endpoints] == [endpoint]
         await proxy.listen()

@@ -43,8 +43,16 @@ from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.frame_reader import FrameReader
-from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery, ReplayQuery, ViewQuery
+from shared.bus.query_messages import (
+    DecisionQuery,
+    DecisionsQuery,
+    ExplainQuery,
+    QueryArguments,
+    ReplayQuery,
+    ViewQuery,
+)
 from shared.bus.replica import Replica
+from shared.bus.responder import Answering
 from shared.config import LoadedConfig, load
 from shared.datalayer.events import EventCounts
 from shared.out_of_range import OutOfRange
@@ -185,7 +193,7 @@ class PickerService(Service):
         self.convergence = Convergence(self._parts)
         self.registry.register(self.convergence)
         rules = DocumentRules(settings.allow_experimental_plugins, settings.config_bounds)
-        answering = {
+        answering: Mapping[type[QueryArguments], Answering] = {
             DecisionsQuery: partial(explain.decisions, self._parts),
             DecisionQuery: partial(explain.decision, self._parts),
             ExplainQuery: partial(explain.explain, self._parts),

@@ -44,7 +44,8 @@ class Supervisor:
     def __init__(self) -> None:
         self.readiness, self.registry = Readiness(), CollectorRegistry()
         self.workers: Any = [FakeWorker("p-0"), FakeWorker("p-1")]
-        self.worker_pages = WorkerPages(self, self.workers)
+        service: Any = self  # all that the pages read of one
+        self.worker_pages = WorkerPages(service, self.workers)
 
     def state(self) -> Mapping[str, Any]:
         return {"grpc_port": 9002}

@@ -102,7 +102,8 @@ class Checker:
             return [FileReport(origin=path, errors=[Problem("", reason(error))])]
         found = [self._file(str(file)) for file in files]
         state = State()
-        state.apply([event for _, event in found], now=0.0)
+        for _ in state.apply([event for _, event in found], now=0.0):
+            pass
         problems = state.problems()
         reports = [report for report, _ in found]
         for report in reports:

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import yaml
 from msgspec import Struct
 
-from pointsman.alerts import prometheus_rule, rules_file
 from pointsman.chart_page import chart_page
 from pointsman.compatibility_page import PUBLISHED, compatibility_page
 from pointsman.grafana_board import BOARDS, grafana_board
@@ -31,6 +32,8 @@ FIXTURES = "POINTSMAN_FIXTURES"
 """The environment variable with the folder of published documents."""
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
+RULES = ROOT / "deploy/prometheus/rules.yml"
+"""The alerting rules, for Prometheus' `rule_files`."""
 
 TIERS: tuple[tuple[str, type[Struct]], ...] = (
     ("watcher", WatcherSettings),
@@ -67,14 +70,35 @@ def _compatibility() -> str:
     return compatibility_page(page, os.environ.get(FIXTURES, ""), Registry.installed())
 
 
+def _rules() -> Any:
+    return yaml.safe_load(RULES.read_text(encoding="utf-8"))
+
+
+def _copy_of_rules(document: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
+    return f"# `make docs` generates this file from deploy/prometheus/rules.yml.\n{text}"
+
+
+def prometheus_rule() -> str:
+    """The alerting rules as a PrometheusRule of the Prometheus operator."""
+    names = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/part-of")
+    return _copy_of_rules(
+        {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": {"name": "pointsman", "labels": dict.fromkeys(names, "pointsman")},
+            "spec": _rules(),
+        }
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/settings.md": settings_page,
     "docs/metrics.md": metrics_page,
     "docs/chart-values.md": chart_page,
     "docs/compatibility.md": _compatibility,
     **{f"deploy/grafana/boards/{name}.json": partial(grafana_board, name) for name in BOARDS},
-    "deploy/prometheus/rules.yml": rules_file,
-    "deploy/kubernetes/chart/files/rules.yml": rules_file,
+    "deploy/kubernetes/chart/files/rules.yml": lambda: _copy_of_rules(_rules()),
     "deploy/kubernetes/components/alerts/prometheus-rule.yaml": prometheus_rule,
     str(STANDALONE_CLOSED.relative_to(ROOT)): lambda: closed(STANDALONE.read_text(encoding="utf-8")),
     **{f"deploy/systemd/{name}": partial(units().__getitem__, name) for name in units()},

@@ -1,7 +1,9 @@
 """What holds for all tests."""
 
+import gc
 import os
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
 
 import hypothesis
@@ -17,9 +19,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 # They start hundreds of our processes, each of which would compile all of its modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# A machine that stands still for a moment makes no example slow. In CI hypothesis has a profile of its own.
+# A machine that stands still for a moment makes no example slow, and every run has the same examples: others are for
+# `make fuzz`. In CI hypothesis has a profile of its own, which does both.
 hypothesis.settings.register_profile(
-    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    "unhurried", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 if not os.environ.get("CI"):
     hypothesis.settings.load_profile("unhurried")
@@ -47,6 +50,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if UNIT not in item.path.parents:
             item.add_marker(pytest.mark.flaky(reruns=RETRIES))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """No collection of garbage while a failure's source is parsed: a task that it ends logs its exception, for which
+    Python parses, too, and one parser within the other is a SystemError in Python 3.11 that ends the whole run."""
+    collected = gc.isenabled()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        if collected:
+            gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

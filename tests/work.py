@@ -1,8 +1,10 @@
 """Counts the work of Python code: how much something costs beside how much else there is, on any machine."""
 
+import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -33,3 +35,20 @@ def counted() -> Iterator[Work]:
         yield work
     finally:
         sys.settrace(before)
+
+
+async def longest_turn(coroutine: Coroutine[Any, Any, object]) -> float:
+    """The part of a coroutine's work that it does in its longest turn: 1 if nothing else can run meanwhile."""
+    turns = [0]
+
+    async def take_turns(work: Work) -> None:
+        while True:
+            turns.append(work.instructions)
+            await asyncio.sleep(0)
+
+    with counted() as work:
+        beside = asyncio.create_task(take_turns(work))
+        await coroutine
+        turns.append(work.instructions)
+    beside.cancel()
+    return max(after - before for before, after in pairwise(turns)) / work.instructions

@@ -33,9 +33,9 @@ from shared.tasks import cancel
 
 PICTURE_INTERVAL = 0.5
 """Seconds between two pictures."""
-WARM_UP_TIMEOUT = 20.0
+WARM_UP_TIMEOUT = 60.0
 """Seconds for the whole pool to be known."""
-SETTLE_TIMEOUT = 5.0
+SETTLE_TIMEOUT = 20.0
 """Seconds for the pickers to agree at the end that nothing is in flight."""
 _MARKS: dict[Tone, str] = {"step": "▶", "seen": " ", "bad": "!"}
 _STYLES: dict[Tone, str] = {"step": "bold cyan", "seen": "", "bad": "bold red"}

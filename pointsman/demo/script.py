@@ -26,7 +26,7 @@ ROUND = 30.0
 """Seconds of a round in a demo without end."""
 PAUSE = 30.0
 """Seconds between two rounds."""
-RECOVERY_TIMEOUT = 20.0
+RECOVERY_TIMEOUT = 60.0
 """Seconds for the system to recover; on an idle machine it takes two."""
 STARTS = (0.1, 0.38, 0.62)
 """When the steps of a round begin, as shares of its length, unless the previous step takes longer."""

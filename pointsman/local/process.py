@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 TAIL = 20
 """Lines of the log in an error."""
+READY_TIMEOUT = 120.0
+"""Seconds, of which an idle machine needs one. A process that ends instead is noticed at once."""
 _PROBE_INTERVAL = 0.05
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -61,7 +63,7 @@ class Process:
         log: Path,
         *,
         ready: Probe | None = None,
-        ready_timeout: float = 20.0,
+        ready_timeout: float = READY_TIMEOUT,
         stop_timeout: float = 10.0,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,

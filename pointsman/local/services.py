@@ -64,7 +64,6 @@ class ServiceProcess(Process):
             [sys.executable, "-m", "pointsman", tier, *words],
             directory / f"{name}.log",
             ready=probes.http(f"http://{http}{ready_path}"),
-            ready_timeout=30.0,
             stop_timeout=40.0,  # draining alone takes up to 30 s
             env={key: value for key, value in os.environ.items() if not key.startswith(PREFIX)},
             cwd=ROOT,

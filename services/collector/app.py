@@ -85,6 +85,7 @@ class CollectorService(Service):
             self._client,
             self._on_scraped,
             lambda: self.sender.gathered(),  # made below
+            self._notify_extractors,
             interval=settings.interval,
             backoff=settings.backoff_limit,
             failure_threshold=settings.failure_threshold,

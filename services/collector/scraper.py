@@ -21,10 +21,12 @@ from services.collector.pipeline import Pipeline
 from services.collector.reachability import Reachability
 from services.collector.schedule import Schedule, phase
 from services.collector.target import Target
-from shared.attributes import REACHABLE, AttributeMap
+from shared.attributes import REACHABLE, AttributeKey, AttributeMap
+from shared.long_lived import long_lived
 from shared.model import Endpoint
 from shared.out_of_range import OutOfRange
 from shared.plugin_failures import PluginFailures, reason_of
+from shared.tasks import TURN, cancel
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +74,8 @@ class Scraper:
     """Scrapes a set of endpoints with a pipeline; both can be replaced at any time.
 
     It calls `on_scraped(scrape, changed)` after each page, with `changed` when any value differs, and after each failed
-    scrape of an unreachable server; and `on_round()` when scrapes that started together have ended. `interval` applies
+    scrape of an unreachable server; `on_round()` when scrapes that started together have ended; and `on_begun()` when
+    new endpoints have begun after the call of `assign` or `use` that named them. `interval` applies
     to sources without one, and `backoff` is the longest pause after failures, both in seconds. A server is unreachable
     after `failure_threshold` consecutive scrapes that were refused or timed out.
     """
@@ -82,6 +85,7 @@ class Scraper:
         client: Client,
         on_scraped: Callable[[EndpointScrape, bool], None],
         on_round: Callable[[], None] = lambda: None,
+        on_begun: Callable[[], None] = lambda: None,
         *,
         interval: float,
         backoff: float,
@@ -93,6 +97,7 @@ class Scraper:
         self._client = client
         self._on_scraped = on_scraped
         self._on_round = on_round
+        self._on_begun = on_begun
         self._interval = interval
         self._failure_threshold = failure_threshold
         self._plugin_failures = failures
@@ -106,7 +111,14 @@ class Scraper:
         self._early = EARLY_LIMITS[0]
         self._closed = False
         self.endpoints: dict[str, EndpointScrape] = {}
-        """By endpoint id, sorted."""
+        """By endpoint id, sorted. Replaced, never changed; sorted as soon as all have begun."""
+        self._new: list[Endpoint] = []
+        """Endpoints that haven't begun, the next one last."""
+        self._beginning: asyncio.Task[None] | None = None
+        self._produced: frozenset[AttributeKey[Any]] = frozenset()
+        """The attributes that the pipeline produces."""
+        self._retired: dict[str, AttributeMap] = {}
+        """By endpoint id: what a former pipeline produced for those that haven't begun with this one."""
         self.pages = 0
         self.failures: Counter[Failure] = Counter()
         """Failed scrapes by kind, of all endpoints since the start."""
@@ -118,37 +130,62 @@ class Scraper:
         """
         if pipeline.plan == self.pipeline.plan:
             return
-        self.pipeline = pipeline
         shortest = min((self._interval_of(polled.source) for polled in pipeline.sources), default=self._interval)
         self._early = min(max(shortest / 10, EARLY_LIMITS[0]), EARLY_LIMITS[1])
-        former, produced, now = self.endpoints, pipeline.keys, self._clock()
+        retired = self._retired | {id: scrape.attributes for id, scrape in self.endpoints.items()}
+        endpoints = {endpoint.id: endpoint for endpoint in self._new}
+        endpoints |= {id: scrape.endpoint for id, scrape in self.endpoints.items()}
         self.assign({})
-        self.assign({id: scrape.endpoint for id, scrape in former.items()})
+        self.pipeline, self._retired, self._produced = pipeline, retired, pipeline.keys
         if any(polled.source.OF_SERVER for polled in pipeline.sources):
-            produced |= {REACHABLE}
-        for id, scrape in self.endpoints.items():
-            for key, sample in former[id].attributes.items():
-                if sample.value is not None and key not in produced:
-                    scrape.attributes.deny(key, now)
+            self._produced |= {REACHABLE}
+        self.assign(endpoints)
 
     def assign(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Scrape exactly these endpoints."""
+        """Scrape exactly these endpoints. New ones take half a millisecond each: the first begin at once, the others in
+        turns with other work."""
         if self._closed:
             return
-        before = self.endpoints
-        self.endpoints = {}
+        before, known_here = self.endpoints, dict[str, EndpointScrape]()
+        new: list[Endpoint] = []
         for id in sorted(endpoints):
-            endpoint, known = endpoints[id], before.pop(id, None)
+            endpoint, known = endpoints[id], before.get(id)
             if known is not None and self._same_server(known.endpoint, endpoint):
                 known.endpoint = endpoint
-                self.endpoints[id] = known
-                continue
-            if known is not None:
-                self._forget(known)
-            self.endpoints[id] = self._begin(endpoint)
-        for gone in before.values():
-            self._forget(gone)
-        self._arm()
+                known_here[id] = known
+            else:
+                new.append(endpoint)
+        for id, scrape in before.items():
+            if id not in known_here:
+                self._forget(scrape)
+        self._retired = {id: former for id, former in self._retired.items() if id in endpoints}
+        self.endpoints, self._new = known_here, new[::-1]
+        self._begin_some()
+        if self._new and (self._beginning is None or self._beginning.done()):
+            self._beginning = asyncio.create_task(self._begin_others(), name="new endpoints")
+
+    async def _begin_others(self) -> None:
+        with long_lived():
+            while self._new:
+                await asyncio.sleep(0)
+                try:
+                    self._begin_some()
+                except Exception:
+                    log.exception("endpoints.begin.failed")
+        self._on_begun()
+
+    def _begin_some(self) -> None:
+        """Begin as many new endpoints as a turn has time for."""
+        until = time.monotonic() + TURN
+        begun: dict[str, EndpointScrape] = {}
+        try:
+            while self._new and (not begun or time.monotonic() < until):
+                endpoint = self._new.pop()
+                begun[endpoint.id] = self._begin(endpoint)
+        finally:
+            found = self.endpoints | begun
+            self.endpoints = found if self._new else dict(sorted(found.items()))
+            self._arm()
 
     def _same_server(self, before: Endpoint, after: Endpoint) -> bool:
         """Whether the attributes of an endpoint are valid after its change."""
@@ -191,6 +228,10 @@ class Scraper:
                 target.failures[Failure.ADDRESS] += 1
                 continue
             self._schedule.add(target, self._interval_of(target.source), phase(target.name), now)
+        if (former := self._retired.pop(endpoint.id, None)) is not None:
+            for key, sample in former.items():
+                if sample.value is not None and key not in self._produced:
+                    scrape.attributes.deny(key, now)
         return scrape
 
     def _forget(self, scrape: EndpointScrape) -> None:
@@ -295,6 +336,8 @@ class Scraper:
         tasks = [target.task for target in self._scrapes if target.task is not None]
         self.assign({})
         self._closed = True
+        if self._beginning is not None:
+            await cancel(self._beginning)
         self._arm()
         await asyncio.gather(*tasks, return_exceptions=True)
 

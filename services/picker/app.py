@@ -76,6 +76,9 @@ NAMED = 20
 """Peers that a line of the log names."""
 HANDING_BACK = 2.0
 """Seconds before the end of a drain at which requests that still wait are handed back, or refused."""
+WAITING = 4
+"""The share of --max-held-bodies that requests may take while they wait: with what is read of each body it is twice as
+much. The rest is for others, which needn't wait."""
 MAINTENANCE = 0.25
 """Seconds between two looks at what has expired."""
 ENDING = 0.5
@@ -118,6 +121,7 @@ class PickerService(Service):
             wake=lambda at: self._alarm.set(at),
             failed=self._plugin_failed,
             on_outcome=flow_metrics.ended,
+            max_bytes=max(settings.max_held_bodies // WAITING, settings.max_request_body),
         )
         self._alarm = Alarm(self.flow.run, time.monotonic)
         self.handler = RequestHandler(
@@ -193,7 +197,7 @@ class PickerService(Service):
         self.convergence = Convergence(self._parts)
         self.registry.register(self.convergence)
         rules = DocumentRules(settings.allow_experimental_plugins, settings.config_bounds)
-        answering: Mapping[type[QueryArguments], Answering] = {
+        answering: dict[type[QueryArguments], Answering] = {
             DecisionsQuery: partial(explain.decisions, self._parts),
             DecisionQuery: partial(explain.decision, self._parts),
             ExplainQuery: partial(explain.explain, self._parts),

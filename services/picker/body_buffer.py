@@ -39,6 +39,10 @@ class MemoryBudget:
         missing = self.used + more - self.limit
         return missing <= 0 or (missing <= self._unfinished and self._make_room(missing))
 
+    def part(self, limit: int) -> "MemoryBudget":
+        """A budget of so many of these bytes, so that what is in it leaves room for the rest."""
+        return _Part(self, limit)
+
     def grow(self, body: "BodyBuffer", more: int) -> None:
         """An unfinished body has grown by so many bytes."""
         self._unfinished += more
@@ -62,6 +66,28 @@ class MemoryBudget:
 
     def __repr__(self) -> str:
         return f"<MemoryBudget {self.used} of {self.limit} bytes>"
+
+
+class _Part(MemoryBudget):
+    """A part of a budget. Its bodies aren't dropped."""
+
+    __slots__ = ("_own", "_whole")
+
+    def __init__(self, whole: MemoryBudget, limit: int) -> None:
+        self._whole, self._own = whole, 0
+        super().__init__(limit)
+
+    @property
+    def used(self) -> int:
+        return self._own
+
+    @used.setter
+    def used(self, used: int) -> None:
+        self._whole.used += used - self._own
+        self._own = used
+
+    def has_room(self, more: int) -> bool:
+        return super().has_room(more) and self._whole.has_room(more)
 
 
 class BodyBuffer:

@@ -52,6 +52,8 @@ class RequestHandler:
     """Seconds for which proxies can be asked to wait for an answer; 0 if they can't."""
     budget: MemoryBudget = field(init=False)
     """Bytes of bodies that the streams keep from one message to the next."""
+    response_budget: MemoryBudget = field(init=False)
+    """The half of them that responses may take: their servers and readers decide how long they do."""
     observing: int = field(default=0, init=False)
     """Responses under way that were requested only to observe them."""
     open: int = field(default=0, init=False)
@@ -59,6 +61,7 @@ class RequestHandler:
 
     def __post_init__(self) -> None:
         self.budget = MemoryBudget(self.limits.held_bodies, self.clock)
+        self.response_budget = self.budget.part(self.limits.held_bodies // 2)
 
     def observes(self) -> bool:
         """Whether to request the next response only to observe it. Each of its chunks costs as much as a message of a

@@ -227,7 +227,7 @@ class RequestStream:
             self._charge = self._charged(endpoint.id, decision)
             self._decision = decision
             self._reader = _reader(
-                decision.outcome, decision.request.api, handler.limits.response_object, handler.budget
+                decision.outcome, decision.request.api, handler.limits.response_object, handler.response_budget
             )
             self._route(decision.outcome, decision.progress.hooks)
         else:

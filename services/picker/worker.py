@@ -80,7 +80,7 @@ class WorkerService(PickerService):
         try:
             await self.grpc.adopt(connection)
         except OSError as error:  # a proxy that has gone, or whose TLS fails
-            log.info("ext_proc.connection_failed", reason=str(error))
+            log.debug("ext_proc.connection_failed", reason=str(error))
         self._adopted += 1  # the supervisor counts those that aren't adopted yet
 
     def _on_admin(self, connection: socket.socket) -> None:

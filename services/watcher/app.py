@@ -166,10 +166,16 @@ class WatcherService(Service):
         """Read all sources, resolve host names, and write Envoy's file."""
         await self._provider.load(reconciler)
         await reconciler.resolver.look_up_due(within=self._settings.resolve_timeout)
-        reconciler.publishes = not reconciler.names.unresolved
-        reconciler.refresh()
+        publishes = not reconciler.names.unresolved
+        await self._refresh(reconciler, publishes=publishes)
         if reconciler.eds is not None:
-            await reconciler.eds.start(replace=reconciler.publishes)
+            await reconciler.eds.start(replace=publishes)
+
+    async def _refresh(self, reconciler: PoolReconciler, *, publishes: bool) -> None:
+        """Find out all of its facts before any is published: others would be withdrawn."""
+        await reconciler.refresh()
+        reconciler.publishes = publishes
+        self._publish(reconciler, ())
 
     def _run(self, reconciler: PoolReconciler) -> None:
         for source in reconciler.sources:
@@ -195,8 +201,7 @@ class WatcherService(Service):
         self._run_eds(reconciler)
         await self.bus.wait_connected()
         await self._wait_for_published()
-        reconciler.publishes = True
-        reconciler.refresh()
+        await self._refresh(reconciler, publishes=True)
 
     async def _wait_for_published(self) -> None:
         try:
@@ -218,7 +223,7 @@ class WatcherService(Service):
         for reconciler in self.reconcilers:
             if reconciler.names.adopt(found):
                 log.info("name.adopted", unresolved=len(reconciler.names.unresolved))
-                reconciler.refresh()
+                self.spawn(reconciler.refresh(), f"refresh of {reconciler.pool}", essential=False)
 
     async def drain(self) -> None:
         """Release the lease, so that a standby leads at once."""
@@ -270,7 +275,7 @@ class WatcherService(Service):
         """The server may have another size limit for messages."""
         for reconciler in self.reconcilers:
             if reconciler.loaded:
-                reconciler.refresh()
+                self.spawn(reconciler.refresh(), f"refresh of {reconciler.pool}", essential=False)
 
     def _fitness(self) -> Fitness:
         """The number of pools that are known, and of those whose sources are in touch."""

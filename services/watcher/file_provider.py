@@ -65,14 +65,14 @@ class FileProvider(Provider):
                 self.files.follow(self._roots())
                 events += await self.files.load()
                 break
-        reconciler.apply(events)
+        await reconciler.apply(events)
         if not self._settings.endpoints_file and not self._discovered and not reconciler.loaded:
             collect(reconciler.desired.rejected).raise_if_any()
             missing = "required, and missing (or a configuration whose dataLayer.discovery names a file-discovery)"
             raise Invalid([Problem("--endpoints-file", missing)])
         reconciler.raise_problems()
         if reconciler.use_configuration():
-            reconciler.apply(await self.files.load())
+            await reconciler.apply(await self.files.load())
             reconciler.raise_problems()
         reconciler.accept()
         reconciler.log_remarks()

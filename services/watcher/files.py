@@ -166,7 +166,7 @@ class FileSource:
             for _ in range(UNSTEADY_TRIES):
                 before = self._roots, self._reader.object_kinds
                 if events := await asyncio.to_thread(self._read_changed):
-                    emit(events)
+                    await emit(events)
                 if self._unsteady:
                     await asyncio.sleep(UNSTEADY_WAIT)
                 elif before == (self._roots, self._reader.object_kinds):

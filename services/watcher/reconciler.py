@@ -6,7 +6,7 @@ from objects. The reconciler passes on changes only: it publishes an `Upsert` or
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import structlog
@@ -29,6 +29,7 @@ from shared.config.defaults import BUILT_IN, revision
 from shared.datalayer.events import EventCounts
 from shared.model import Configuration, Endpoint, Fact, Pool
 from shared.service.configured import Configured
+from shared.tasks import exhaust
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ GATHER = 0.005
 """Seconds that a changed attribute waits for others to join its frame."""
 CONFIRM = 0.5
 """Seconds between two frames that repeat every attribute."""
+SLICE = 50
+"""Endpoints that are published in one go."""
 SHOWN = 10
 """The most endpoints in a log line, or problems in a message."""
 
@@ -92,24 +95,33 @@ class PoolReconciler:
         self._on_accepted = on_accepted
         self._on_change = on_change
         self._makes_attributes = asyncio.Event()
+        self._taking = asyncio.Lock()
+        """Held while events are merged."""
         self._remarks: dict[str, set[tuple[str, str]]] = {}
         """What was logged, by origin."""
 
     # Input
 
-    def apply(self, events: Iterable[Event]) -> bool:
-        """Merge events without publishing. Returns whether the state has changed."""
-        return self.desired.apply(map(bounded, events), time.monotonic())
+    async def apply(self, events: Iterable[Event]) -> None:
+        """Merge events without publishing."""
+        async with self._taking:
+            await exhaust(self.desired.apply(map(bounded, events), time.monotonic()))
 
-    def take(self, events: Sequence[Event]) -> None:
-        """Merge events from a source, and publish what has changed."""
+    async def take(self, events: Sequence[Event]) -> None:
+        """Merge events from a source, and publish what has changed: in turns with others, and so in parts."""
+        async with self._taking:
+            await exhaust(self._take(events))
+
+    def _take(self, events: Sequence[Event]) -> Iterator[None]:
         origins = {event.origin for event in events}
         problems, unknown = self.desired.problems(origins), self.desired.unknown()
-        changed = self.apply(events)
+        changed = yield from self.desired.apply(map(bounded, events), time.monotonic())
         self._log_problems(problems, self.desired.problems(origins))
         self.log_remarks(origins)
         if changed:
-            self.refresh(self.accept())
+            changes = self.accept()
+            yield
+            yield from self._refresh(changes)
         elif unknown != self.desired.unknown():
             self._on_change(self, [])
 
@@ -191,36 +203,54 @@ class PoolReconciler:
 
     # Output
 
-    def refresh(self, changes: Changes | None = None) -> None:
-        """Publish what has changed; by default, compare everything."""
+    async def refresh(self, changes: Changes | None = None) -> None:
+        """Publish what has changed, in turns with others; by default, compare everything."""
+        await exhaust(self._refresh(changes))
+
+    def _refresh(self, changes: Changes | None) -> Iterator[None]:
         merged = self._merged
         check_again = self.unpublishable.limit_changed()
         if check_again:
             changes = None
-        ids = merged.endpoints.keys() | self.endpoints.keys() if changes is None else changes.endpoints.keys()
+        if changes is None:
+            ids = [*merged.endpoints, *(self.endpoints.keys() - merged.endpoints.keys())]
+        else:
+            ids = [*changes.endpoints]
+        for some in _slices(ids):
+            self._refresh_endpoints(some, check_again)
+            yield
+        described = [*dict.fromkeys([*ids, *self.endpoints])] if self.notifications.take_stale() else ids
+        for some in _slices(described):
+            for id in self.notifications.set_endpoints(self.endpoints, some):
+                self.sender.note(id, True)
+            yield
+        if self.eds is not None and ids:
+            self.eds.update(self.endpoints.values())
         published: list[Upsert | Delete] = []
-        for id in ids:
-            endpoint = merged.endpoints.get(id)
-            endpoint = self.names.resolve(endpoint) if endpoint is not None else None
-            if endpoint is None:
-                self.endpoints.pop(id, None)
-            else:
-                self.endpoints[id] = endpoint
-            self._set(named_key(self.token, "endpoint", id), endpoint, published, check_again)
         for key, fact in self._other_facts(changes).items():
             self._set(key, fact, published, check_again)
             if fact is None:
                 self._others.discard(key)
             else:
                 self._others.add(key)
-        if self.eds is not None and ids:
-            self.eds.update(self.endpoints.values())
         self._on_change(self, published)
-        for id in self.notifications.set_endpoints(self.endpoints, ids):
-            self.sender.note(id, True)
+
+    def _refresh_endpoints(self, ids: Sequence[str], check_again: bool) -> None:
+        published: list[Upsert | Delete] = []
+        for id in ids:
+            endpoint = self._merged.endpoints.get(id)
+            endpoint = self.names.resolve(endpoint) if endpoint is not None else None
+            if endpoint is None:
+                self.endpoints.pop(id, None)
+            else:
+                self.endpoints[id] = endpoint
+            self._set(named_key(self.token, "endpoint", id), endpoint, published, check_again)
+        if published:
+            self._on_change(self, published)
 
     def _addresses_changed(self, ids: Sequence[str]) -> None:
-        self.refresh(Changes(endpoints=dict.fromkeys(ids)))
+        for _ in self._refresh(Changes(endpoints=dict.fromkeys(ids))):
+            pass
 
     def _other_facts(self, changes: Changes | None) -> dict[str, Fact | None]:
         """By key on the bus: facts beside the endpoints that may have changed; None for those that are gone."""
@@ -339,6 +369,10 @@ class PoolReconciler:
 
     def __repr__(self) -> str:
         return f"<PoolReconciler {self.pool}: {self.desired!r}>"
+
+
+def _slices(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (ids[at : at + SLICE] for at in range(0, len(ids), SLICE))
 
 
 def few(texts: Sequence[str]) -> list[str]:

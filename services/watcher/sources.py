@@ -5,7 +5,7 @@ everything that an origin states. `Upsert` and `Delete` change one endpoint of i
 invalid; what it stated last stays in force. `services.watcher.state` merges the origins of all sources.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
@@ -74,8 +74,8 @@ def bounded(event: Event) -> Event:
             return event
 
 
-Emit: TypeAlias = Callable[[Sequence[Event]], None]
-"""Takes events that belong together. They are merged as one change."""
+Emit: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
+"""Takes events that belong together. They are merged as one change, in turns with other work."""
 
 
 class Source(Protocol):

@@ -7,11 +7,13 @@ Each statement is indexed by what it is about, so a change of one endpoint or re
 size.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, TypeAlias
 
 from msgspec import Struct
 
+from services.watcher.documents import Documents
 from services.watcher.resources import PoolId, Resource
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
@@ -89,16 +91,16 @@ class State:
         self.since: float | None = None
         """Since when (the clock of `apply`) `merged` differs from what the origins state; None while it doesn't."""
 
-    def apply(self, events: Iterable[Event], now: float) -> bool:
-        """Apply events that belong together. Returns whether `merged` has changed."""
+    def apply(self, events: Iterable[Event], now: float) -> Generator[None, None, bool]:
+        """Apply events that belong together, in steps between which others may read. The last ones change `merged`: new
+        and changed items come before those that go, so that there are never fewer. Returns whether it has changed."""
         for event in events:
             unknown = self._unknown_fact(event.origin)
             match event:
                 case Reset(origin, documents):
                     self._set_valid(origin, event)
                     self._rejected.pop(origin, None)
-                    items = (*(documents.endpoints or ()), *documents.resources, *documents.objects)
-                    self._reset(origin, {_key(item): item for item in items})
+                    yield from self._reset(origin, documents)
                 case Upsert(origin, endpoint):
                     self._state(origin, _key(endpoint), endpoint)
                 case Delete(origin, id):
@@ -108,7 +110,7 @@ class State:
                 case Removed(origin):
                     self._set_valid(origin, None)
                     self._rejected.pop(origin, None)
-                    self._reset(origin, {})
+                    yield from self._reset(origin, Documents())
             if unknown != self._unknown_fact(event.origin):
                 self._unknown = None
         chosen, conflicts = self._choose_configuration()
@@ -123,7 +125,7 @@ class State:
             self.since = None
         elif self.since is None:
             self.since = now
-        return bool(self._listing) and not self._conflicts and self._merge(chosen)
+        return bool(self._listing) and not self._conflicts and (yield from self._merge(chosen))
 
     def take_changes(self) -> Changes:
         """What has changed since the last call."""
@@ -152,11 +154,16 @@ class State:
         event = self._rejected.get(origin)
         return event.states if event is not None and event.states[0] and origin not in self._valid else None
 
-    def _reset(self, origin: str, items: Mapping[Key, Item]) -> None:
-        for key in self._stated.get(origin, set()) - items.keys():
-            self._withdraw(origin, key)
-        for key, item in items.items():
+    def _reset(self, origin: str, documents: Documents) -> Iterator[None]:
+        gone = set(self._stated.get(origin, ()))
+        for item in chain(documents.endpoints or (), documents.resources, documents.objects):
+            key = _key(item)
+            gone.discard(key)
             self._state(origin, key, item)
+            yield
+        for key in gone:
+            self._withdraw(origin, key)
+            yield
 
     def _state(self, origin: str, key: Key, item: Item) -> None:
         statements = self._statements.setdefault(key, {})
@@ -202,16 +209,23 @@ class State:
 
     # Merging
 
-    def _merge(self, chosen: Reset | None) -> bool:
+    def _merge(self, chosen: Reset | None) -> Generator[None, None, bool]:
         """Bring `merged` up to date. Returns whether it has changed."""
         merged, changes = self.merged, self._changes
         changed = merged is None
         if merged is None:
             merged = self.merged = Merged()
             changes.configuration = changes.objects = True
+        gone: list[Key] = []
         for key in self._unmerged:
-            statements = self._statements.get(key)
-            changed |= self._merge_item(merged, key, next(iter(statements.values())) if statements else None)
+            if statements := self._statements.get(key):
+                changed |= self._merge_item(merged, key, next(iter(statements.values())))
+            else:
+                gone.append(key)
+            yield
+        for key in gone:
+            changed |= self._merge_item(merged, key, None)
+            yield
         self._unmerged.clear()
         configuration = (chosen.documents.configuration, chosen.loaded) if chosen else (None, None)
         if configuration != (merged.configuration, merged.loaded):

@@ -12,6 +12,8 @@ from shared.printable import printable
 
 _TALKATIVE = ("uvicorn", "watchfiles", "nats", "asyncio")
 """Libraries that report their daily work as news."""
+_REQUESTS = "uvicorn.error"
+"""Warns of each request that isn't HTTP: whoever reaches a port may send as many as they like."""
 
 
 def configure(level: str, form: Literal["json", "console"], **bound: str) -> None:
@@ -58,6 +60,7 @@ def configure(level: str, form: Literal["json", "console"], **bound: str) -> Non
     logging.captureWarnings(True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.getLogger(_REQUESTS).setLevel(max(logging.ERROR, root.level))
 
 
 def _make_printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

@@ -9,9 +9,11 @@ from typing import Any, TypeAlias
 import pytest
 import pytest_asyncio
 
+from services.console import checking
 from services.console.app import ConsoleService
 from services.console.settings import ConsoleSettings
 from tests.in_process import serving
+from tests.waiting import TIMEOUT
 
 REQUIRE = "POINTSMAN_REQUIRE_BROWSER"
 """Set to 1: tests that can't have a browser fail, instead of being skipped."""
@@ -122,6 +124,12 @@ async def started_browser() -> AsyncIterator[Any]:
             yield browser
         finally:
             await browser.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents are checked at a low priority, for which a busy machine has little time."""
+    monkeypatch.setattr(checking, "TIMEOUT", 10 * TIMEOUT)
 
 
 @pytest_asyncio.fixture(loop_scope="module")

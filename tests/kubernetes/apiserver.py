@@ -25,6 +25,7 @@ from tests.certificates import Authority
 from tests.kubernetes.api import Api
 from tests.kubernetes.definitions import CRDS
 from tests.kubernetes.peers import Peers
+from tests.waiting import TIMEOUT
 
 __all__ = ["ADMIN", "CRDS", "ApiServer", "Request"]
 
@@ -208,7 +209,7 @@ class ApiServer:
         kube-apiserver's watch cache still knows what it has seen: clients that watch or page through a list notice
         what was forgotten (410) after its restart, or at once where it was started with `--watch-cache=false`.
         """
-        async with httpx.AsyncClient(base_url=self._etcd_url, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=self._etcd_url, trust_env=False, timeout=TIMEOUT) as client:
             status = await client.post("/v3/maintenance/status", json={})
             revision = int(status.raise_for_status().json()["header"]["revision"])
             compaction = {"revision": str(revision), "physical": True}

@@ -2,7 +2,7 @@
 
 The proxy's body mode determines which answer carries the decision:
 - FULL_DUPLEX_STREAMED: the answer to the request headers, after the end of the body. The body goes back in pieces.
-- BUFFERED: the answer to the body. The headers are answered at once.
+- BUFFERED: the answer to the body. The headers are answered at once. So a request with trailers and no body is refused.
 - NONE, STREAMED, and requests without a body: the answer to the headers.
 
 Messages may come in any order: `receive` doesn't raise, and `Completed` comes exactly once.
@@ -350,6 +350,8 @@ class Conversation:
         elif self._state is not _OVERTAKEN:
             self._trailers_owed = True
             if self._state is not _DECIDING:
+                if not (self._headers_owed or self._body.size):
+                    return self._refuse(refusals.TRAILERS_ALONE)
                 self._merge_subset(message.context)
                 return self._ready(has_body=self._body.size > 0)
         return []

@@ -86,14 +86,6 @@ def answer_body(mutation: Mutation, body: Sequence[bytes | memoryview] = ()) -> 
     return b"".join((answer, wire.nested(_REPLACED, sum(map(len, body))), *body)) if body else answer
 
 
-def answer_trailers(mutation: Mutation) -> bytes:
-    """The answer to request trailers when nothing but the metadata can still say where the request goes."""
-    answer = _pb.ProcessingResponse()
-    answer.request_trailers.SetInParent()
-    _destination(answer, mutation)
-    return _serialized(answer)
-
-
 def replacing(mutation: Mutation, body: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The answer with a long body in the place of the one that came."""
     yield answer_body(mutation, body)

@@ -108,6 +108,13 @@ GRPC_BODIES = Refusal(
 """Of a request whose body can't be read or sent back as the proxy wants it."""
 
 
+TRAILERS_ALONE = Refusal(
+    status=400,
+    message="the request has trailers and no body: leave out the trailers, or send a body",
+)
+"""Of a request whose headers have been answered, and whose trailers can't say where it goes."""
+
+
 def large_headers(count: int, size: int, limits: Limits) -> Refusal:
     """Of a request with too many headers, or of too many bytes."""
     limit = f"{limits.header_count} headers with {limits.header_bytes} bytes"

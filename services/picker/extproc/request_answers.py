@@ -41,7 +41,6 @@ def request_answers(
                 echo = iter(pieces)
             else:
                 answers.extend(pieces)
-            pending = None
     else:
         unchanged = [outgoing.REQUEST_BODY_UNCHANGED] * chunks
         if pending is not None and unchanged:
@@ -50,15 +49,13 @@ def request_answers(
                 echo = outgoing.replacing(pending, body)
             else:
                 answers.append(outgoing.answer_body(pending, body if changed else ()))
-            pending = None
         if echo is None:
             answers.extend(unchanged)
         else:
             echo = chain(echo, unchanged)
     if trailers:
-        last = outgoing.REQUEST_TRAILERS_UNCHANGED if pending is None else outgoing.answer_trailers(pending)
         if echo is None:
-            answers.append(last)
+            answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
         else:
-            echo = chain(echo, (last,))
+            echo = chain(echo, (outgoing.REQUEST_TRAILERS_UNCHANGED,))
     return answers, echo

@@ -10,6 +10,7 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from services.picker.flow_control.controller import FlowController
 from services.picker.flow_control.eviction.evictor import Evictor
@@ -61,8 +62,10 @@ class FlowAdmission:
         wake: Callable[[float], None] = lambda _: None,
         failed: OnPluginFailure = lambda *_: None,
         on_outcome: OnOutcome = lambda *_: None,
+        max_bytes: float = inf,
     ) -> None:
-        """`id` is the picker's, by which its peers know it. `wake` has `run` called at that monotonic time."""
+        """`id` is the picker's, by which its peers know it. `wake` has `run` called at that monotonic time. Bodies of
+        `max_bytes` may wait, whatever the configuration says."""
         self.controller: FlowController | None = None
         self.evictor: Evictor | None = None
         self.longest_wait = 0.0
@@ -73,6 +76,7 @@ class FlowAdmission:
         self._gate: Gate | None = None
         self._view, self._id, self._clock, self._random = view, id, clock, random
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
+        self._max_bytes = max_bytes
         self._processors: tuple[PreAdmissionProcessor, ...] = ()
         self._former: list[FlowController] = []
         """Controllers of former configurations that still have requests."""
@@ -87,6 +91,8 @@ class FlowAdmission:
         whatever its policies raise, and then changes nothing."""
         former, controller, evictor = self.controller, None, None
         if settings is not None:  # policies may raise: nothing has changed until they are at work
+            if self._max_bytes < (settings.max_bytes or inf):
+                settings = replace(settings, max_bytes=int(self._max_bytes))
             peers = None if former is None else former.peers
             controller = FlowController(settings, self._ended, id=self._id, failed=self._policy_failed, peers=peers)
             if settings.eviction is not None:

@@ -5,7 +5,6 @@
 """
 
 from base64 import b64decode, b64encode
-from binascii import Error
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -29,6 +28,8 @@ MAX_TOKEN = 1024
 """Characters; longer ones name no endpoint."""
 MAX_SESSIONS = 131_072
 """Clients choose their ids: beyond so many, the least recently used are forgotten."""
+MAX_EXPIRED = 100
+"""Sessions that a request forgets: all at once take 70 ms."""
 
 
 class EncodedEndpointHeaderConfig(Struct, frozen=True, rename="camel"):
@@ -139,7 +140,7 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
             return None
         try:
             return b64decode(token, validate=True).decode()
-        except (Error, UnicodeDecodeError):
+        except ValueError:  # not ASCII, not base64, not UTF-8
             return None
 
     def _session(self, cycle: Cycle) -> str:
@@ -191,7 +192,7 @@ class Bindings:
         """The id of the session's endpoint; None without one."""
         self._expire(now)
         found = self._endpoints.get(_digest(session))
-        return None if found is None else found[0]
+        return None if found is None or now - found[1] > self._ttl else found[0]
 
     def bind(self, session: str, endpoint: str, now: float) -> None:
         """The session goes to this endpoint from now on, and is in use."""
@@ -203,7 +204,8 @@ class Bindings:
             self._endpoints.popitem(last=False)
 
     def _expire(self, now: float) -> None:
-        while self._endpoints:
+        """Forget some sessions whose time is over."""
+        for _ in range(min(MAX_EXPIRED, len(self._endpoints))):
             key, (_, used) = next(iter(self._endpoints.items()))
             if now - used <= self._ttl:
                 return

@@ -5,16 +5,23 @@ that, its shards take a millisecond each.
 """
 
 from collections.abc import Iterable, Sequence
+from sys import getsizeof
 
 SHARDS = 64
+SMALL = 240
+"""Bits of a set whose memory is less than that of its block's other parts."""
 LAST = SHARDS - 1
 """A block's shard is `shards[block & LAST]`."""
 
 
 class Holders:
-    """The table. No block in it is held by nobody."""
+    """The table. No block in it is held by nobody. `bits` has the bit of each endpoint: the same object for all blocks
+    that the endpoint holds alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, bits: Sequence[int]) -> None:
+        self._bits = bits
+        self.shared_bytes = 0
+        """Memory of the large sets of several endpoints: each has a bit for every endpoint of the pool."""
         self.shards: tuple[dict[int, int], ...] = tuple({} for _ in range(SHARDS))
         self._gets = tuple(shard.get for shard in self.shards)
 
@@ -39,13 +46,13 @@ class Holders:
         return found
 
     def add(self, blocks: Iterable[int], bit: int) -> None:
-        """The endpoint with this bit holds the blocks. `bit` is the same object each time, for blocks that are held
-        alone."""
+        """The endpoint with this bit holds the blocks, which it didn't."""
         shards = self.shards
         for block in blocks:
             shard = shards[block & LAST]
             if (held := shard.setdefault(block, bit)) is not bit:
-                shard[block] = held | bit
+                both = shard[block] = held | bit
+                self.shared_bytes += _memory(both) - _memory(held)
 
     def drop(self, blocks: Iterable[int], bit: int) -> None:
         """The endpoint with this bit, which held these blocks, doesn't any more."""
@@ -54,10 +61,19 @@ class Holders:
             shard = shards[block & LAST]
             held = shard.pop(block)
             if held != bit:
-                shard[block] = held ^ bit
+                rest = held ^ bit
+                if rest.bit_count() == 1:
+                    rest = self._bits[rest.bit_length() - 1]
+                self.shared_bytes += _memory(rest) - _memory(held)
+                shard[block] = rest
 
     def __len__(self) -> int:
         return sum(map(len, self.shards))
 
     def __repr__(self) -> str:
         return f"<Holders of {len(self)} blocks>"
+
+
+def _memory(bits: int) -> int:
+    """Bytes of a large set; 0 of one that is small, or is an endpoint's own bit."""
+    return getsizeof(bits) if bits.bit_length() > SMALL and bits.bit_count() > 1 else 0

@@ -48,6 +48,8 @@ GENERATIONS = 4
 forget it otherwise."""
 MAX_UNKNOWN = UNKNOWN_BLOCKS = 1000
 """Servers that peers name and the layout doesn't have, whose placements are kept for a while; blocks of each."""
+BLOCK = 160
+"""Bytes of memory of a block that one endpoint holds, about."""
 UNKNOWN_SWEEPS = 40
 """Sweeps until those are dropped: ten seconds."""
 
@@ -70,13 +72,13 @@ class LruPrefixIndex:
     """
 
     def __init__(self, max_blocks: int = DEFAULT_VIEW_LIMITS.prefix_blocks) -> None:
-        """Endpoints share `max_blocks` evenly: none holds more than its part."""
+        """Endpoints share `max_blocks` evenly: none holds more than its part. The memory of what several hold makes it
+        smaller."""
         self._max_blocks = self._part = max_blocks
         self.changes: list[Change] | None = None
         """What this picker has placed and withdrawn; None while nobody wants to know."""
         self.capacity_of: Callable[[int], int] = lambda _row: DEFAULT_CAPACITY
         """Blocks that the endpoint in a row holds; for blocks that peers announce."""
-        self._holders = Holders()
         self._slots: dict[str, int] = {}
         self._servers: dict[int, int] = {}
         """Slots by server, those without a row included."""
@@ -86,7 +88,8 @@ class LruPrefixIndex:
         self._blocks: list[dict[int, int]] = []
         """Each slot's hashes, least recently used first, and their states."""
         self._bits: list[int] = []
-        """Each slot's bit: the same object for all blocks that it holds alone."""
+        """Each slot's bit."""
+        self._holders = Holders(self._bits)
         self._generations: list[int] = []
         self._replaced: list[int] = []
         """Blocks that are new since a slot's generation began."""
@@ -95,7 +98,7 @@ class LruPrefixIndex:
         self._free: list[int] = []
         self._retired: list[int] = []
         self._oversized: list[int] = []
-        """Slots that may hold more than their part, which has become smaller."""
+        """Slots that may hold more than `_part`, which has become smaller."""
         self._conversions = Conversions()
         self._layout = Layout()
         self._ids: dict[int, str] = {}
@@ -125,13 +128,11 @@ class LruPrefixIndex:
         recent, self.recent = self.recent, np.zeros(len(layout))
         self.recent[here] = recent[there]
         self._layout = layout
-        former, self._part = self._part, max(self._max_blocks // max(len(layout), 1), 1)
         self._rows = None
         self._capacities.clear()
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
-        if self._part < former:
-            self._oversized = list(self._slots.values())
+        self._share_out()
         for row in np.flatnonzero(new).tolist():
             endpoint = layout.endpoints[row]
             server = server_hash(endpoint)
@@ -261,8 +262,10 @@ class LruPrefixIndex:
                 del self._unknown[server]
                 self._retired.append(self._servers.pop(server))
         budget = self._drop_retired(budget)
+        if not self._oversized:
+            self._share_out()
         while self._oversized and budget > 0:
-            budget -= self._drop_oldest(self._oversized[-1], self._part, budget)
+            budget -= self._drop_oldest(self._oversized[-1], self._part, budget) + 1
             if budget > 0:
                 self._oversized.pop()
         self._conversions.go_on(CONVERTED_SWEEP)
@@ -330,10 +333,21 @@ class LruPrefixIndex:
         self._rows = None
         self._live |= 1 << slot
 
+    def _even_part(self) -> int:
+        """What each endpoint may hold now."""
+        room = self._max_blocks - self._holders.shared_bytes // BLOCK
+        return max(room // max(len(self._layout), 1), 1)
+
+    def _share_out(self) -> None:
+        """Find out which endpoints may hold too much, should their part be smaller than before."""
+        former, self._part = self._part, self._even_part()
+        if self._part < former:
+            self._oversized = list(self._slots.values())
+
     def _grown(self, slot: int, count: int, capacity: int) -> None:
         """So many blocks are new: those are forgotten that are too many, and the next generation may begin."""
         blocks = self._blocks[slot]
-        capacity = min(capacity, self._part)
+        capacity = min(capacity, self._even_part())
         self._replaced[slot] += count
         if (row := self._row_of_slot[slot]) >= 0:
             self.recent[row] = self.recent.item(row) + count

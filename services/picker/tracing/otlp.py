@@ -6,6 +6,7 @@ them if it is installed last. So JSON, which needs neither.
 
 import gzip
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,10 @@ RETRIES = 4
 """Attempts after the first."""
 BACKOFF = 0.5
 """Seconds between attempts: none after the first, then twice as many, four times, …, or what `Retry-After` says."""
+MAX_PAUSE = 30
+"""The most seconds of a `Retry-After` that are waited for. A date in it isn't read."""
+SHOWN = 200
+"""Bytes of an answer that are read."""
 RETRYABLE = (429, 502, 503, 504)
 """HTTP statuses after which OTLP asks a client to try again."""
 COMPRESSIONS = ("none", "gzip")
@@ -55,11 +60,8 @@ class OTLPExporter(SpanExporter):
         self._gzip = _compression() == "gzip"
         if self._gzip:
             self._headers["content-encoding"] = "gzip"
-        retry = urllib3.Retry(
-            RETRIES, status_forcelist=RETRYABLE, allowed_methods=None, backoff_factor=BACKOFF, raise_on_status=False
-        )
         self._pool = urllib3.PoolManager(
-            retries=retry,
+            retries=False,
             timeout=_timeout(),
             ca_certs=_file("CERTIFICATE"),
             cert_file=_file("CLIENT_CERTIFICATE"),
@@ -68,18 +70,31 @@ class OTLPExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         data = encode(spans)
-        try:
-            answer = self._pool.request(
-                "POST", self._url, body=gzip.compress(data) if self._gzip else data, headers=self._headers
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            log.warning("tracing.export_failed", url=self._url, spans=len(spans), error=str(error))
-            return SpanExportResult.FAILURE
-        if not 200 <= answer.status < 300:
-            text = answer.data[:200].decode(errors="replace")
-            log.warning("tracing.export_failed", url=self._url, spans=len(spans), status=answer.status, error=text)
-            return SpanExportResult.FAILURE
-        return SpanExportResult.SUCCESS
+        body = gzip.compress(data) if self._gzip else data
+        for attempt in range(1 + RETRIES):
+            try:
+                status, problem, pause = self._post(body)
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                status, problem, pause = 0, {"error": str(error)}, None
+            if 200 <= status < 300:
+                return SpanExportResult.SUCCESS
+            if attempt == RETRIES or (status and status not in RETRYABLE):
+                break
+            time.sleep((BACKOFF * 2**attempt if attempt else 0.0) if pause is None else pause)
+        log.warning("tracing.export_failed", url=self._url, spans=len(spans), **problem)
+        return SpanExportResult.FAILURE
+
+    def _post(self, body: bytes) -> tuple[int, dict[str, object], float | None]:
+        """One attempt: the status, what to log of it, and in how many seconds to try again, if the receiver says so.
+        Raises HTTPError and OSError."""
+        answer = self._pool.request("POST", self._url, body=body, headers=self._headers, preload_content=False)
+        try:  # what else it sends isn't read: it may never end
+            text = answer.read1(SHOWN, decode_content=False).decode(errors="replace")
+            after = answer.headers.get("retry-after", "")
+        finally:
+            answer.close()
+        known = after.isascii() and after.isdigit() and len(after) <= len(str(MAX_PAUSE))
+        return answer.status, {"status": answer.status, "error": text}, min(int(after), MAX_PAUSE) if known else None
 
     def shutdown(self) -> None:
         self._pool.clear()

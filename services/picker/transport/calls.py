@@ -69,13 +69,27 @@ Methods: TypeAlias = Mapping[str, Method]
 """By path: `/package.Service/Method`."""
 
 
+MAX_QUESTION = 64 * 2**10
+"""Bytes of a message that asks about the server itself. One as long as a body may be would hold the event loop."""
+
+
+def refuses_question(stream: Stream, message: bytes) -> bool:
+    """End the call if the message is too long to ask about the server."""
+    if len(message) <= MAX_QUESTION:
+        return False
+    stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"a message of {len(message)} bytes; the limit is {MAX_QUESTION}")
+    return True
+
+
 class Unary:
-    """A call whose answer, or status, follows from one message: `answer` makes it."""
+    """A question about the server, whose answer, or status, follows from one message: `answer` makes it."""
 
     def __init__(self, stream: Stream, answer: Callable[[bytes], bytes | tuple[StatusCode, str]]) -> None:
         self._stream, self._answer = stream, answer
 
     def receive(self, message: bytes) -> None:
+        if refuses_question(self._stream, message):
+            return
         answer = self._answer(message)
         if isinstance(answer, bytes):
             self._stream.send(answer)

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
-from services.picker.transport.calls import Methods
+from services.picker.transport.calls import MAX_QUESTION, Methods
 from services.picker.transport.certificate import Certificates
 from services.picker.transport.http2.server import Http2Server
 from services.picker.transport.reflection import Reflection
@@ -39,7 +39,7 @@ def for_health(options: Http2Options) -> Http2Options:
     """The options of a port that serves health checks alone."""
     return structs.replace(
         options,
-        max_message_size=64 * 2**10,
+        max_message_size=MAX_QUESTION,
         max_concurrent_streams=min(options.max_concurrent_streams, 100),
         max_streams=min(options.max_streams, 10_000),
         max_connections=min(options.max_connections, 1_000),

@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary
+from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary, refuses_question
 from services.picker.transport.ext_proc import SERVICE
 
 LIVENESS = "liveness"
@@ -115,7 +115,7 @@ class _Watch:
         self._told = -1
 
     def receive(self, message: bytes) -> None:
-        if self._name is not None:
+        if self._name is not None or refuses_question(self._stream, message):
             return
         try:
             self._name = _pb.HealthCheckRequest.FromString(message).service

@@ -87,11 +87,11 @@ Page = dict[str, Family]
 
 def parse(text: str) -> Page:
     """A page in Prometheus' text format, as `shared.service.pages.exposition` writes it. Families that it writes in
-    several pieces are one."""
+    several pieces are one. Only "\\n" ends a line: a label may have what Unicode calls line breaks, too."""
     page: Page = {}
     family = Family("", "", "")
     heading = ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("# HELP "):
             heading = line
         elif line.startswith("# TYPE "):

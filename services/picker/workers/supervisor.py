@@ -22,7 +22,8 @@ from prometheus_client.registry import Collector
 
 from services.picker.admin.decisions import decision_routes
 from services.picker.settings import PickerSettings
-from services.picker.transport.grpc_server import GrpcServer
+from services.picker.transport.calls import MAX_QUESTION
+from services.picker.transport.grpc_server import GrpcServer, for_health
 from services.picker.transport.health import Health
 from services.picker.workers.pages import WorkerPages
 from services.picker.workers.worker import Worker
@@ -33,8 +34,6 @@ from shared.service.view import add_view
 
 log = structlog.get_logger(__name__)
 
-HEALTH_MESSAGE = 2**16
-"""Bytes of a message to the health port."""
 BACKLOG = 1024
 """Connections that wait to be accepted."""
 LOOK = 1.0
@@ -71,7 +70,7 @@ class Supervisor(Service):
             port=settings.grpc_health_port,
             flag="--grpc-health-port",
             transport=settings.transport,
-            options=settings.http2_options(HEALTH_MESSAGE),
+            options=for_health(settings.http2_options(MAX_QUESTION)),
         )
         self.registry.register(WorkerMetrics(self.workers, self._pages))
 

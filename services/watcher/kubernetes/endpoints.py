@@ -20,6 +20,9 @@ from shared.model import DRAIN, Endpoint, Pool, drains
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations with the ports on which a pod serves, separated by commas. The first one that exists counts."""
 
+MAX_ACTIVE_PORTS = 1000
+"""Ports that are read of such an annotation: a pool has a few, and an annotation may have 256 KiB."""
+
 SERVICE_LABEL = "kubernetes.io/service-name"
 
 
@@ -114,10 +117,11 @@ def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
 
 
 def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:
-    """The ports on which the pod says that it serves; None if it doesn't say. Invalid ports are ignored."""
+    """The ports on which the pod says that it serves; None if it doesn't say. Invalid ports are ignored, and
+    those beyond `MAX_ACTIVE_PORTS`."""
     for name in ACTIVE_PORTS:
         if name in annotations:
-            texts = (text.strip() for text in annotations[name].split(","))
+            texts = (text.strip() for text in annotations[name].split(",", MAX_ACTIVE_PORTS)[:MAX_ACTIVE_PORTS])
             return frozenset(int(text) for text in texts if text.isascii() and text.isdigit() and len(text) <= 5)
     return None
 
@@ -210,5 +214,9 @@ class _EndpointsByObject:
         return changed
 
     def get(self, id: str) -> Endpoint | None:
-        stated = self._stated.get(id, {}).values()
-        return min(stated, key=lambda endpoint: (":" in endpoint.address, endpoint.address), default=None)
+        stated = self._stated.get(id)
+        if stated is None:
+            return None
+        if len(stated) == 1:  # nearly always
+            return next(iter(stated.values()))
+        return min(stated.values(), key=lambda endpoint: (":" in endpoint.address, endpoint.address))

@@ -89,12 +89,12 @@ class KubernetesProvider(Provider):
 
     async def load(self, reconciler: PoolReconciler) -> None:
         source = self._sources[reconciler.pool]
-        reconciler.apply([*self._read.pop(reconciler.pool, ()), *await source.load()])
+        await reconciler.apply([*self._read.pop(reconciler.pool, ()), *await source.load()])
         while not reconciler.loaded:
-            reconciler.apply(await source.changes())
+            await reconciler.apply(await source.changes())
         if reconciler.use_configuration():
             for other in reconciler.sources:
-                reconciler.apply(await other.load())
+                await reconciler.apply(await other.load())
         reconciler.accept()
         reconciler.log_remarks()
 

@@ -31,6 +31,7 @@ from services.watcher.kubernetes.errors import (
 from services.watcher.kubernetes.resource import JsonObject, Resource, Selection, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.watch_events import LineSplitter, WatchEvent, check_object, parse_event
+from shared.long_lived import long_lived
 from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
@@ -90,24 +91,29 @@ async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip 
     limit: int | None = page_size
     while True:
         try:
-            page = await api.page(selection, limit)
-            # All pages have the first one's version. If a server says otherwise, the first version misses nothing: the
-            # watch from there repeats what later pages have.
-            version = page.resource_version
-            items = [strip(item, selection.resource) async for item in in_turns(page.items)]
-            for _ in range(MAX_PAGES):
-                if not page.next:
-                    return items, version
-                if len(items) > MAX_OBJECTS:
-                    raise BadAnswer(f"can't list {selection}: more than {MAX_OBJECTS} objects")
-                page = await api.page(selection, limit, page.next)
-                items += [strip(item, selection.resource) async for item in in_turns(page.items)]
-            raise BadAnswer(f"can't list {selection}: more than {MAX_PAGES} pages")
+            with long_lived():
+                return await _list_pages(api, selection, limit, strip)
         except Expired as error:
             if limit is None:
                 raise
             log.info("kubernetes.list.expired", selection=str(selection), reason=str(error))
             limit = None
+
+
+async def _list_pages(api: Api, selection: Selection, limit: int | None, strip: Strip) -> tuple[list[JsonObject], str]:
+    page = await api.page(selection, limit)
+    # All pages have the first one's version. If a server says otherwise, the first version misses nothing: the watch
+    # from there repeats what later pages have.
+    version = page.resource_version
+    items = [strip(item, selection.resource) async for item in in_turns(page.items)]
+    for _ in range(MAX_PAGES):
+        if not page.next:
+            return items, version
+        if len(items) > MAX_OBJECTS:
+            raise BadAnswer(f"can't list {selection}: more than {MAX_OBJECTS} objects")
+        page = await api.page(selection, limit, page.next)
+        items += [strip(item, selection.resource) async for item in in_turns(page.items)]
+    raise BadAnswer(f"can't list {selection}: more than {MAX_PAGES} pages")
 
 
 class Reflector:

@@ -36,7 +36,7 @@ from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Res
 from shared.config.problems import Problem
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Endpoint, Pool
-from shared.tasks import in_turns
+from shared.tasks import exhaust, in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +94,10 @@ class KubernetesSource:
         """Those of a changed selector, until it is synced."""
         self._index: EndpointIndex | None = None
         """None: all pods have to be read."""
+        self._replaced = False
+        """Whether all pods were read since the last report."""
+        self._unreported: set[str] = set()
+        """The ids of further endpoints that may have changed since."""
         self._endpoints: dict[str, Endpoint] = {}
         """Those that were reported."""
         self._unreachable = False
@@ -168,8 +172,7 @@ class KubernetesSource:
     async def load(self) -> Sequence[Event]:
         """Wait until everything that is required is known, for as long as that takes."""
         while True:
-            await self._read_ahead()
-            events = self._collect()
+            events = await self._collect()
             if self._resources.waiting:
                 continue
             if self._complete():
@@ -185,8 +188,7 @@ class KubernetesSource:
         await self._changed.wait()
         self._changed.clear()
         await asyncio.sleep(COALESCE)
-        await self._read_ahead()
-        events = self._collect()
+        events = await self._collect()
         if self._resources.waiting:
             self._changed.set()
         return events
@@ -194,7 +196,7 @@ class KubernetesSource:
     async def run(self, emit: Emit) -> None:
         while True:
             if events := await self.changes():
-                emit(events)
+                await emit(events)
 
     def confirmed_at(self, now: float) -> float:
         return min((informer.confirmed_at(now) for informer in self._required()), default=float("-inf"))
@@ -222,8 +224,14 @@ class KubernetesSource:
         required = (event for event in rejected if event.origin.startswith((f"{POOL} ", "ConfigMap ")))
         return "; ".join(f"{event.origin}: {problem}" for event in required for problem in event.problems) or None
 
-    def _collect(self) -> list[Event]:
-        """The events for all changes since the last call."""
+    async def _collect(self) -> list[Event]:
+        """The events for all changes since the last call. Pods are read in turns with others: a list has thousands."""
+        await self._read_ahead()
+        events = self._collect_resources()
+        await exhaust(self._index_pods())
+        return events + self._pod_events()
+
+    def _collect_resources(self) -> list[Event]:
         events: list[Event] = []
         dirty, self._dirty = self._dirty, {}
         found, orphans = self._resources.read(MAX_CHANGES)
@@ -239,9 +247,10 @@ class KubernetesSource:
             if self._config_read is None or self._config_read[0] is not self._config_item:
                 self._config_read = self._config_item, read_config_map(config, self._config_item, self._validate)
             events += self._report({str(config): self._config_read[1]})
+        if (pods := self._pods) is not None and pods in dirty:
+            self._dirty[pods] = dirty[pods]
         if self._next_pods is not None and self._next_pods.synced:
             self._use_next_pods()
-        events += self._read_pods(dirty.get(self._pods, set()) if self._pods is not None else set())
         self.revision += 1
         return events
 
@@ -308,27 +317,46 @@ class KubernetesSource:
             self._leave(self._pods)
         self._pods, self._next_pods, self._index = self._next_pods, None, None
 
-    def _read_pods(self, changed: Collection[ObjectId] | None) -> list[Event]:
-        """The events for these objects (None: all). While it is unknown what the pool selects, nothing changes."""
+    def _index_pods(self) -> Iterator[None]:
+        """Read the pods that have changed, one at a time."""
         informer, pool = self._pods, self._pool
-        if pool is None:
-            complete = self._settled and all(informer.synced for informer in self._required())
-            return self._replace_endpoints(EndpointIndex()) if complete else []
-        if informer is None or not informer.synced:
-            return []
+        if pool is None or informer is None:
+            return
         make = endpoints_of_slice if self._options.slices_of else endpoints_of
         read = partial(make, pool=pool, family=self._options.ip_family)
         reads = [read, partial(read, serves=is_unreachable)] if self._options.keep_unreachable else [read]
-        index = self._index
-        if index is None or changed is None:
-            index = self._index = EndpointIndex()
-            changed = informer.objects
-        ids: set[str] = set()
         none: tuple[Endpoint, ...] = ()
-        for id in changed:
-            found = informer.objects.get(id)
-            ids |= index.set(id, *(none if found is None else informer.read(found, read, none) for read in reads))
-        if changed is informer.objects or self._unreachable != index.unreachable:
+        while informer.synced and (self._index is None or informer in self._dirty):
+            index, noted = self._index, self._dirty.pop(informer, set())
+            whole = index is None or noted is None
+            if index is None or noted is None:
+                index = EndpointIndex()
+            for id in [*informer.objects] if whole else noted or ():
+                found = informer.objects.get(id)
+                made = [none if found is None else informer.read(found, read, none) for read in reads]
+                ids = index.set(id, *(tuple(map(self._known, endpoints)) for endpoints in made))
+                if not whole:
+                    self._unreported |= ids
+                yield
+            self._index = index
+            self._replaced |= whole
+
+    def _known(self, endpoint: Endpoint) -> Endpoint:
+        """The endpoint as it was reported, if it hasn't changed: what is the same object needs no comparison."""
+        reported = self._endpoints.get(endpoint.id)
+        return reported if reported == endpoint else endpoint
+
+    def _pod_events(self) -> list[Event]:
+        """The events for the pods that were read. While it is unknown what the pool selects, nothing changes."""
+        informer, index = self._pods, self._index
+        if self._pool is None:
+            complete = self._settled and all(informer.synced for informer in self._required())
+            return self._replace_endpoints(EndpointIndex()) if complete else []
+        if informer is None or not informer.synced or index is None:
+            return []
+        replaced, self._replaced = self._replaced, False
+        ids, self._unreported = self._unreported, set()
+        if replaced or self._unreachable != index.unreachable:
             return self._replace_endpoints(index)
         events: list[Event] = []
         for endpoint_id in sorted(ids):

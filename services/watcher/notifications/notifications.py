@@ -74,11 +74,15 @@ class Notifications:
         self._objects = tuple(objects)
         self._stale |= self._dispatcher.reset(self._objects)
 
+    def take_stale(self) -> bool:
+        """Whether the attributes of all endpoints may have changed since the last call."""
+        stale, self._stale = self._stale, False
+        return stale and self.table.makes
+
     def set_endpoints(self, endpoints: Mapping[str, Endpoint], ids: Collection[str] | None = None) -> list[str]:
         """Set all endpoints, of which only `ids` may have changed (None: all). Returns the ids of those whose
         attributes have changed."""
-        stale, self._stale = self._stale, False
-        return self.table.update(endpoints, None if stale else ids)
+        return self.table.update(endpoints, ids)
 
     def state(self) -> dict[str, Any]:
         """For `/debug/state`."""

@@ -21,6 +21,7 @@ from shared.bus.replica import Replica
 from shared.bus.subjects import Subjects
 from tests.protocol.collector.harness import POOL, OddServer, answer
 from tests.soak.promises import soaking
+from tests.waiting import TIMEOUT
 
 FRESH = 0.6
 """Seconds: younger is fresh. Servers are scraped ten times a second, and unchanged values are confirmed as often."""
@@ -67,7 +68,7 @@ class PickerView:
         await self._replica.start()
         await self._reader.start()
         await self._bus.start()
-        await self._bus.wait_connected(5.0)
+        await self._bus.wait_connected(TIMEOUT)
         return self
 
     async def __aexit__(self, *_: object) -> None:

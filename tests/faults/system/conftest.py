@@ -21,7 +21,7 @@ from tests.soak.promises import PICKER_KILLED, WATCHER_KILLED, measured
 from tests.waiting import eventually
 
 ATTRIBUTE = "WaitingQueueSize/core-metrics-extractor"
-PAIR, NEXT = "tls.crt", "next.crt"
+PAIR, OTHER = "tls.crt", "other.crt"
 """Certificates of the gateway's pickers: the one that they have, and one to renew it with."""
 LEADER = "the watcher that leads"
 Signal = Literal["SIGKILL", "SIGTERM"]
@@ -39,7 +39,7 @@ def plan(envoy: str, directory: Path) -> StackPlan:
     if not ours:
         authority = Authority(directory, "authority")
         put(authority.issue(), directory / PAIR)
-        put(authority.issue(), directory / NEXT)
+        put(authority.issue(), directory / OTHER)
         flags |= {"cert-path": str(directory), "client-ca-file": str(authority.ca)}
         envoy_file = unhurried(verifying(authority, directory), directory, patience=PATIENCE)
     return StackPlan(
@@ -56,6 +56,15 @@ def put(pair: tuple[Path, Path], name: Path) -> None:
     """Name a certificate and its key."""
     for file in pair:
         file.replace(name.with_suffix(file.suffix))
+
+
+def renew(directory: Path) -> None:
+    """Give the gateway's pickers the other certificate; a second time, the former one again."""
+    for suffix in (".crt", ".key"):
+        used, other = ((directory / name).with_suffix(suffix) for name in (PAIR, OTHER))
+        former = used.read_bytes()
+        other.replace(used)
+        other.write_bytes(former)
 
 
 def verifying(authority: Authority, directory: Path) -> Path:

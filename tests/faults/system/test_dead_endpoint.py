@@ -10,6 +10,7 @@ import pytest_asyncio
 from pointsman.local.envoy import GATEWAY, STANDALONE
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack, StackPlan, simulators
+from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import CONFIGURATION, client, decision
 from tests.waiting import eventually
 
@@ -24,17 +25,18 @@ REASONS = {"its scrapes are refused or time out", "a fallback served in its plac
 async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
     """Ours gets three destinations of a picker and retries; a gateway gets one, and doesn't."""
     ours = request.param == "ours"
+    directory = tmp_path_factory.mktemp(request.param)
     plan = StackPlan(
         simulators=simulators(3, speed=20),
         collectors=1,
         pickers=1,
         configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
-        envoy=STANDALONE if ours else GATEWAY,
+        envoy=unhurried(STANDALONE if ours else GATEWAY, directory),
         secure_serving=not ours,
         # a server that stands still for a while isn't taken for a dead one, which refuses its scrapes
         flags={"collector": {"scrape-timeout": "60s"}},
     )
-    async with LocalStack(plan, tmp_path_factory.mktemp(request.param)) as started:
+    async with LocalStack(plan, directory) as started:
         yield started
 
 

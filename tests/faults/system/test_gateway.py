@@ -9,9 +9,9 @@ import pytest
 
 from pointsman.local.services import Picker
 from pointsman.local.stack import LocalStack
-from tests.faults.system.conftest import NEXT, PAIR, missed, no_request_fails, put, settled
+from tests.faults.system.conftest import missed, no_request_fails, renew, settled
 from tests.faults.system.load import ENOUGH, Load
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -26,8 +26,7 @@ async def test_renewed_certificates_cost_no_request(gateway: LocalStack) -> None
     shown = {picker.name: await _certificate(picker) for picker in gateway.pickers}
     async with Load(gateway.url) as load:
         await load.goes_on()
-        renewed = gateway.directory / NEXT
-        put((renewed, renewed.with_suffix(".key")), gateway.directory / PAIR)
+        renew(gateway.directory)
         for picker in gateway.pickers:
 
             async def changed(picker: Picker = picker) -> bool:
@@ -67,7 +66,7 @@ async def test_a_hanging_picker_costs_requests_only_until_the_gateway_notices(ga
         await load.goes_on()
         victim.pause()
         try:
-            await eventually(lambda: _unhealthy(gateway), "Envoy's health checks fail")
+            await eventually(lambda: _unhealthy(gateway, victim), "Envoy's health checks fail")
             noticed = time.monotonic()
             await load.goes_on(3 * load.workers)
         finally:
@@ -102,13 +101,16 @@ async def test_a_model_server_is_taken_out_before_it_stops(gateway: LocalStack) 
     await settled(gateway)
 
 
-async def _unhealthy(stack: LocalStack) -> bool:
-    """Whether Envoy knows that a picker doesn't answer."""
+async def _unhealthy(stack: LocalStack, picker: Picker) -> bool:
+    """Whether Envoy knows that the picker doesn't answer."""
     assert stack.envoy is not None
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
         answer = await client.get(f"{stack.envoy.admin_url}/clusters?format=json")
-    (pickers,) = (statuse for statuse in answer.json()["cluster_statuses"] if statuse["name"] == "pickers")
-    return any("failed_active_health_check" in statuse["health_status"] for statuse in pickers["host_statuses"])
+    (pickers,) = (cluster for cluster in answer.json()["cluster_statuses"] if cluster["name"] == "pickers")
+    health = {
+        host["address"]["socket_address"]["port_value"]: host["health_status"] for host in pickers["host_statuses"]
+    }
+    return "failed_active_health_check" in health[picker.address.port]
 
 
 async def _only_of_the_other(survivor: Picker, load: Load) -> None:

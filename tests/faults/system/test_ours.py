@@ -2,6 +2,7 @@
 changes: nothing."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 
@@ -15,7 +16,7 @@ from tests.faults.system.conftest import LEADER, no_request_fails, settled
 from tests.faults.system.load import ENOUGH, Load, back_after, hit_rate
 from tests.protocol.system.conftest import CONFIGURATION
 from tests.soak.promises import NATS_WIPED, RESTARTED, measured, soaking
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -113,7 +114,7 @@ async def test_a_picker_that_starts_without_nats_is_not_ready_and_says_why(ours:
 
     async def said() -> bool:
         try:
-            async with httpx.AsyncClient(trust_env=False) as client:
+            async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
                 answer = await client.get(f"{picker.url}/readyz")
         except httpx.HTTPError:
             return False
@@ -192,9 +193,12 @@ async def reconfigure(ours: LocalStack, text: str) -> None:
     await grows(lambda: taken(ours), before)
 
 
-def variant(number: int) -> str:
-    """A good configuration that differs from the one before."""
-    return GOOD.replace("weight: 3", f"weight: {3 + number % 7 / 100}")
+_numbers = itertools.count(1)
+
+
+def variant() -> str:
+    """A good configuration that differs from all before, also from those of an attempt that failed."""
+    return GOOD.replace("weight: 3", f"weight: {3 + next(_numbers) / 1000}")
 
 
 async def told(ours: LocalStack, *, amiss: bool) -> dict[str, str]:
@@ -225,7 +229,7 @@ async def test_reloads_under_load_lose_no_request_and_no_prefix(ours: LocalStack
                 await grows(rejected, before)
             else:
                 known = await blocks(ours)
-                await reconfigure(ours, variant(number))
+                await reconfigure(ours, variant())
                 now = await blocks(ours)
                 # a full endpoint drops a part of its blocks at once
                 assert all(after >= before * (1 - 2 / SPARE) for before, after in zip(known, now, strict=True)), known
@@ -235,7 +239,7 @@ async def test_reloads_under_load_lose_no_request_and_no_prefix(ours: LocalStack
 
 
 async def test_a_bad_configuration_changes_nothing_and_is_told_until_it_is_mended(ours: LocalStack) -> None:
-    await reconfigure(ours, variant(9))
+    await reconfigure(ours, variant())
     await told(ours, amiss=False)  # a standby may still tell of the last test's
     before = [(await picker.state())["config"] for picker in ours.pickers]
     ours.write_configuration(BAD[0])

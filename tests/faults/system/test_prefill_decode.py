@@ -20,7 +20,7 @@ from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from shared.model import ROLE
 from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import client, decision, nothing_in_flight
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 
@@ -190,7 +190,7 @@ async def test_both_servers_are_charged_and_the_prefill_only_until_the_response_
 
 
 async def set_faults(url: str, faults: dict[str, Any]) -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
         (await client.put(f"{url}/control/faults", json=faults)).raise_for_status()
 
 

@@ -113,7 +113,10 @@ async def test_killed_and_rolled_back_to_an_older_store(system: System, connect:
 async def test_many_clients_reconnect_at_once(tmp_path: Path) -> None:
     """The server has as many connections and subscriptions afterwards, and no consumers."""
     http = free_port()
-    async with AsyncExitStack() as stack, httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}") as monitor:
+    async with (
+        AsyncExitStack() as stack,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=TIMEOUT) as monitor,
+    ):
         server = await stack.enter_async_context(nats_server(tmp_path, config=f'http: "127.0.0.1:{http}"'))
 
         async def bus(name: str) -> Bus:

@@ -12,7 +12,7 @@ from shared.attributes import WAITING_QUEUE_SIZE
 from shared.config import Invalid
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, OddServer, Owner, answer, collector, endpoint
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 PAGE = answer(b"vllm:num_requests_waiting 1\nmine 8\nother 9\n")
@@ -64,7 +64,7 @@ async def test_a_new_configuration_is_applied_and_a_bad_one_refused(
         await eventually(lambda: frames.value("a", WAITING_QUEUE_SIZE) == 8.0, "the configured engine")
         before = len(server.requests)
         await owner.publish(here, mine.replace("queuedRequestsSpec: mine", "queuedRequestsSpec: 'mine{'"))
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}") as client:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", timeout=TIMEOUT) as client:
             await eventually(lambda: bool(service.state()["config"]["problem"]), "the refusal")
             state = (await client.get("/debug/state")).json()
             assert "queuedRequestsSpec: 'mine{'" in state["config"]["problem"]

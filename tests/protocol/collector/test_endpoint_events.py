@@ -14,7 +14,7 @@ from tests.faults.collector.picker import PickerView
 from tests.in_process import serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Frames, Owner, endpoint
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 COST = AttributeKey("Cost", "cost-extractor", float)
 CLOSED_PORT = 9
@@ -79,7 +79,7 @@ async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner:
         value = each.registry.get_sample_value
         assert value("pointsman_plugin_failures_total", {"plugin": "cost-extractor"}) == 1
         assert "'cost-extractor' has failed" in each.readiness.notes()["plugins"]
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client:
             port = each.admin_port
             answer = await client.get(f"http://127.0.0.1:{port}/debug/endpoints")
             [known] = [each for each in answer.json() if each["id"] == "default/a"]

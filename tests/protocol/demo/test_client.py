@@ -148,7 +148,8 @@ async def test_what_is_a_failure_and_is_not_sent_again(
 
     async with loaded(handle, timeout=timeout) as (client, tally):
         await send(client, tally, 10)
-    assert tally.failed == tally.sent == asked
+    assert tally.failed == tally.sent
+    assert asked <= tally.sent, "the server may not have heard of one that was given up"
     assert tally.interrupted == 0
     assert all(each_reason.startswith(reason) for each_reason in tally.reasons)
 

@@ -14,7 +14,7 @@ import httpx
 import pytest_asyncio
 
 from tests.protocol.commands import ROOT, Start, commands, pointsman
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 
 @pytest_asyncio.fixture
@@ -70,7 +70,7 @@ async def test_a_system_that_answers_wrongly_makes_it_fail(demo: Start) -> None:
     """Interrupted, also while a process is stopping, it ends with the summary."""
     run = await demo("--rate", "10")
     await run.until(r"Everything is up\.")
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=TIMEOUT) as client:
         for url in await run.servers():
             answer = await client.put(f"{url}/control/faults", json={"inference": {"kind": "fail", "status": 500}})
             answer.raise_for_status()

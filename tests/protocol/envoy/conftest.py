@@ -17,7 +17,7 @@ from services.watcher.eds import EdsFile, render
 from shared.model import Endpoint, split_host_port
 from tests.protocol.envoy.standin import Script, StandIn
 from tests.protocol.model_server import ModelServer
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 LONG = "100s"
 """Time-outs that no picker of a test exceeds by standing still."""
@@ -59,7 +59,7 @@ class Bench:
 
     async def leaves_out(self, envoy: Envoy, picker: StandIn) -> None:
         """Wait until Envoy gives this picker no more streams, for what its health check says."""
-        async with httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False) as admin:
+        async with httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False, timeout=TIMEOUT) as admin:
 
             async def so() -> bool:
                 flags = f"pickers::127.0.0.1:{picker.port}::health_flags::"

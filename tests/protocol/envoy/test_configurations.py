@@ -13,6 +13,7 @@ from pointsman.local.envoy import GATEWAY, STANDALONE, STANDALONE_CLOSED, EnvoyP
 from tests.protocol.envoy.conftest import Bench, write_eds
 from tests.protocol.envoy.standin import DESTINATION, Mode, Script
 from tests.protocol.envoy.test_standalone import CHAT
+from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -77,7 +78,7 @@ async def test_a_connection_has_at_most_100_requests_at_once(bench: Bench, confi
 
 async def test_others_see_statistics_and_readiness_and_nothing_else_of_the_admin_interface(bench: Bench) -> None:
     envoy = await bench.envoy()
-    async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False, timeout=TIMEOUT) as client:
         statistics = await client.get("/stats/prometheus")
         assert "envoy_cluster_upstream_rq_total" in statistics.text
         assert (await client.get("/ready")).status_code == 200

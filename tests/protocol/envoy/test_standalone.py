@@ -16,7 +16,7 @@ from pointsman.local.envoy import STANDALONE
 from tests.protocol.envoy.conftest import Bench, Pool
 from tests.protocol.envoy.standin import DESTINATION, Script
 from tests.soak.promises import soaking
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -102,7 +102,7 @@ async def test_sixty_requests_at_once_survive_a_dead_first_choice(pool: Pool) ->
 @pytest.mark.soak
 async def test_more_than_1024_responses_may_run_at_once(pool: Pool) -> None:
     """Each keeps a stream to the picker open; Envoy's default allows 1 024 a cluster."""
-    async with httpx.AsyncClient(base_url=pool.envoy.admin_url, trust_env=False) as admin:
+    async with httpx.AsyncClient(base_url=pool.envoy.admin_url, trust_env=False, timeout=TIMEOUT) as admin:
         clusters = (await admin.get("/clusters")).text
     limits = re.findall(r"^(model-servers|pickers)::default_priority::max_\w+::(\d+)$", clusters, re.MULTILINE)
     assert {name for name, _ in limits} == {"model-servers", "pickers"}

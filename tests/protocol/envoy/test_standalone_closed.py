@@ -1,8 +1,11 @@
 """What clients can do behind deploy/envoy's standalone configurations while no picker answers, and which paths of model
 servers they reach in a closed pool."""
 
+import asyncio
 from pathlib import Path
 
+import h2.connection
+import h2.events
 import pytest
 
 from pointsman.local.envoy import STANDALONE, STANDALONE_CLOSED
@@ -58,3 +61,27 @@ async def test_clients_of_a_closed_pool_reach_the_paths_of_inference_apis(bench:
         response = await client.post(path, content=b"{}")
         assert (response.status_code, response.json()) == (404, {"type": "error", "error": error})
     assert (model.received, picker.conversations) == ([], [])
+
+
+@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED], ids=lambda path: path.stem)
+async def test_a_picker_is_asked_about_a_request_with_trailers_and_no_body(bench: Bench, configuration: Path) -> None:
+    """Otherwise, the request goes to any server, whatever its path and its model."""
+    model, picker = await bench.model("a"), await bench.picker()
+    envoy = await bench.envoy(configuration)
+    await _post_with_trailers(envoy.places.port, "/v1/completions")
+    assert picker.last.kinds[:2] == ["request_headers", "request_trailers"]
+    assert len(model.received) == 1
+
+
+async def _post_with_trailers(port: int, path: str) -> None:
+    """Over HTTP/2, without a DATA frame; the response is awaited."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = h2.connection.H2Connection()
+    client.initiate_connection()
+    client.send_headers(1, [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "a")])
+    client.send_headers(1, [("x-digest", "d")], end_stream=True)
+    ended = False
+    while not ended:
+        writer.write(client.data_to_send())
+        ended = any(isinstance(event, h2.events.StreamEnded) for event in client.receive_data(await reader.read(2**16)))
+    writer.close()

@@ -50,7 +50,7 @@ async def test_a_rewritten_model_is_the_server_s_and_the_client_reads_its_own(
     assert int(response.headers.get("content-length", len(response.content))) == len(response.content)
 
 
-def _events(response: httpx.Response) -> list[dict[str, str]]:
+def _events(response: httpx.Response) -> list[dict[str, Any]]:
     lines = [line.removeprefix("data: ") for line in response.text.splitlines() if line]
     assert lines.pop() == "[DONE]"
     return [json.loads(line) for line in lines]
@@ -147,7 +147,7 @@ async def test_a_response_outlasts_every_timeout_of_the_conversation(shared: Poo
     no message that waits for an answer. Asked again where the picker's answer to the request came too late, for that
     does end it."""
     envoy = await shared.gateway(f"{form}-hurried", hurried(FORMS[form]()))
-    async with httpx.AsyncClient(timeout=5, trust_env=False) as http:
+    async with httpx.AsyncClient(timeout=TIMEOUT, trust_env=False) as http:
         for simulator in shared.stack.simulators:
             slow = {"inference": {"kind": "slow", "latency": 1.5 * HURRIED}}
             (await http.put(f"{simulator.url}/control/faults", json=slow)).raise_for_status()
@@ -164,4 +164,5 @@ async def test_a_response_outlasts_every_timeout_of_the_conversation(shared: Poo
         finally:
             for simulator in shared.stack.simulators:
                 (await http.delete(f"{simulator.url}/control/faults")).raise_for_status()
-    assert len(_events(answers[-1])) > 100
+    deltas = [event["choices"][0]["delta"] for event in _events(answers[-1])]
+    assert len("".join(delta.get("content", "") for delta in deltas)) == 900 * 4

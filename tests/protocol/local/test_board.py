@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import yaml
 
-from pointsman.alerts import ALERTS
+from pointsman.docs import RULES
 from pointsman.grafana_board import BOARDS
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from tests.waiting import eventually
@@ -20,10 +21,11 @@ OF_PROMETHEUS = {"tier", "instance", "le", "namespace", "job"}
 
 def queries() -> Iterator[tuple[str, str]]:
     """Each query of each panel and alert, with its title."""
-    for _, rows in BOARDS.values():
-        for row in rows.values():
+    for board in BOARDS.values():
+        for row in board.rows.values():
             yield from ((panel.title, query) for panel in row for query in panel.queries.values())
-    yield from ((alert.name, alert.expression) for alert in ALERTS)
+    [group] = yaml.safe_load(RULES.read_text())["groups"]
+    yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
 
 
 def labels(query: str) -> set[str]:

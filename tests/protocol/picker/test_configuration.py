@@ -15,7 +15,7 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import OddServer, Owner, answer, collector, endpoint
 from tests.protocol.watcher.harness import watcher
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 HEAD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 QUEUE = HEAD + "plugins: [{type: queue-scorer}]\n"
@@ -42,7 +42,9 @@ def plugins(service: PickerService) -> set[str]:
 
 
 async def asked(service: Service, path: str) -> httpx.Response:
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False, timeout=TIMEOUT
+    ) as client:
         return await client.get(path)
 
 

@@ -12,7 +12,7 @@ from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -47,7 +47,9 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
         assert told == [("bad-scorer", "r0")], "a line a minute"
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 3
         assert service.registry.get_sample_value("pointsman_picker_decisions_total", {"status": "200"}) == 3
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False, timeout=TIMEOUT
+        ) as client:
             ready = await client.get("/readyz")
             kept = (await client.get("/debug/decisions")).json()["decisions"]
         assert ready.status_code == 200

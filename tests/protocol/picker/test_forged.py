@@ -14,7 +14,7 @@ from shared.bus.subjects import Subjects, pool_token
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 SUBJECTS, POOL = Subjects(), pool_token("default", "default")
 
@@ -58,7 +58,9 @@ async def test_forged_numbers_and_times_are_told_and_change_nothing(nats: NatsSe
             await stranger.publish(subject, message)
         await eventually(lambda: service.registry.get_sample_value("pointsman_bus_implausible_messages_total") == 2)
         assert known() == ([3.0], [5.0])
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{service.admin_port}", trust_env=False, timeout=TIMEOUT
+        ) as client:
             ready, metrics = await asyncio.gather(client.get("/readyz"), client.get("/metrics"))
     notes = ready.json()["notes"]
     assert f"{WAITING_QUEUE_SIZE} was 1e+200 (endpoint {ids[0]!r}, sender 'c1')" in notes["attributes"]

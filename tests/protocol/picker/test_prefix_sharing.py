@@ -142,12 +142,12 @@ async def test_a_picker_that_starts_waits_for_one_that_is_busy_with_dumps(
     for number in range(5):
         ask(first, f"{number} " * 500)
     async with Bus(nats.url, name="stranger") as stranger:
-        await stranger.wait_connected(5.0)
+        await stranger.wait_connected(TIMEOUT)
         subject = Subjects().prefix_dump(POOL, "p1")
 
         async def asked(session: int = 0) -> PrefixPiece:
             request = PrefixRequest(sender="stranger", session=session)
-            return decode(PrefixPiece, (await stranger.request(subject, encode(request), timeout=5.0)).data)
+            return decode(PrefixPiece, (await stranger.request(subject, encode(request), timeout=TIMEOUT)).data)
 
         piece = await asked()
         assert (piece.more, piece.busy, (await asked()).busy) == (True, False, True)
@@ -220,7 +220,7 @@ async def test_pickers_that_had_no_peer_for_long_find_each_other_while_they_are_
 async def test_a_picker_cant_speak_for_another(nats: NatsServer, pool: AsyncExitStack) -> None:
     service = await started(pool, nats.url, "p1")
     async with Bus(nats.url, name="stranger") as stranger:
-        await stranger.wait_connected(5.0)
+        await stranger.wait_connected(TIMEOUT)
         batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="1: whatever")
         await stranger.publish(Subjects().prefix_batch(POOL, "p3"), encode(batch))
         await eventually(lambda: "it says that it is from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
@@ -236,7 +236,7 @@ async def test_a_batch_forged_in_anothers_name_is_found_and_undone(
     ask(first, PROMPT)
     await eventually(lambda: held(second) == held(first) != {}, "the placement")
     async with Bus(nats.url, name="stranger") as stranger:
-        await stranger.wait_connected(5.0)
+        await stranger.wait_connected(TIMEOUT)
         forged = PrefixBatch(
             sender="p1",
             run=first.prefixes.mine.run,
@@ -258,7 +258,7 @@ async def test_a_batch_forged_in_anothers_name_is_found_and_undone(
 async def test_a_picker_that_hashes_differently_is_ignored_and_told(nats: NatsServer, pool: AsyncExitStack) -> None:
     service = await started(pool, nats.url, "p1")
     async with Bus(nats.url, name="stranger") as stranger:
-        await stranger.wait_connected(5.0)
+        await stranger.wait_connected(TIMEOUT)
         batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="9: of another kind")
         await stranger.publish(Subjects().prefix_batch(POOL, "p2"), encode(batch))
         await eventually(lambda: counted(service, "incompatible_batches_total") == 1, "the batch")
@@ -270,7 +270,7 @@ async def test_a_picker_waits_no_longer_than_it_is_told_for_one_that_doesnt_answ
     nats: NatsServer, pool: AsyncExitStack
 ) -> None:
     async with Bus(nats.url, name="hangs") as hanging:
-        await hanging.wait_connected(5.0)
+        await hanging.wait_connected(TIMEOUT)
         await hanging.subscribe(Subjects().prefix_peers(POOL), lambda _: None)
         await hanging.subscribe(Subjects().prefix_dump(POOL, "p0"), lambda _: None)
         service = picker(nats.url, id="p1", prefix_wait=0.5)
@@ -291,7 +291,7 @@ async def test_a_picker_doesnt_ask_endless_invented_ones_for_their_placements(
     heard: list[PrefixBatch] = []
     invented = count()
     async with Bus(nats.url, name="inventor") as inventor:
-        await inventor.wait_connected(5.0)
+        await inventor.wait_connected(TIMEOUT)
 
         async def answer(reply: str) -> None:
             known = PrefixBatch(

@@ -68,11 +68,15 @@ class TinyProcess:
         self.process.send_signal(number)
 
     async def get(self, path: str) -> httpx.Response:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=TIMEOUT
+        ) as client:
             return await client.get(path)
 
     async def post(self, path: str) -> None:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=TIMEOUT
+        ) as client:
             (await client.post(path)).raise_for_status()
 
     async def ended(self) -> int:

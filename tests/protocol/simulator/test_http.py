@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.simulator.app import Simulator
 from services.simulator.settings import EngineType, SimulatorSettings
 from shared.config.problems import Invalid
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 
 async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
@@ -38,7 +38,7 @@ async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
 async def test_a_body_beyond_the_limit_gets_413() -> None:
     async with (
         Simulator(SimulatorSettings(port=0, max_body=1000)) as running,
-        httpx.AsyncClient(base_url=running.url) as client,
+        httpx.AsyncClient(base_url=running.url, timeout=TIMEOUT) as client,
     ):
         for path in ("/v1/completions", "/echo"):
             answer = await client.post(path, content=b"x" * 2000)
@@ -48,7 +48,7 @@ async def test_a_body_beyond_the_limit_gets_413() -> None:
 
 async def test_a_full_server_refuses_with_503() -> None:
     settings = SimulatorSettings(port=0, slots=1, max_requests=1)
-    async with Simulator(settings) as running, httpx.AsyncClient(base_url=running.url) as client:
+    async with Simulator(settings) as running, httpx.AsyncClient(base_url=running.url, timeout=TIMEOUT) as client:
         body = {"model": "simulated", "prompt": "x", "n": 2}
         answer = await client.post("/v1/completions", json=body)
         assert answer.status_code == 503
@@ -79,7 +79,7 @@ async def test_a_client_that_leaves_frees_slot_and_blocks(server: Simulator, str
 async def test_every_engine_shows_its_page_where_the_real_one_does(engine: EngineType) -> None:
     async with (
         Simulator(SimulatorSettings(port=0, engine=engine)) as running,
-        httpx.AsyncClient(base_url=running.url) as client,
+        httpx.AsyncClient(base_url=running.url, timeout=TIMEOUT) as client,
     ):
         answer = await client.get(engine.metrics_path)
         assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

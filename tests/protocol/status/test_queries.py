@@ -22,7 +22,7 @@ from shared.bus.query_messages import QueryArguments, StatusQuery, ViewQuery
 from shared.bus.responder import Responder
 from shared.bus.subjects import Subjects
 from shared.service.status import MemberStatus
-from shared.service.survey import survey
+from shared.service.survey import Survey, survey
 from shared.version import VERSION
 from tests.children import children_end_before_the_loop
 from tests.in_process import picker, serving
@@ -76,13 +76,12 @@ async def members(nats: NatsServer, tmp_path: Path) -> AsyncIterator[Members]:
 
 
 async def test_every_tier_answers_how_it_is(members: Members) -> None:
-    async def so() -> bool:
+    async def so() -> Survey:
         found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
         assert not found.problems, found.problems
-        return True
+        return found
 
-    await eventually(so, "a pool without problems")
-    found = await survey(members.bus, SUBJECTS, POOL, timeout=ENOUGH)
+    found = await eventually(so, "a pool without problems")
     assert [(member.tier, member.id) for member in found.members] == [
         ("watcher", "w"),
         ("collector", "c"),

@@ -104,6 +104,7 @@ async def test_every_request_goes_to_the_arg_max_of_the_formula(pool: Pool) -> N
 
 async def test_a_cached_prefix_outweighs_the_load(pool: Pool) -> None:
     """Of 100 points a held prefix has 60, a load that is far below the others' 40."""
+    await pool.configure(AFFINITY_AND_LOAD)
     prompt = "The signalman keeps a book of all trains that have passed. " * 40
     await show(pool, [9, 9, 0, 9])
     assert (await pool.ask(prompt)).headers["x-simulator-endpoint"] == "model-3"

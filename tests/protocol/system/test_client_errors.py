@@ -16,7 +16,7 @@ from msgspec import Struct
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.protocol.envoy.conftest import unhurried
 from tests.protocol.system.conftest import CONFIGURATION, ENVOYS, logs, nothing_in_flight
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -168,14 +168,16 @@ async def test_a_model_that_the_server_doesnt_have(library: Library) -> None:
 
 @STREAMS
 async def test_a_full_pool_sheds_what_may_be_shed(stack: LocalStack, library: Library, stream: bool) -> None:
-    async with httpx.AsyncClient(base_url=stack.simulators[0].url, trust_env=False) as control:
+    async with httpx.AsyncClient(base_url=stack.simulators[0].url, timeout=TIMEOUT, trust_env=False) as control:
         await control.put("/control/metrics", json={"waiting": 50, "kv_usage": 0.99})
-        await _queue(stack, 50)
-        error = await _refused(library, "RateLimitError", 429, library.ask(**BATCH, stream=stream))
-        assert error.response.headers["retry-after"] == "1"
-        assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
-        assert await library.ask(stream=stream), "what has no priority below 0 is served"
-        await control.delete("/control/metrics")
+        try:
+            await _queue(stack, 50)
+            error = await _refused(library, "RateLimitError", 429, library.ask(**BATCH, stream=stream))
+            assert error.response.headers["retry-after"] == "1"
+            assert error.response.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+            assert await library.ask(stream=stream), "what has no priority below 0 is served"
+        finally:
+            await control.delete("/control/metrics")
         await _queue(stack, 0)
 
 

@@ -33,6 +33,9 @@ async def stack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=stack.url, timeout=60, trust_env=False) as opened:
         yield opened
+    for process in (stack.nats, *stack.watchers):
+        if not process.running:  # as a failed test leaves them
+            await process.start()
     for id in [one["id"] for one in (await stack.pickers[0].state())["endpoints"]]:  # a failed test leaves one
         command(stack, undrain, id)
         await drains(stack, id, False)

@@ -72,7 +72,12 @@ async def replaced(picker: Picker, pid: int) -> bool:
 
 async def picks(picker: Picker) -> list[int]:
     """By worker."""
-    states = [worker["picker"] for worker in (await workers(picker)).values()]
+
+    async def answered() -> list[dict[str, Any]]:
+        states = [worker["picker"] for worker in (await workers(picker)).values()]
+        return states if all(states) else []
+
+    states = await eventually(answered, "an answer of each worker")
     return [sum(endpoint["picks"] for endpoint in state["endpoints"]) for state in states]
 
 

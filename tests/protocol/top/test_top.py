@@ -12,8 +12,10 @@ import msgspec
 import pytest
 import pytest_asyncio
 
+from pointsman.local.envoy import STANDALONE
 from pointsman.local.stack import LocalStack, SimulatorPlan, StackPlan
 from tests.nats import free_port
+from tests.protocol.envoy.conftest import unhurried
 from tests.waiting import eventually
 
 CONFIGURATION = """\
@@ -49,6 +51,7 @@ async def top(nats_url: str, *flags: str, **environment: str) -> tuple[int, str,
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[LocalStack]:
+    directory = tmp_path_factory.mktemp("top")
     plan = StackPlan(
         simulators=tuple(
             SimulatorPlan(name=name, labels={"llm-d.ai/role": "decode"}, flags={"models": "base"})
@@ -57,9 +60,10 @@ async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Local
         collectors=1,
         pickers=2,
         configuration=CONFIGURATION,
+        envoy=unhurried(STANDALONE, directory),
         pool_name="llama",
     )
-    async with LocalStack(plan, tmp_path_factory.mktemp("top")) as started:
+    async with LocalStack(plan, directory) as started:
         yield started
 
 
@@ -69,11 +73,26 @@ async def test_it_shows_endpoints_members_and_queues(stack: LocalStack) -> None:
     async with httpx.AsyncClient(base_url=stack.url, timeout=None, trust_env=False) as client:
         open_requests = [asyncio.create_task(client.post("/v1/completions", json=request)) for _ in range(REQUESTS)]
         try:
-            seen = await eventually(lambda: busy(stack.nats.url), step=0.5)
+            await eventually(lambda: shown(stack), step=0.5)
         finally:
             for task in open_requests:
                 task.cancel()
             await asyncio.gather(*open_requests, return_exceptions=True)
+    await eventually(lambda: printed(stack), step=0.5)
+
+
+async def shown(stack: LocalStack) -> bool:
+    """Whether it shows all, as it does once all requests are where they stay and all members have been heard."""
+    code, output, errors = await top(stack.nats.url, "--format", "json", **POOL)
+    assert (code, errors) == (0, "")
+    seen: Any = msgspec.json.decode(output)
+    assert len(seen["queues"]) == 1
+    [band] = seen["queues"]
+    running = sum(row["running"] or 0 for row in seen["endpoints"])
+    assert band["requests"] > 0
+    assert band["requests"] + running == REQUESTS
+    assert (band["priority"], len(band["flows"])) == (0, 1)
+    assert band["oldest"] > 0
     assert [row["name"] for row in seen["endpoints"]] == ["gpu-2", "gpu-10"]
     for row, server in zip(seen["endpoints"], stack.simulators, strict=True):
         assert (row["authority"], row["role"], row["reachable"]) == (server.authority, "decode", True)
@@ -85,32 +104,26 @@ async def test_it_shows_endpoints_members_and_queues(stack: LocalStack) -> None:
         ("picker", "picker-1", False, None),
         ("picker", "picker-2", False, None),
     ]
-    [band] = seen["queues"]
-    assert (band["priority"], len(band["flows"])) == (0, 1)
-    assert band["oldest"] > 0
+    return True
+
+
+async def printed(stack: LocalStack) -> bool:
+    """Whether it prints the same for people."""
     code, text, errors = await top(stack.nats.url, "--sort", "queue", **POOL)
     assert (code, errors) == (0, "")
     for word in ("gpu-10", "decode", "watcher-1 leads", "collector-1 scrapes 2", "picker-2"):
         assert word in text
-
-
-async def busy(nats_url: str) -> Any:
-    """What it shows, once all requests are where they stay."""
-    code, output, errors = await top(nats_url, "--format", "json", **POOL)
-    assert (code, errors) == (0, "")
-    seen = msgspec.json.decode(output)
-    waiting = sum(band["requests"] for band in seen["queues"])
-    running = sum(row["running"] or 0 for row in seen["endpoints"])
-    assert waiting > 0
-    assert waiting + running == REQUESTS
-    return seen
+    return True
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_says_why_there_is_nothing_to_show(stack: LocalStack, tmp_path: Path) -> None:
-    code, output, _ = await top(stack.nats.url, "--pool-name", "other", "--wait", "200ms")
-    assert code == 1
-    assert "no complete set of the facts of default_other yet" in output
+    async def connected() -> bool:
+        code, output, _ = await top(stack.nats.url, "--pool-name", "other", "--wait", "200ms")
+        assert code == 1
+        return "no complete set of the facts of default_other yet" in output
+
+    await eventually(connected)
     code, output, _ = await top(f"nats://127.0.0.1:{free_port()}", "--wait", "200ms", "--format", "json")
     assert code == 1
     assert "not connected" in msgspec.json.decode(output)["state"]["reason"]

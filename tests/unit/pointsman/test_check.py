@@ -18,6 +18,7 @@ from services.watcher.settings import WatcherSettings
 from services.watcher.state import State
 from shared.plugin import Plugin, Registry, Role
 from shared.service import parse
+from shared.tasks import exhaust
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = os.environ.get("POINTSMAN_FIXTURES", "")
@@ -236,7 +237,7 @@ async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(tmp_path: 
     provider = FileProvider(parse(WatcherSettings, [*flags, "--endpoints-file", str(tmp_path)], {}, "watcher"))
     state = State()
     provider.files.follow([Root(str(tmp_path), "--endpoints-file")])
-    state.apply(await provider.files.load(), 0.0)
+    await exhaust(state.apply(await provider.files.load(), 0.0))
     refused = [f"{path}: {each}" for path, found in state.problems().items() for each in found]
     assert len(refused) == 6
     assert check(*flags, str(tmp_path)) == 1

@@ -7,6 +7,8 @@ from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Producer
 from shared.attributes import AttributeKey
 
+MAX_COOKIES = 1_000
+"""Cookies of a request that are read; browsers send a few hundred at most."""
 SESSION_ID = AttributeKey("SessionID", "session-id-producer", str)
 
 
@@ -41,8 +43,11 @@ class SessionIdProducer(Producer):
 
 def _cookie(headers: tuple[str, ...], name: str) -> str:
     """The value of the first cookie of that name (RFC 6265)."""
+    left = MAX_COOKIES
     for header in headers:
-        for pair in header.split(";"):
+        pairs = header.split(";", left)[:left]
+        left -= len(pairs)
+        for pair in pairs:
             key, found, value = pair.partition("=")
             if found and key.strip() == name:
                 return value.strip().strip('"')

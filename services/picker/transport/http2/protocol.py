@@ -4,16 +4,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import structlog
-
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
-from services.picker.transport.http2.errors import ErrorCode
 from services.picker.transport.http2.streams import StreamCount
-
-log = structlog.get_logger(__name__)
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -36,6 +31,8 @@ class Http2Protocol(asyncio.Protocol):
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
+        self.peer = ""
+        """The client's address, once it is known."""
         self._awake = False
         """Whether a flush is scheduled."""
         self._stuck_since: float | None = None
@@ -43,6 +40,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self.peer = str(transport.get_extra_info("peername"))
         if not self._opened(self):
             self._transport.abort()
             return
@@ -121,10 +119,6 @@ class Http2Protocol(asyncio.Protocol):
             transport.write(data)
         failure = connection.failure
         if failure is not None:
-            if failure.code is not ErrorCode.NO_ERROR:
-                log.warning(
-                    "grpc.connection_ended", peer=str(transport.get_extra_info("peername")), reason=str(failure)
-                )
             transport.close()
             if self._stuck_since is None:
                 self._stuck_since = self._clock()

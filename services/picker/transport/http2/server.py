@@ -7,12 +7,14 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol
 from services.picker.transport.http2.streams import StreamCount
 
@@ -20,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 TICK = 0.1
 """Seconds between two looks at deadlines and timeouts."""
+LOG_EVERY = 1.0
+"""Seconds between two lines about connections that ended for a failure."""
 _WARNING = 0.2
 """Seconds from the first GOAWAY of a drain to the last one: what a client has sent by then is taken."""
 _POLL = 0.02
@@ -63,6 +67,7 @@ class Http2Server:
         self.on_closed: Callable[[], None] = _nothing
         """Called when a connection has ended."""
         self.port = 0
+        self._unlogged, self._logged_at = 0, -inf
         self.ended: Counter[str] = Counter()
         """Connections that ended for a failure, by its code."""
 
@@ -208,7 +213,17 @@ class Http2Server:
         self._released.discard(protocol)
         if (failure := protocol.connection.failure) is not None:
             self.ended[failure.code.name] += 1
+            if failure.code is not ErrorCode.NO_ERROR:
+                self._log(protocol.peer, failure)
         self.on_closed()
+
+    def _log(self, peer: str, failure: ConnectionFailed) -> None:
+        """A connection has broken the protocol, or a limit: a client may open as many as it likes."""
+        self._unlogged += 1
+        now = self._clock()
+        if now - self._logged_at >= LOG_EVERY:
+            log.warning("grpc.connection_ended", peer=peer, reason=str(failure), since_last_line=self._unlogged)
+            self._unlogged, self._logged_at = 0, now
 
     async def _tick(self) -> None:
         while True:

@@ -1,6 +1,5 @@
 """One stream: the messages of one gRPC call in both directions, each within the other side's window."""
 
-import zlib
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -14,6 +13,7 @@ from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
 from services.picker.transport.http2.frames import MESSAGE_HEAD, MESSAGE_HEAD_SIZE
+from services.picker.transport.http2.pieces import add, decompressed, taken
 from services.picker.transport.http2.request_head import RequestHead
 
 log = structlog.get_logger(__name__)
@@ -218,7 +218,7 @@ class Http2Stream:
         whole = message.take()
         if self._compressed:
             most = self._siblings.options.max_decompressed_size
-            content = _decompressed(whole, most)
+            content = decompressed(whole, most)
             if content is None:
                 self.finish(
                     StatusCode.RESOURCE_EXHAUSTED,
@@ -248,7 +248,7 @@ class Http2Stream:
         self._siblings.out.append(frames.frame(frames.HEADERS, _END_HEADERS, self.id, responses.refusal(http_status)))
         self._head_sent = self.answered = True
         self._finishing = b""
-        self._queue((memoryview(responses.NOT_GRPC),), len(responses.NOT_GRPC))
+        self._queue(b"", responses.NOT_GRPC, len(responses.NOT_GRPC))
 
     def _credit(self) -> None:
         if self._paused or self.half_closed or not self._received:
@@ -281,12 +281,13 @@ class Http2Stream:
             out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
         else:
-            self._queue((MESSAGE_HEAD.pack(0, len(message)), memoryview(message)), size)
+            self._queue(MESSAGE_HEAD.pack(0, len(message)), message, size)
         if not siblings.watched:
             siblings.wake()
 
-    def _queue(self, pieces: tuple[bytes | memoryview, ...], size: int) -> None:
-        """Send what the windows allow; the rest waits. Where there is no memory for it, the stream is reset."""
+    def _queue(self, head: bytes, message: bytes, size: int) -> None:
+        """Send what the windows allow of a message and its head; the rest waits. Where there is no memory for it, the
+        stream is reset."""
         siblings = self._siblings
         if not siblings.memory.has_room(size):
             siblings.out.append(frames.rst_stream(self.id, ErrorCode.ENHANCE_YOUR_CALM))
@@ -296,7 +297,7 @@ class Http2Stream:
         siblings.memory.used += size
         if not self.pending:
             self._pending, self.blocked_since = deque(), siblings.now
-        self._pending += pieces
+        add(self._pending, head, message)
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
             self.flush()
@@ -336,7 +337,7 @@ class Http2Stream:
         siblings, pending = self._siblings, self._pending
         size = min(self.window, siblings.window, siblings.frame_limit, self.pending)
         if size > 0:
-            payload = _taken(pending, size)
+            payload = taken(pending, size)
             self.pending -= size
             siblings.memory.used -= size
             self.window -= size
@@ -410,26 +411,3 @@ class Http2Stream:
     def __repr__(self) -> str:
         state = "finished" if self._finishing is not None else "half-closed" if self.half_closed else "open"
         return f"<Http2Stream {self.id}, {state}, {self._message!r}, {self.pending} pending>"
-
-
-def _taken(pending: deque[bytes | memoryview], size: int) -> list[bytes | memoryview]:
-    """So many bytes from the front."""
-    taken: list[bytes | memoryview] = []
-    while size:
-        piece = pending.popleft()
-        if len(piece) > size:
-            pending.appendleft(memoryview(piece)[size:])
-            piece = memoryview(piece)[:size]
-        size -= len(piece)
-        taken.append(piece)
-    return taken
-
-
-def _decompressed(data: bytes, most: int) -> bytes | None:
-    """The content of a gzip member; None for none, or one with more than `most` bytes."""
-    reader = zlib.decompressobj(wbits=31)
-    try:
-        content = reader.decompress(data, most + 1)
-    except zlib.error:
-        return None
-    return content if reader.eof and len(content) <= most else None

@@ -1,6 +1,7 @@
 """The driver of the scrapes, against servers that a test plays itself."""
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,15 +18,18 @@ from services.collector.extractors.dcgm import DcgmExtractor
 from services.collector.extractors.prometheus_metric import PrometheusMetricExtractor, PrometheusMetricParameters
 from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import Extractor
-from services.collector.pipeline import Pipeline, PolledSource
+from services.collector.pipeline import Pipeline, PolledSource, build
 from services.collector.scraper import EndpointScrape, Scraper
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource
 from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
 from shared.attributes import GPU_UTILIZATION, REACHABLE, WAITING_QUEUE_SIZE, AttributeKey
+from shared.config.loader import load
 from shared.model import Endpoint
+from shared.plugin import Registry
 from shared.plugin_failures import PluginFailures
 from tests.waiting import eventually
+from tests.work import longest_turn
 
 Answer = Callable[[], Awaitable[bytes]]
 WAITS = "vllm:num_requests_waiting"
@@ -126,6 +130,42 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
         assert scraper.endpoints["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
         assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
         assert servers.most_flying == 1
+
+
+async def test_others_run_while_hundreds_of_endpoints_begin_or_change_and_all_are_scraped() -> None:
+    names = [f"e{number:03}" for number in range(300)]
+    config = load("", Registry.installed(), "test")
+    began: list[int] = []
+    servers, watcher = Servers(**{name: page(1) for name in names}), Watcher()
+    scraper = Scraper(
+        servers,
+        watcher,
+        on_begun=lambda: began.append(len(scraper.endpoints)),
+        interval=3600.0,
+        backoff=0.01,
+        failures=PluginFailures(time.monotonic),
+    )
+    scraper.use(build(config))
+    try:
+        for port in (8000, 8001):
+            began.clear()
+
+            async def assign(port: int = port) -> None:
+                scraper.assign({name: endpoint(name, port=port) for name in names})
+                await eventually(lambda: began == [len(names)], step=0)
+
+            assert await longest_turn(assign()) < 0.25
+            assert [*scraper.endpoints] == names
+            assert {scrape.endpoint.port for scrape in scraper.endpoints.values()} == {port}
+        began.clear()
+        scraper.assign({name: endpoint(name, port=8002) for name in names})
+        scraper.assign({name: endpoint(name, port=8003) for name in names[:200]})
+        scraper.use(pipeline(interval=3600.0))
+        await eventually(lambda: began == [200])
+        assert {scrape.endpoint.port for scrape in scraper.endpoints.values()} == {8003}
+    finally:
+        await scraper.close()
+        gc.unfreeze()
 
 
 async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -> None:

@@ -50,6 +50,17 @@ def test_what_bodies_hold_together_is_what_each_of_them_holds() -> None:
     assert budget.used == 0
 
 
+def test_a_part_of_a_budget_counts_in_both_and_leaves_the_rest() -> None:
+    whole = MemoryBudget(100)
+    part = whole.part(40)
+    response, request = BodyBuffer(part), BodyBuffer(whole)
+    response.add(b"x" * 41)
+    assert (part.used, whole.used, response.has_room(), request.has_room(59)) == (41, 41, False, True)
+    response.clear()
+    request.add(b"y" * 90)
+    assert (part.used, whole.used, response.has_room(10), response.has_room(11)) == (0, 90, True, False)
+
+
 @pytest.mark.parametrize(
     ("bodies", "more", "stay"),
     [

@@ -3,6 +3,7 @@
 import json
 import weakref
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
 class World(PickerUnderTest):
     """A picker with flow control over a pool of these endpoints, and a clock that stands until it is moved."""
 
-    def __init__(self, *names: str, configuration: str = "") -> None:
+    def __init__(self, *names: str, configuration: str = "", max_bytes: float = inf) -> None:
         super().__init__(pool(*names))
         self.due: list[float] = []
         self.metered = FlowMetrics(self.registry, self.view, lambda: self.now)
@@ -92,6 +93,7 @@ class World(PickerUnderTest):
             wake=self.due.append,
             failed=lambda plugin, *_: self.failed.append(plugin),
             on_outcome=self.metered.ended,
+            max_bytes=max_bytes,
         )
         self.use(configuration or document())
 
@@ -293,6 +295,15 @@ def test_refusals(case: str, path: str, modes: tuple[BodyMode, BodyMode]) -> Non
     running.completes()
     assert (world.sample("llm_d_epp_flow_control_requests_total", **series(outcome)) or 0) >= 1
     assert world.is_calm
+
+
+@pytest.mark.parametrize("configured", [{}, {"maxBytes": "1Gi"}, {"maxBytes": 100}])
+def test_bodies_that_wait_leave_memory_for_others_whatever_is_configured(configured: dict[str, Any]) -> None:
+    world = World("a1", configuration=document(**configured), max_bytes=150)
+    world.ask("running")
+    assert world.ask("waiting").waits
+    refusal = refused(world.ask("last").collect())
+    assert refusal.set_headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
 
 
 def test_a_clients_deadline_ends_the_wait() -> None:

@@ -51,6 +51,23 @@ def test_an_object_of_a_response_beyond_the_limit_passes_unread(fits: bool) -> N
     assert came == (answer.replace(b"tuned", b"m") if fits else answer)
 
 
+def test_responses_that_are_held_leave_half_of_the_memory_to_requests() -> None:
+    """Servers that never end them, and clients that don't read them, say how long they are held."""
+    service = PickerService(PickerSettings(max_request_body=1000, max_held_bodies=1000))
+    service.view.reset({"pool.endpoint.a": Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)})
+    shown = {":method": "POST", ":path": "/v1/chat/completions"}
+    asked = body(b'{"model":"m","messages":[{"role":"user","content":"h"}]}', end=True)
+    kind = headers({":status": "200", "content-type": "application/json"}, phase="response_headers")
+    streams = [RequestStream(service.handler) for _ in range(4)]
+    for stream in streams:
+        for message in (headers(shown, modes=FULL_DUPLEX), asked, kind, response_body(b'{"a": "' + b"x" * 193)):
+            assert b"".join(stream.receive(message.SerializeToString())) or message.HasField("request_headers")
+    assert service.handler.budget.used == 400, "the third and the fourth pass unread"
+    for stream in streams:
+        stream.end()
+    assert service.handler.budget.used == service.handler.response_budget.used == 0
+
+
 def test_what_is_kept_of_decisions_and_of_models_are_settings() -> None:
     service = PickerService(PickerSettings(decisions_kept=2, metrics_models=1, max_observed_responses=7))
     endpoint = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000)

@@ -3,8 +3,10 @@
 import gzip
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from socket import create_server
 from threading import Thread
 from typing import Any
 
@@ -22,6 +24,7 @@ class Receiver(HTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.statuses: list[int] = []
+        self.retry_after = ""
         self.received: list[tuple[str, dict[str, str], bytes]] = []
 
     @property
@@ -37,6 +40,8 @@ class Handler(BaseHTTPRequestHandler):
         self.server.received.append((self.path, {k.lower(): v for k, v in self.headers.items()}, data))
         self.send_response(self.server.statuses.pop(0) if self.server.statuses else 200)
         self.send_header("content-length", "0")
+        if self.server.retry_after:
+            self.send_header("retry-after", self.server.retry_after)
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -111,6 +116,41 @@ def test_statuses(
     receiver.statuses = statuses
     assert otlp.OTLPExporter().export([span()]) is result
     assert len(receiver.received) == attempts
+
+
+@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"307 Elsewhere\r\nlocation: /"])
+def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch, status: bytes) -> None:
+    """The server sends until the exporter has closed the connection."""
+    monkeypatch.setattr(otlp, "BACKOFF", 0.001)
+    with create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            accepted, _ = server.accept()
+            with accepted, suppress(OSError):
+                accepted.recv(2**16)
+                accepted.sendall(b"HTTP/1.1 %s\r\n\r\n" % status)
+                while True:
+                    accepted.sendall(b"x" * 2**16)
+
+        thread = Thread(target=serve, daemon=True)
+        thread.start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        result = otlp.OTLPExporter().export([span()])
+        assert result is (SpanExportResult.SUCCESS if status.startswith(b"2") else SpanExportResult.FAILURE)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"), [("0", 0), ("7", 7), ("99", otlp.MAX_PAUSE), ("9" * 30, 0.0), ("-1", 0.0), ("soon", 0.0)]
+)
+def test_a_receiver_says_when_to_try_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, header: str, seconds: float
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("time.sleep", waited.append)
+    receiver.statuses, receiver.retry_after = [503], header
+    assert otlp.OTLPExporter().export([span()]) is SpanExportResult.SUCCESS
+    assert waited == [seconds]
 
 
 def test_a_receiver_that_isnt_there_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:

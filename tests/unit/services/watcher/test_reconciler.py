@@ -23,7 +23,7 @@ from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact, Objective, Pool
 from shared.plugin_failures import PluginFailures
 from tests.waiting import eventually
-from tests.work import counted
+from tests.work import counted, longest_turn
 
 TEN = [str(number) for number in range(10)]
 POOL = PoolId("default", "llama")
@@ -54,6 +54,8 @@ class Bus:
     def __init__(self) -> None:
         self.facts: dict[str, Fact] = {}
         self.changes: list[str] = []
+        self.sizes: list[int] = []
+        """How many facts there were after each publication."""
         self.limit = 1000
         self.reconciler = PoolReconciler(
             POOL,
@@ -71,66 +73,80 @@ class Bus:
             on_accepted=lambda _: None,
             on_change=self._publish,
         )
-        self.reconciler.apply([Reset("a", Documents(endpoints=())), Reset("b", Documents(endpoints=()))])
+
+    async def start(self) -> "Bus":
+        await self.reconciler.apply([Reset("a", Documents(endpoints=())), Reset("b", Documents(endpoints=()))])
         self.reconciler.accept()
-        self.reconciler.refresh()
+        await self.reconciler.refresh()
+        return self
 
     def _publish(self, _: PoolReconciler, events: Publications) -> None:
-        self.changes = []
         for event in events:
             self.changes.append(f"{'+' if isinstance(event, facts.Upsert) else '-'}{event.key.removeprefix(KEY)}")
             if isinstance(event, facts.Upsert):
                 self.facts[event.key] = event.fact
             else:
                 del self.facts[event.key]
+        self.sizes.append(len(self.facts))
 
     def is_last(self, name: str) -> bool:
         """Whether this endpoint was published last, alone."""
         return self.changes == [f"+{name}"]
 
-    def take(self, *events: Event) -> list[str]:
+    async def take(self, *events: Event) -> list[str]:
         self.changes = []
-        self.reconciler.take(events)
+        await self.reconciler.take(events)
         return self.changes
 
 
-def test_one_endpoint_is_published_alone_and_what_did_not_change_is_not() -> None:
-    pool = Bus()
+async def test_one_endpoint_is_published_alone_and_what_did_not_change_is_not() -> None:
+    pool = await Bus().start()
     assert pool.facts == {"default_llama.pool": Pool(name="llama", namespace="default")}
-    assert pool.take(Reset("a", Documents(endpoints=(endpoint("x"), endpoint("y"))))) != []
-    assert pool.take(Upsert("a", endpoint("x"))) == []
-    assert pool.take(Upsert("a", endpoint("x", 81))) == ["+x"]
-    assert pool.take(Delete("a", "default/y")) == ["-y"]
-    assert pool.take(Reset("a", Documents(endpoints=(endpoint("x", 81),)))) == []
+    assert await pool.take(Reset("a", Documents(endpoints=(endpoint("x"), endpoint("y"))))) != []
+    assert await pool.take(Upsert("a", endpoint("x"))) == []
+    assert await pool.take(Upsert("a", endpoint("x", 81))) == ["+x"]
+    assert await pool.take(Delete("a", "default/y")) == ["-y"]
+    assert await pool.take(Reset("a", Documents(endpoints=(endpoint("x", 81),)))) == []
     objective = Objective(name="o", priority=1)
-    assert pool.take(Reset("o", Documents(resources=(objective,)))) == ["+default_llama.objective.o"]
-    assert pool.take(Removed("o")) == ["-default_llama.objective.o"]
+    assert await pool.take(Reset("o", Documents(resources=(objective,)))) == ["+default_llama.objective.o"]
+    assert await pool.take(Removed("o")) == ["-default_llama.objective.o"]
+
+
+@pytest.mark.parametrize("start", [0, 1000], ids=["the same with other ports", "others"])
+async def test_others_run_while_a_thousand_endpoints_change_and_the_pool_never_gets_emptier(start: int) -> None:
+    pool = await Bus().start()
+    await pool.take(Reset("a", Documents(endpoints=tuple(endpoint(str(number)) for number in range(1000)))))
+    pool.sizes.clear()
+    changed = tuple(endpoint(str(number), 81) for number in range(start, start + 1000))
+    assert await longest_turn(pool.take(Reset("a", Documents(endpoints=changed)))) < 0.25
+    assert len(pool.facts) == 1001
+    assert min(pool.sizes) == 1001
 
 
 async def test_an_endpoint_of_a_host_name_is_published_once_the_name_has_an_address() -> None:
-    pool = Bus()
-    assert pool.take(Upsert("a", endpoint("x", host="x.example"))) == []
+    pool = await Bus().start()
+    assert await pool.take(Upsert("a", endpoint("x", host="x.example"))) == []
     assert await pool.reconciler.resolver.look_up_due()
-    pool.reconciler.refresh()
+    await pool.reconciler.refresh()
     assert pool.changes == ["+x"]
     assert cast(Endpoint, pool.facts[f"{KEY}x"]).address == "10.0.0.7"
-    assert pool.take(Delete("a", "default/x")) == ["-x"]
+    assert await pool.take(Delete("a", "default/x")) == ["-x"]
     await pool.reconciler.resolver.look_up_due()
     assert pool.reconciler.names.names == {}
 
 
 async def test_a_changed_address_costs_the_same_beside_any_number_of_other_names() -> None:
     async def work(others: int) -> float:
-        pool = Bus()
+        pool = await Bus().start()
         hosts = [f"h{number}" for number in range(others)]
-        pool.take(*(Upsert("a", endpoint(host, host=host)) for host in hosts))
+        await pool.take(*(Upsert("a", endpoint(host, host=host)) for host in hosts))
         running = asyncio.create_task(pool.reconciler.resolver.run())
         await eventually(lambda: len(pool.facts) == others + 1, step=0)
         least = inf
         for name in "uvwxyz":  # what the resolver does from time to time isn't part of it
             pool.changes = []
             with counted() as work:
-                pool.take(Upsert("b", endpoint(name, host=f"{name}.example")))
+                await pool.take(Upsert("b", endpoint(name, host=f"{name}.example")))
                 await eventually(partial(pool.is_last, name), step=0)
             least = min(least, work.instructions)
         running.cancel()
@@ -139,23 +155,23 @@ async def test_a_changed_address_costs_the_same_beside_any_number_of_other_names
     assert await work(400) < 2 * await work(40)
 
 
-def test_what_cannot_be_published_is_withdrawn_and_left_as_it_is_on_the_bus() -> None:
-    pool = Bus()
-    pool.take(Upsert("a", endpoint("x", label="l" * 500)))
+async def test_what_cannot_be_published_is_withdrawn_and_left_as_it_is_on_the_bus() -> None:
+    pool = await Bus().start()
+    await pool.take(Upsert("a", endpoint("x", label="l" * 500)))
     with capture_logs():
-        assert pool.take(Upsert("a", endpoint("x", label="l" * 2000))) == ["-x"]
+        assert await pool.take(Upsert("a", endpoint("x", label="l" * 2000))) == ["-x"]
     assert pool.reconciler.unmanaged == [f"{KEY}x"]
-    pool.limit = 5000
-    pool.reconciler.refresh()
+    pool.limit, pool.changes = 5000, []
+    await pool.reconciler.refresh()
     assert (pool.changes, pool.reconciler.unmanaged) == (["+x"], [])
 
 
-def test_a_fact_that_was_never_valid_is_left_as_it_is_on_the_bus() -> None:
-    pool = Bus()
+async def test_a_fact_that_was_never_valid_is_left_as_it_is_on_the_bus() -> None:
+    pool = await Bus().start()
     with capture_logs():
-        pool.take(Rejected("o", (Problem("", "bad"),), ("objective", "o")))
+        await pool.take(Rejected("o", (Problem("", "bad"),), ("objective", "o")))
     assert pool.reconciler.unmanaged == ["default_llama.objective.o"]
-    assert pool.take(Reset("o", Documents(resources=(Objective(name="o", priority=1),)))) != []
+    assert await pool.take(Reset("o", Documents(resources=(Objective(name="o", priority=1),)))) != []
     assert pool.reconciler.unmanaged == []
 
 
@@ -174,11 +190,11 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 
 @given(st.lists(st.lists(EVENTS, max_size=3), max_size=8))
-def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None:
-    pool = Bus()
+async def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None:
+    pool = await Bus().start()
     with capture_logs():
         for burst in bursts:
-            pool.take(*burst)
+            await pool.take(*burst)
             merged = pool.reconciler.desired.merged
             assert merged is not None
             in_force = [*merged.endpoints.values(), *merged.other_facts(POOL)]
@@ -195,20 +211,20 @@ def test_the_changes_lead_to_what_is_in_force(bursts: list[list[Event]]) -> None
     ],
     ids=["a resource", "a resource that is rejected", "an endpoint"],
 )
-def test_a_change_costs_the_same_beside_any_number_of_other_origins(change: Event) -> None:
-    def work(others: int) -> int:
-        pool = Bus()
+async def test_a_change_costs_the_same_beside_any_number_of_other_origins(change: Event) -> None:
+    async def work(others: int) -> int:
+        pool = await Bus().start()
         warnings, problems = (Problem("", "odd"),), (Problem("", "bad"),)
         good = [Objective(name=f"o{number}", priority=1) for number in range(others)]
         with capture_logs():
-            pool.take(
+            await pool.take(
                 *(Reset(one.name, Documents(resources=(one,), warnings=warnings)) for one in good),
                 *(Rejected(f"bad{number}", problems, ("objective", f"bad{number}")) for number in range(others)),
                 Rejected("changed", (Problem("", "worse"),)),
             )
             assert len(pool.reconciler.unmanaged) == others
             with counted() as work:
-                pool.take(change)
+                await pool.take(change)
         return work.instructions
 
-    assert work(400) < 1.2 * work(40)
+    assert await work(400) < 1.2 * await work(40)

@@ -23,6 +23,16 @@ def endpoints(origin: str, *names: str) -> Reset:
     return Reset(origin, Documents(endpoints=tuple(endpoint(name) for name in names)))
 
 
+def applied(state: State, events: list[Event], now: float) -> bool:
+    """What all steps of it come to."""
+    steps = state.apply(events, now)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
+
+
 def names(state: State) -> list[str]:
     assert state.merged is not None
     return [each_endpoint.name for _, each_endpoint in sorted(state.merged.endpoints.items())]
@@ -30,8 +40,8 @@ def names(state: State) -> list[str]:
 
 def test_nothing_holds_before_the_first_good_set() -> None:
     state = State()
-    assert state.apply([Rejected("a", BAD)], now=1.0) is False
-    assert state.apply([Reset("b", Documents())], now=2.0) is False
+    assert applied(state, [Rejected("a", BAD)], now=1.0) is False
+    assert applied(state, [Reset("b", Documents())], now=2.0) is False
     assert state.merged is None
     assert state.problems() == {"a": list(BAD)}, "and not that there is no list of endpoints"
 
@@ -79,8 +89,8 @@ def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_n
     events: list[Event], changes: bool, expected: str, problems: dict[str, str] | None
 ) -> None:
     state = State()
-    state.apply([endpoints("a", "x"), endpoints("b", "y")], now=1.0)
-    assert state.apply(events, now=2.0) is changes
+    applied(state, [endpoints("a", "x"), endpoints("b", "y")], now=1.0)
+    assert applied(state, events, now=2.0) is changes
     assert " ".join(names(state)) == expected
     if problems is not None:
         assert {origin: " ".join(map(str, found)) for origin, found in state.problems().items()} == problems
@@ -88,16 +98,16 @@ def test_the_endpoints_of_all_origins_are_merged_and_what_does_not_fit_changes_n
 
 def test_the_changes_have_what_was_before() -> None:
     state = State()
-    state.apply([endpoints("a", "x", "y")], now=1.0)
+    applied(state, [endpoints("a", "x", "y")], now=1.0)
     first = Changes({"default/x": None, "default/y": None}, objects=True, configuration=True)
     assert state.take_changes() == first
     moved = Endpoint(id="default/x", name="x", address="10.0.0.2", port=80)
-    state.apply([Upsert("a", moved), Delete("a", "default/y"), Upsert("a", endpoint("z"))], now=2.0)
-    state.apply([Upsert("a", endpoint("x"))], now=2.0)
+    applied(state, [Upsert("a", moved), Delete("a", "default/y"), Upsert("a", endpoint("z"))], now=2.0)
+    applied(state, [Upsert("a", endpoint("x"))], now=2.0)
     assert state.take_changes() == Changes({"default/x": endpoint("x"), "default/y": endpoint("y"), "default/z": None})
     objectives = [Objective(name="o", priority=priority) for priority in (1, 2)]
     for priority, before in enumerate([None, objectives[0]]):
-        state.apply([Reset("b", Documents(resources=(objectives[priority],)))], now=3.0)
+        applied(state, [Reset("b", Documents(resources=(objectives[priority],)))], now=3.0)
         assert state.take_changes() == Changes(resources={(Objective, "o"): before})
 
 
@@ -112,9 +122,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 @given(st.lists(EVENTS, max_size=12))
 def test_single_changes_come_to_the_same_as_complete_statements(events: list[Event]) -> None:
     state, stated = State(), {origin: set[str]() for origin in "ab"}
-    state.apply([endpoints("a"), endpoints("b")], now=0.0)
+    applied(state, [endpoints("a"), endpoints("b")], now=0.0)
     for event in events:
-        state.apply([event], now=1.0)
+        applied(state, [event], now=1.0)
         match event:
             case Reset(origin, documents):
                 stated[origin] = {each_endpoint.name for each_endpoint in documents.endpoints or ()}
@@ -123,7 +133,7 @@ def test_single_changes_come_to_the_same_as_complete_statements(events: list[Eve
             case Delete(origin, id):
                 stated[origin].discard(id.removeprefix("default/"))
         whole = State()
-        whole.apply([endpoints(origin, *found) for origin, found in stated.items()], now=1.0)
+        applied(whole, [endpoints(origin, *found) for origin, found in stated.items()], now=1.0)
         assert state.problems() == whole.problems()
         if not whole.problems():
             assert names(state) == names(whole)
@@ -131,20 +141,20 @@ def test_single_changes_come_to_the_same_as_complete_statements(events: list[Eve
 
 def test_a_good_reading_clears_the_problems() -> None:
     state = State()
-    state.apply([endpoints("a", "x")], now=1.0)
-    state.apply([Rejected("a", BAD)], now=2.0)
+    applied(state, [endpoints("a", "x")], now=1.0)
+    applied(state, [Rejected("a", BAD)], now=2.0)
     assert state.since == 2.0
-    state.apply([Rejected("a", BAD)], now=3.0)
+    applied(state, [Rejected("a", BAD)], now=3.0)
     assert state.since == 2.0
-    state.apply([endpoints("a", "x")], now=4.0)
+    applied(state, [endpoints("a", "x")], now=4.0)
     assert state.problems() == {}
     assert state.since is None
 
 
 def test_a_resource_of_two_origins_keeps_the_set_that_fitted() -> None:
     state = State()
-    state.apply([Reset("a", Documents(endpoints=(), resources=(Objective(name="o", priority=1),)))], now=1.0)
-    state.apply([Reset("b", Documents(resources=(Objective(name="o", priority=2),)))], now=2.0)
+    applied(state, [Reset("a", Documents(endpoints=(), resources=(Objective(name="o", priority=1),)))], now=1.0)
+    applied(state, [Reset("b", Documents(resources=(Objective(name="o", priority=2),)))], now=2.0)
     assert state.merged is not None
     assert [*state.merged.resources.values()] == [Objective(name="o", priority=1)]
     assert [str(problem) for problem in state.problems()["b"]] == ["document: InferenceObjective 'o' is in a too"]
@@ -156,8 +166,8 @@ def configured(origin: str, text: str) -> Reset:
 
 def test_two_configurations_keep_the_set_that_fitted() -> None:
     state = State()
-    state.apply([configured("a", "1")], now=1.0)
-    state.apply([configured("b", "2")], now=2.0)
+    applied(state, [configured("a", "1")], now=1.0)
+    applied(state, [configured("b", "2")], now=2.0)
     assert state.merged is not None
     assert state.merged.configuration == Configuration(text="1", origin="a")
     assert [str(problem) for problem in state.problems()["b"]] == [
@@ -167,7 +177,7 @@ def test_two_configurations_keep_the_set_that_fitted() -> None:
 
 def test_the_preferred_origins_configuration_goes_before_the_others() -> None:
     state = State(preferred="z")
-    state.apply([configured("a", "1"), configured("z", "2")], now=1.0)
+    applied(state, [configured("a", "1"), configured("z", "2")], now=1.0)
     assert state.merged is not None
     assert state.merged.configuration == Configuration(text="2", origin="z")
     assert state.problems() == {}
@@ -176,24 +186,24 @@ def test_the_preferred_origins_configuration_goes_before_the_others() -> None:
 
 def test_the_facts_have_a_pool_whether_or_not_a_document_describes_it() -> None:
     state = State()
-    state.apply([endpoints("a", "x")], now=1.0)
+    applied(state, [endpoints("a", "x")], now=1.0)
     pool = PoolId("models", "llama")
     assert state.merged is not None
     assert state.merged.other_facts(pool) == [Pool(name="llama", namespace="models")]
     described = Pool(name="llama", namespace="models", app_protocol="http")
-    state.apply([Reset("b", Documents(resources=(described,)))], now=2.0)
+    applied(state, [Reset("b", Documents(resources=(described,)))], now=2.0)
     assert state.merged.other_facts(pool) == [described]
 
 
 def test_a_fact_of_which_nothing_good_is_known_is_unknown_until_its_origin_is_good_or_gone() -> None:
     state = State()
-    state.apply([Rejected("a", BAD, ("objective", "x")), Rejected("b", BAD)], now=1.0)
+    applied(state, [Rejected("a", BAD, ("objective", "x")), Rejected("b", BAD)], now=1.0)
     assert state.unknown() == {("objective", "x")}
-    state.apply([endpoints("a", "x")], now=2.0)
+    applied(state, [endpoints("a", "x")], now=2.0)
     assert state.unknown() == set()
-    state.apply([Rejected("a", BAD, ("objective", "x")), Rejected("c", BAD, ("objective", "z"))], now=3.0)
+    applied(state, [Rejected("a", BAD, ("objective", "x")), Rejected("c", BAD, ("objective", "z"))], now=3.0)
     assert state.unknown() == {("objective", "z")}, "of the other, what was good holds"
-    state.apply([Removed("c")], now=4.0)
+    applied(state, [Removed("c")], now=4.0)
     assert state.unknown() == set()
 
 
@@ -211,7 +221,7 @@ def test_of_an_origin_with_a_problem_in_every_line_the_first_are_kept_and_the_ot
 
 def test_of_endpoints_that_two_files_give_the_first_are_named_and_the_others_counted() -> None:
     state = State()
-    state.apply([endpoints(origin, *map(str, range(5000))) for origin in ("a", "b")], 0.0)
+    applied(state, [endpoints(origin, *map(str, range(5000))) for origin in ("a", "b")], 0.0)
     assert len(state.problems()["b"]) <= 200
     assert "4900 more" in str(state.problems()["b"][-1])
 
@@ -239,18 +249,18 @@ def seen(state: State) -> list[str]:
 
 def test_the_objects_of_all_origins_are_merged_and_what_isnt_stated_any_more_is_gone() -> None:
     state = State()
-    assert state.apply([endpoints("e"), nodes("b", "n2"), nodes("a", "n3", "n1")], now=1.0)
+    assert applied(state, [endpoints("e"), nodes("b", "n2"), nodes("a", "n3", "n1")], now=1.0)
     assert seen(state) == ["n1", "n2", "n3"]
-    assert state.apply([nodes("a", "n1")], now=2.0)
+    assert applied(state, [nodes("a", "n1")], now=2.0)
     assert seen(state) == ["n1", "n2"]
-    assert state.apply([Removed("b")], now=3.0)
+    assert applied(state, [Removed("b")], now=3.0)
     assert seen(state) == ["n1"]
-    assert state.apply([nodes("a", "n1")], now=4.0) is False
+    assert applied(state, [nodes("a", "n1")], now=4.0) is False
 
 
 def test_an_object_that_two_origins_state_is_a_conflict() -> None:
     state = State()
-    state.apply([endpoints("e"), nodes("a", "n1")], now=1.0)
-    assert state.apply([nodes("b", "n1", "n2")], now=2.0) is False
+    applied(state, [endpoints("e"), nodes("a", "n1")], now=1.0)
+    assert applied(state, [nodes("b", "n1", "n2")], now=2.0) is False
     assert state.problems() == {"b": [Problem("", "v1 Node n1 is in a too")]}
     assert seen(state) == ["n1"]

@@ -58,9 +58,14 @@ def test_libraries_warnings_and_other_threads_come_through_the_same_door() -> No
 
 def test_lines_below_the_level_are_left_out_and_talkative_libraries_are_heard_from_warning_on() -> None:
     body = "log.info('a'); log.warning('b')\n"
-    body += "for name in ('nats', 'uvicorn.error'): log = logging.getLogger(name); log.info('no'); log.warning('yes')"
+    body += "for name in ('nats', 'uvicorn'): log = logging.getLogger(name); log.info('no'); log.warning('yes')"
     assert [line["event"] for line in lines(body, level="debug")] == ["a", "b", "yes", "yes"]
     assert [line["event"] for line in lines(body, level="warning")] == ["b", "yes", "yes"]
+
+
+def test_what_is_wrong_with_requests_to_admin_ports_is_no_line() -> None:
+    body = "log = logging.getLogger('uvicorn.error'); log.warning('Invalid HTTP request received.'); log.error('a')"
+    assert [line["event"] for line in lines(body, level="debug")] == ["a"]
 
 
 @pytest.mark.parametrize("form", ["json", "console"])

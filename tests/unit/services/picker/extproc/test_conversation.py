@@ -80,6 +80,10 @@ CONVERSATIONS: dict[str, Sequence[Step]] = {
         (body(JSON), ["request_body to 10.0.0.1:8000"]),
         (trailers(), ["request_trailers"]),
     ],
+    "buffered: trailers without a body can't say where the request goes": [
+        (headers(modes=LEAN), ["request_headers"]),
+        (trailers(), ["immediate_response 400"]),
+    ],
     "buffered partial: the one message decides": [
         (headers(modes=modes(BodyMode.BUFFERED_PARTIAL)), ["request_headers"]),
         (body(JSON), ["request_body to 10.0.0.1:8000"]),

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from services.picker.scheduling.producers.agent_identity import AgentIdentity
-from services.picker.scheduling.producers.session_id import SESSION_ID, SessionIdProducer
+from services.picker.scheduling.producers.session_id import MAX_COOKIES, SESSION_ID, SessionIdProducer
 from services.picker.scheduling.session_affinity import (
+    MAX_EXPIRED,
     Bindings,
     SessionAffinityFilter,
     SessionAffinityParameters,
@@ -44,6 +45,7 @@ def token(id: str) -> str:
         (token("a1"), None),
         ("", None),
         ("%%%", None),
+        ("é", None),
         (b64encode(b"\xff\xfe").decode(), None),
         (token("ns/" + "a" * 2000), None),
     ],
@@ -142,6 +144,14 @@ def test_an_unused_session_is_forgotten() -> None:
     assert bindings.endpoint("t", 21.0) == "b"
 
 
+def test_one_request_forgets_some_of_many_unused_sessions() -> None:
+    bindings = Bindings(ttl=10.0)
+    for number in range(MAX_EXPIRED + 2):
+        bindings.bind(str(number), "a", 0.0)
+    assert [bindings.endpoint(str(MAX_EXPIRED + 1), 11.0), len(bindings)] == [None, 2]
+    assert [bindings.endpoint("0", 11.0), len(bindings)] == [None, 0]
+
+
 def test_no_more_sessions_are_kept_than_there_is_room_for() -> None:
     bindings = Bindings(ttl=10.0, limit=2)
     for name in "abc":
@@ -206,6 +216,8 @@ def test_parameters(raw: dict[str, Any], path: str) -> None:
         ({"cookieName": "sid"}, [("cookie", 'a=1;  sid = "7" ; b=2')], "7"),
         ({"cookieName": "sid"}, [("cookie", "a=1"), ("cookie", "sid=7")], "7"),
         ({"cookieName": "sid"}, [("cookie", "xsid=7; sid; SID=8")], None),
+        ({"cookieName": "sid"}, [("cookie", "a=1;" * (MAX_COOKIES - 1) + "sid=7")], "7"),
+        ({"cookieName": "sid"}, [("cookie", "a=1;" * (MAX_COOKIES - 1) + "b=2"), ("cookie", "sid=7")], None),
     ],
 )
 def test_session_ids(raw: dict[str, Any], sent: list[tuple[str, str]], expected: str | None) -> None:

@@ -1,3 +1,4 @@
+import tracemalloc
 from collections.abc import Iterable
 from itertools import repeat
 
@@ -88,6 +89,42 @@ def test_when_endpoints_come_the_others_parts_shrink_little_by_little() -> None:
     made.sweep(4000)
     assert made.blocks_of("a1") == len(made) == 2000
     assert matches(made, [0, 1]) == [2, 0, 0, 0], "the first blocks of a prompt are the youngest"
+
+
+def test_the_memory_of_blocks_that_several_of_many_endpoints_hold_is_bounded_too() -> None:
+    names, blocks = [f"a{number:04}" for number in range(3000)], 60_000
+    made = LruPrefixIndex(max_blocks=blocks)
+    made.relayout(Layout(map(endpoint, names)))
+    made.capacity_of = lambda row: 1000
+    for number, name in enumerate(names):
+        made.hold(server(name), [2**60 + number], OTHER)
+    most = 0
+    tracemalloc.start()
+    try:
+        for turn in range(6):
+            for number in range(0, 3000, 2):  # each block is held by two
+                prompt = [12_000 * turn + 4 * number + at for at in range(4)]
+                for name in names[number : number + 2]:
+                    made.hold(server(name), prompt, OTHER)
+            made.sweep()
+            most = max(most, tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert most < 1.5 * blocks * 160
+    assert made.held > blocks / 5
+
+
+def test_when_many_endpoints_do_not_share_blocks_any_more_each_gets_its_whole_part() -> None:
+    names = [f"a{number:03}" for number in range(500)]
+    made = LruPrefixIndex(max_blocks=10_000)
+    made.relayout(Layout(map(endpoint, names)))
+    for name in names:
+        made.hold(server(name), list(range(20)), OTHER)
+    for name in names[1:]:
+        made.withdraw(server(name), list(range(20)), OTHER)
+    assert made.held == len(made) == 20
+    made.add(names[-1], list(range(200, 230)), 100)
+    assert made.blocks_of(names[-1]) == 20
 
 
 def test_a_block_stays_until_its_last_placement_is_forgotten() -> None:

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from services.picker.transport import health
+from services.picker.transport.calls import MAX_QUESTION
 from services.picker.transport.ext_proc import SERVICE
 from services.picker.transport.grpc_server import GrpcServer, Transport
 from services.picker.transport.health import Health
@@ -103,6 +104,22 @@ async def test_watchers_beyond_the_limit_are_told_so(monkeypatch: pytest.MonkeyP
         assert await client.next(first) == "SERVING"
         assert await client.watch("readiness").code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         first.cancel()
+
+
+@pytest.mark.parametrize("method", ["Health/Check", "Health/List", "Health/Watch", "reflection"])
+async def test_a_long_question_about_the_server_is_refused_unread(method: str) -> None:
+    """On the port for requests, a message may be as long as a body."""
+    reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+    path = reflection if method == "reflection" else f"/grpc.health.v1.{method}"
+    server = GrpcServer(Health(Ready(True)).methods, host="127.0.0.1", port=0, flag="--grpc-port")
+    await server.start()
+    try:
+        async with GRPC.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            call = channel.stream_stream(path)()
+            await call.write(b"\x7a\x00" * (MAX_QUESTION // 2) + b"\x7a\x00")
+            assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    finally:
+        await server.stop(0)
 
 
 async def test_watchers_hear_every_change(transport: Transport) -> None:

@@ -95,7 +95,7 @@ async def test_a_page_survives_being_joined_alone() -> None:
     registry = CollectorRegistry()
     large = Gauge("large", 'Has "labels"\nand lines', ["of"], registry=registry)
     for number in range(2 * SLICE):
-        large.labels(f'a "{number}"\n }} b').set(number / 7)
+        large.labels(f'a "{number}"\n }} \r\x0b\x0c\x1c\x85\u2028\u2029 b').set(number / 7)
     Counter("requests", "Requests", registry=registry).inc(3)
     Histogram("seconds", "Seconds", registry=registry).observe(0.3)
     Info("build", "Build", registry=registry).info({"version": "1"})

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from services.picker.admin.decisions import decision_routes
 from services.picker.workers.pages import WorkerPages
 from services.picker.workers.worker import Unanswered
+from shared.service import Service
 from shared.service.admin import build_app
 from shared.service.readiness import Readiness
 
@@ -44,8 +45,7 @@ class Supervisor:
     def __init__(self) -> None:
         self.readiness, self.registry = Readiness(), CollectorRegistry()
         self.workers: Any = [FakeWorker("p-0"), FakeWorker("p-1")]
-        service: Any = self  # all that the pages read of one
-        self.worker_pages = WorkerPages(service, self.workers)
+        self.worker_pages = WorkerPages(cast(Service, self), self.workers)
 
     def state(self) -> Mapping[str, Any]:
         return {"grpc_port": 9002}

@@ -125,6 +125,7 @@ LLMD, STABLE = "llm-d.ai/active-ports", "inference.networking.k8s.io/active-port
         ({STABLE: "8002"}, [(8002, 2)]),
         ({STABLE: "8001", LLMD: "8002"}, [(8002, 2)]),
         ({LLMD: ""}, []),
+        ({LLMD: "1," * 999 + "8001,8002"}, [(8001, 1)]),
         ({LLMD: " 8000 ,http,-1,80.5,٨٠٠١,100000," + "9" * 5000}, [(8000, 0)]),
     ],
 )

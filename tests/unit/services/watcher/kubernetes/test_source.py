@@ -1,6 +1,7 @@
 """What one pool's source tells of what is in the cluster, with informers that are the test's."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,12 +18,13 @@ from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.source import PODS, KubernetesSource, PoolOptions
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
+from shared import tasks
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.datalayer.objects import ObjectKind
 from shared.model import Configuration, Pool
 from tests.unit.services.watcher.kubernetes.readings import EXPERIMENTAL, STABLE, item_of, objective
-from tests.work import counted
+from tests.work import counted, longest_turn
 
 OURS = PoolId("default", "llama")
 ALONE = Pool(name="llama", namespace="default", selector={"app": "vllm"}, target_ports=(8000,))
@@ -203,6 +205,49 @@ async def test_a_pod_that_changes_is_told_alone() -> None:
         } == expected
         assert all(each.origin == PODS for each in found)
     assert endpoints((await peer.loaded())[PODS]) == {"default/b-rank-0": "10.0.0.2:8000"}, "all of them again"
+
+
+async def test_others_run_while_a_thousand_pods_are_listed_again_and_only_what_changed_is_another_object() -> None:
+    peer = await served()
+    peer.informers.say(peer.pods(), *(pod(f"p{number}") for number in range(1000)))
+    before = (await peer.changes())[PODS]
+    peer.informers.say(
+        peer.pods(), *(pod(f"p{number}", "10.0.0.2" if number == 7 else "10.0.0.1") for number in range(1000))
+    )
+    found: dict[str, Event] = {}
+
+    async def changes() -> None:
+        found.update(await peer.changes())
+
+    assert await longest_turn(changes()) < 0.25
+    after = found[PODS]
+    assert isinstance(before, Reset)
+    assert isinstance(after, Reset)
+    former = {id(endpoint) for endpoint in before.documents.endpoints or ()}
+    assert [endpoint.name for endpoint in after.documents.endpoints or () if id(endpoint) not in former] == [
+        "p7-rank-0"
+    ]
+
+
+async def test_what_changes_while_pods_are_read_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
+    peer = await served()
+    informer = peer.pods()
+    peer.informers.say(informer, *(pod(f"p{number}") for number in range(100)))
+    reading = asyncio.ensure_future(peer.changes())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not reading.done()
+    ids = [("default", "p0"), ("default", "p99")]
+    for namespace, name in ids:
+        informer.objects[namespace, name] = pod(name, "10.0.0.9")
+    informer.notify(ids)
+    told = endpoints((await reading)[PODS])
+    assert {id for id, authority in told.items() if authority == "10.0.0.9:8000"} == {
+        "default/p0-rank-0",
+        "default/p99-rank-0",
+    }
+    assert len(told) == 100
 
 
 @pytest.mark.parametrize("keeps", [True, False])

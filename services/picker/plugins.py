@@ -35,8 +35,6 @@ from services.picker.scheduling.filters.prefix_cache_affinity import PrefixCache
 from services.picker.scheduling.filters.priority import PriorityFilter
 from services.picker.scheduling.filters.role import DecodeFilter, EncodeFilter, PrefillFilter
 from services.picker.scheduling.filters.served_model import ServedModelFilter
-from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
-from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.filters.utilization import UtilizationFilter
 from services.picker.scheduling.handlers.disagg import DisaggProfileHandler
 from services.picker.scheduling.handlers.header_profile import HeaderProfileHandler
@@ -57,16 +55,19 @@ from services.picker.scheduling.scorers.cold_prefix import ColdPrefixScorer
 from services.picker.scheduling.scorers.context_length_aware import ContextLengthAware
 from services.picker.scheduling.scorers.endpoint_attribute import EndpointAttributeScorer
 from services.picker.scheduling.scorers.header_label_affinity import HeaderLabelAffinityScorer
-from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
-from services.picker.scheduling.scorers.load_aware import LoadAwareScorer
 from services.picker.scheduling.scorers.lora_affinity import LoraAffinityScorer
 from services.picker.scheduling.scorers.metric import MetricScorer
 from services.picker.scheduling.scorers.no_hit_lru import NoHitLruScorer
 from services.picker.scheduling.scorers.prefix_cache import PrefixCacheScorer
-from services.picker.scheduling.scorers.queue import QueueScorer, RunningRequestsScorer
-from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
+from services.picker.scheduling.scorers.scraped_load import (
+    KvCacheUtilizationScorer,
+    LoadAwareScorer,
+    QueueScorer,
+    RunningRequestsScorer,
+)
 from services.picker.scheduling.scorers.token_load import TokenLoadScorer
-from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
+from services.picker.scheduling.session_affinity import SessionAffinityFilter, SessionAffinityScorer
+from services.picker.scheduling.topology_affinity import TopologyAffinityFilter, TopologyAffinityScorer
 from services.picker.state.topology import TopologyExtractor
 from shared.datalayer.endpoints import EndpointNotificationSource
 from shared.plugin import Plugin

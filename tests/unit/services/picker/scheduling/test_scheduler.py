@@ -4,7 +4,7 @@ import pytest
 
 from services.picker.plugins import PLUGINS
 from services.picker.scheduling.scheduler import Scheduler
-from services.picker.scheduling.scorers.queue import QueueScorer
+from services.picker.scheduling.scorers.scraped_load import QueueScorer
 from shared.config import Invalid, load
 from shared.config.loaded import LoadedConfig
 from shared.plugin import Plugin, Registry, Tier

@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
-from services.picker.scheduling.filters.session_affinity import SessionAffinityFilter
 from services.picker.scheduling.producers.agent_identity import AgentIdentity
 from services.picker.scheduling.producers.session_id import MAX_COOKIES, SESSION_ID, SessionIdProducer
-from services.picker.scheduling.scorers.session_affinity import SessionAffinityScorer
-from services.picker.scheduling.session import MAX_EXPIRED, Bindings, SessionAffinityParameters
+from services.picker.scheduling.session_affinity import (
+    MAX_EXPIRED,
+    Bindings,
+    SessionAffinityFilter,
+    SessionAffinityParameters,
+    SessionAffinityScorer,
+)
 from services.picker.state.view import View
 from shared.attributes import REACHABLE
 from shared.config import Invalid, load

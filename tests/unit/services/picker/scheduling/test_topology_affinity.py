@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.filters.topology_affinity import TopologyAffinityFilter
 from services.picker.scheduling.record import ProfileRun
-from services.picker.scheduling.scorers.topology_affinity import TopologyAffinityScorer
+from services.picker.scheduling.topology_affinity import TopologyAffinityFilter, TopologyAffinityScorer
 from services.picker.state.topology import TOPOLOGY, Topology
 from services.picker.state.view import View
 from shared.attributes import ALWAYS

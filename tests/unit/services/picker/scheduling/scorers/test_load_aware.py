@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.picker.scheduling.scorers.load_aware import LoadAwareScorer
+from services.picker.scheduling.scorers.scraped_load import LoadAwareScorer
 from shared.attributes import WAITING_QUEUE_SIZE
 from tests.unit.services.picker.scheduling.plugins import over, plugin
 

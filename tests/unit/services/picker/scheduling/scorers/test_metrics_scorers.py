@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from services.picker.scheduling.interfaces import Scorer
-from services.picker.scheduling.scorers.kv_cache import KvCacheUtilizationScorer
-from services.picker.scheduling.scorers.queue import QueueScorer, RunningRequestsScorer
+from services.picker.scheduling.scorers.scraped_load import KvCacheUtilizationScorer, QueueScorer, RunningRequestsScorer
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE, AttributeKey
 from tests.unit.services.picker.scheduling.plugins import over
 

@@ -1,4 +1,4 @@
-"""Session affinity: the endpoint that a session is to go to, as the filter and the scorer of that name use it.
+"""`session-affinity-filter` and `session-affinity-scorer`: a session goes to the endpoint that it has.
 
 `encoded_endpoint_header` keeps nothing: clients get the endpoint as a token in a response header, and send it back.
 `session_id` keeps the endpoint of each session in this picker; pickers don't share it.
@@ -16,11 +16,11 @@ from msgspec import Meta, Struct
 from services.picker.request import Headers
 from services.picker.scheduling.checks import HeaderName, check_headers
 from services.picker.scheduling.cycle import Cycle
-from services.picker.scheduling.interfaces import PreRequest, ResponseHeaderProcessor
+from services.picker.scheduling.interfaces import Filter, PreRequest, ResponseHeaderProcessor, Scorer
 from services.picker.scheduling.record import Exchange
-from services.picker.state.layout import Rows
+from services.picker.state.layout import Floats, Rows
 from shared.attributes import AttributeKey
-from shared.plugin import Input
+from shared.plugin import Input, Role
 
 TOKEN_HEADER = "x-session-token"
 SESSION_HEADER = "x-session-id"
@@ -153,6 +153,31 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
             if session:
                 return session
         return ""
+
+
+class SessionAffinityFilter(SessionAffinity, Filter):
+    """The session's endpoint if it is a candidate, else all."""
+
+    TYPE = "session-affinity-filter"
+    BOUNDED = True
+    ROLES = frozenset({Role.FILTER, Role.PRE_REQUEST, Role.RESPONSE_HEADERS})
+
+    def filter(self, cycle: Cycle, rows: Rows) -> Rows:
+        row = self.bound(cycle, rows)
+        kept: Rows = rows if row is None else rows[rows == row]
+        return kept
+
+
+class SessionAffinityScorer(SessionAffinity, Scorer):
+    """1 for the session's endpoint, 0 for the others."""
+
+    TYPE = "session-affinity-scorer"
+    ROLES = frozenset({Role.SCORER, Role.PRE_REQUEST, Role.RESPONSE_HEADERS})
+    BOUNDED = True
+
+    def score(self, cycle: Cycle, rows: Rows) -> Floats:
+        row = self.bound(cycle, rows)
+        return np.zeros(len(rows)) if row is None else (rows == row).astype(np.float64)
 
 
 class Bindings:

@@ -17,7 +17,8 @@ class Http2Options(Struct, frozen=True, kw_only=True):
     max_connections: int = 10_000
     """Open connections, from their TLS handshake on; further ones are closed at once."""
     max_header_list: int = 16 * 2**10
-    """Bytes of a request's headers (SETTINGS_MAX_HEADER_LIST_SIZE), compressed or not; more end the connection."""
+    """Bytes of a request's headers (SETTINGS_MAX_HEADER_LIST_SIZE), compressed or not; more end the stream
+    (RESOURCE_EXHAUSTED), and more than four times as many the connection."""
     max_continuations: int = 16
     """CONTINUATION frames of one header block; more end the connection."""
     max_frame_size: int = 64 * 2**10

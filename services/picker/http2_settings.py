@@ -22,7 +22,10 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
         int, Meta(ge=1, description="open streams of all connections of a gRPC port; further ones are refused")
     ] = DEFAULTS.max_streams
     http2_max_header_list: Annotated[
-        PositiveSize, Meta(description="bytes of a stream's headers; more end the connection")
+        PositiveSize,
+        Meta(
+            description="bytes of a stream's headers; more end the stream, more than four times as many the connection"
+        ),
     ] = DEFAULTS.max_header_list
     http2_max_continuations: Annotated[
         int, Meta(ge=1, description="CONTINUATION frames of a header block; more end the connection")

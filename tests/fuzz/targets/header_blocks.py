@@ -12,7 +12,7 @@ from hpack import Encoder
 
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
-from services.picker.transport.http2.header_blocks import HeaderBlocks
+from services.picker.transport.http2.header_blocks import REFUSED, HeaderBlocks
 from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
 from tests.fuzz import sequences
 
@@ -46,7 +46,9 @@ def _read(blocks: Sequence[bytes], *, remember: bool, fragments: int = 1) -> lis
                 head = reader.get(block) or reader.read(block)
             else:
                 headers = reader.decode(block)
-                assert sum(len(name) + len(value) + PER_HEADER for name, value in headers) <= LIMIT
+                size = sum(len(name) + len(value) + PER_HEADER for name, value in headers)
+                assert size <= REFUSED * LIMIT
+                assert reader.too_long is (max(size, len(block)) > LIMIT)
                 head = read_head(headers)
         except Malformed:
             outcomes.append(None)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from math import inf
 
 import structlog
+from msgspec.structs import replace
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
@@ -292,7 +293,7 @@ class Http2Connection:
             return
         self._streams.last_id = stream_id
         try:
-            head = self._blocks.get(block) or self._blocks.read(block)
+            head = self._blocks.get(block) or self._read_head(block)
         except Malformed as error:
             raise StreamFailed(stream_id, ErrorCode.PROTOCOL_ERROR, str(error)) from error
         if stream_id > self._last_taken:
@@ -308,6 +309,14 @@ class Http2Connection:
             self._begin(stream, head)
         if flags & frames.END_STREAM:
             self._end(stream)
+
+    def _read_head(self, block: bytes) -> RequestHead:
+        """The head of a request; one that is too long is refused, and the connection goes on: others share it."""
+        head = self._blocks.read(block)
+        if not self._blocks.too_long:
+            return head
+        text = f"more than {self._options.max_header_list} bytes of headers"
+        return replace(head, metadata=(), refusal=(StatusCode.RESOURCE_EXHAUSTED, text))
 
     def _begin(self, stream: Http2Stream, head: RequestHead) -> None:
         method = self._methods.get(head.path)
@@ -332,6 +341,8 @@ class Http2Connection:
             return
         if stream.half_closed:
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "HEADERS after the end")
+        if self._blocks.too_long:
+            raise StreamFailed(stream_id, ErrorCode.ENHANCE_YOUR_CALM, "trailers that are too long")
         try:
             check_trailers(headers)
         except Malformed as error:

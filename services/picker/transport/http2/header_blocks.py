@@ -16,12 +16,17 @@ from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, 
 
 T = TypeVar("T")
 _REMEMBERED = 32
+_LISTED = 32
+"""Bytes that a header counts as in addition (RFC 9113, section 6.5.2)."""
 _RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}", re.DOTALL)
 """The beginning of a block with three new sizes of the table: two are allowed (RFC 7541, section 4.2)."""
 _MAX_REMEMBERED = 512
 """Bytes of a block that is remembered."""
 _PER_HEADER = 16
 """Bytes that a header counts as in addition: one of the table takes a byte."""
+REFUSED = 4
+"""How often as long as the limit a block may be that is decoded nevertheless, and whose stream alone is refused: a
+proxy that traces sends the `tracestate` of its client on. The table of the connection needs each block."""
 _PER_TURN = 16 * 2**10
 """Bytes that are decoded before other connections have their turn; Huffman's code takes 0.6 µs for each."""
 
@@ -43,12 +48,15 @@ class _Table(HeaderTable):
 
 
 class HeaderBlocks(Generic[T]):
-    """The header blocks of one connection. `read` makes of a decoded block what is remembered with it."""
+    """The header blocks of one connection. `read` makes of a decoded block what is remembered with it. A block of more
+    than `max_bytes` is `too_long`, and one of more than `REFUSED` times as many isn't decoded."""
 
     def __init__(self, max_bytes: int, max_continuations: int, read: Callable[[list[tuple[str, str]]], T]) -> None:
-        self._max_bytes, self._max_continuations = max_bytes, max_continuations
+        self._limit, self._max_bytes, self._max_continuations = max_bytes, REFUSED * max_bytes, max_continuations
         self._read = read
-        self._decoder = Decoder(max_header_list_size=max_bytes)
+        self.too_long = False
+        """Whether the last block that was decoded is beyond the limit."""
+        self._decoder = Decoder(max_header_list_size=self._max_bytes)
         self._table = self._decoder.header_table = _Table()
         self._remembered: dict[bytes, T] = {}
         self._fragments: list[bytes] = []
@@ -98,6 +106,8 @@ class HeaderBlocks(Generic[T]):
         if self._table.changes != before or _resizes(block):
             self._remembered.clear()
         self._decoded += len(headers) * _PER_HEADER
+        size = sum(len(name) + len(value) for name, value in headers) + _LISTED * len(headers)
+        self.too_long = max(size, len(block)) > self._limit
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
     def turn_over(self) -> bool:
@@ -111,7 +121,12 @@ class HeaderBlocks(Generic[T]):
         """What `read` makes of the block. Raises ConnectionFailed, and what `read` raises."""
         before = self._table.changes
         made = self._read(self.decode(block))
-        if self._table.changes == before and len(block) <= _MAX_REMEMBERED and not _resizes(block):
+        if (
+            self._table.changes == before
+            and not self.too_long
+            and len(block) <= _MAX_REMEMBERED
+            and not _resizes(block)
+        ):
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
             self._remembered[block] = made

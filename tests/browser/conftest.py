@@ -127,7 +127,7 @@ async def started_browser() -> AsyncIterator[Any]:
 
 
 @pytest.fixture(autouse=True)
-def _patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents are checked at a low priority, for which a busy machine has little time."""
     monkeypatch.setattr(checking, "TIMEOUT", 10 * TIMEOUT)
 

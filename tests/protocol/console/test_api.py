@@ -15,13 +15,13 @@ from services.console.settings import ConsoleSettings
 from shared.bus.query_messages import MAX_DOCUMENT
 from shared.config.problems import Invalid
 from shared.service import replay
-from tests.browser.conftest import console
+from tests.browser.conftest import console, patient_checks
 from tests.browser.invented_pool import InventedPool, invented, invented_pool
 from tests.children import children_end_before_the_loop
 from tests.protocol.bus.logins import PASSWORDS, secured, violations
 from tests.waiting import TIMEOUT, eventually
 
-__all__ = ["children_end_before_the_loop"]
+__all__ = ["children_end_before_the_loop", "patient_checks"]
 
 CONFIGURATION = """\
 apiVersion: llm-d.ai/v1alpha1

@@ -276,7 +276,7 @@ class FlowAdmission:
             return None
         gauge = self.gauge.at(self._clock())
         return {
-            "saturation": gauge.saturation(),
+            "saturation": gauge.saturation,
             "stages": gauge.stages,
             "pending": gauge.pending,
             "bands": [

@@ -58,8 +58,8 @@ class Band:
         self.columns = FlowColumns()
         self._changed = self.columns.changed
         self._idle: OrderedDict[Flow, float] = OrderedDict()
-        """Every idle flow, and some that were, with a time from which on it may have been idle, the longest ago first.
-        `forget_idle` looks: a request that ends an idle time, or begins one, costs nothing here."""
+        """Every idle flow, and some that aren't, with a time from which on it may have been idle, the longest ago
+        first. `forget_idle` looks: what a request would change here, and its end mostly, costs nothing."""
         self.requests = self.bytes = self.tokens = 0
         self.dispatched = self.finished = 0
         self.changes = 0
@@ -108,9 +108,7 @@ class Band:
 
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
-        within = self.flows.get(flow)
-        if within is None:
-            within = self._within(flow)
+        within = self.flows.get(flow) or self._within(flow)
         item.within, item.state, item.priority = within, RUNNING, self.priority
         item.enqueued_at = now if item.since is None else item.since
         within.dispatched += 1
@@ -163,15 +161,15 @@ class Band:
         self.finished += 1
         self.changes += 1
         self._changed(flow)
-        if flow.dispatched == flow.finished and not flow.requests:
-            flow.idle_since = now
-            if flow not in self._idle:
-                self._idle[flow] = now
+        flow.idle_since = now
+        if flow not in self._idle:
+            self._idle[flow] = now
         cost = prompt_tokens if prompt_tokens > 0 else 0
         if completion_tokens > 0:
             cost += COMPLETION_WEIGHT * completion_tokens
         if cost:
-            cost = min(cost, MAX_COST)
+            if cost > MAX_COST:
+                cost = MAX_COST
             flow.served += cost
             if self._counts_served:
                 self.served(flow.hash, cost, now)

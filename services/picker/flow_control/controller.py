@@ -6,9 +6,9 @@ told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MA
 says that there are more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isnan
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, isnan, nan
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ class Pool(Protocol):
     def empty(self) -> bool:
         """Whether it has no endpoints."""
 
+    @property
     def saturation(self) -> float:
         """0 is idle, 1 and more is full."""
 
@@ -54,8 +55,8 @@ class BlockedBand(Struct, frozen=True):
     ceiling: float
 
 
-class _OpenBand(NamedTuple):
-    """A band that the pool has room for."""
+class _OpenBand(Struct, frozen=True):
+    """A band that the pool has room for, and whose requests needn't wait for others."""
 
     band: Band
     ceiling: float
@@ -70,6 +71,9 @@ class _OpenBands(Struct, frozen=True):
     version: int
     """Of the peers."""
     bands: dict[int, _OpenBand]
+
+
+_NONE = _OpenBands(nan, -1, {})
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
@@ -143,16 +147,17 @@ class FlowController:
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
         """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
         be queued."""
-        peers = self.peers
-        if not (self.requests or peers.waiting or self._dispatching or self._stopped):
-            saturation, known = pool.saturation(), self._open
-            if known is None or known.saturation != saturation or known.version != peers.version:
-                known = self._open_bands(saturation)
-            band, ceiling, max_bytes = known.bands.get(item.priority) or self._instead_of(item.priority, known.bands)
-            if item.bytes <= max_bytes and pool.room(ceiling) >= 1:
-                band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
-                self._drained.passed += 1
-                return True
+        known = self._open
+        if known is None or known.saturation != pool.saturation or known.version != self.peers.version:
+            known = self._open_bands(pool.saturation)
+        found = known.bands.get(item.priority)
+        if found is None and item.priority not in self._wanted:
+            found = known.bands.get(0)
+        if found is not None and item.bytes <= found.max_bytes and pool.room(found.ceiling) >= 1:
+            band = found.band
+            band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
+            self._drained.passed += 1
+            return True
         if pool.empty is not self._deadlines.empty:
             self._deadlines.observe(pool.empty, now)
         return False
@@ -166,6 +171,7 @@ class FlowController:
             return refused
         if not self.requests:
             self._strict.pause()
+            self._open = None
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
         self.requests += 1
@@ -194,7 +200,7 @@ class FlowController:
 
     def shut_down(self, now: float) -> int:
         """Take no more requests, and end the waits of those that are there; how many. To be called until it is 0."""
-        self._stopped = True
+        self._stopped, self._open = True, None
         ended = 0
         for band in self.bands():
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
@@ -268,7 +274,7 @@ class FlowController:
 
     def _next(self, now: float, pool: Pool) -> Waiting | None:
         """The request that leaves next, if one may."""
-        saturation = pool.saturation()
+        saturation = pool.saturation
         self.saturation = saturation = inf if isnan(saturation) else saturation
         priorities = self._priorities()
         ceilings = self._ceilings(saturation, priorities)
@@ -322,7 +328,10 @@ class FlowController:
             return [1.0] * len(priorities)
 
     def _open_bands(self, saturation: float) -> _OpenBands:
-        """The bands from the highest on that the pool has room for."""
+        """The bands from the highest on that the pool has room for; none while a request that waits may go first. Kept
+        until one waits."""
+        if self.requests or self.peers.waiting or self._dispatching or self._stopped:
+            return _NONE
         priorities = self._priorities()
         found: dict[int, _OpenBand] = {}
         for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
@@ -336,11 +345,6 @@ class FlowController:
         made = _OpenBands(saturation, self.peers.version, found)
         self._open = made if self._pure else None
         return made
-
-    def _instead_of(self, priority: int, open: Mapping[int, _OpenBand]) -> _OpenBand:
-        """For requests of a priority that has no open band."""
-        band_0 = None if priority in self._wanted else open.get(0)
-        return band_0 or _OpenBand(self._bands[0], inf, -1)
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""

@@ -66,7 +66,8 @@ class PoolGauge:
         self._cycle: Cycle | None = None
         self._good_until = -inf
         """When the last reading is too old."""
-        self._saturation = 0.0
+        self.saturation = 0.0
+        """0 is idle, 1 and more is full. An empty pool is full."""
         self._rooms: dict[float, _Room] = {}
         """By ceiling."""
         self._tokens: float | None = None
@@ -100,13 +101,7 @@ class PoolGauge:
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
         known = self._tokens
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
-        if now < self._good_until and self._view.layout is self._layout and not self.empty:
-            return self
-        return self.at(now)
-
-    def saturation(self) -> float:
-        """0 is idle, 1 and more is full. An empty pool is full."""
-        return self._saturation
+        return self if now < self._good_until and self._view.layout is self._layout else self.at(now)
 
     def room(self, ceiling: float) -> float:
         """Average requests that fit until the saturation reaches the ceiling."""
@@ -124,22 +119,22 @@ class PoolGauge:
             return found.room - requests
 
     def _read(self, now: float, layout: Layout) -> None:
-        self._good_until = now + AGE
         self._rooms.clear()
         self._cycle = cycle = Cycle(
             _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates, tokens=1
         )
         if self.empty:
-            self.stages, self._saturation = {}, 1.0
+            self.stages, self.saturation = {}, 1.0
             return
+        self._good_until = now + AGE
         try:
             self.stages = self._partition.saturations(self._detector, cycle)
-            self._saturation = max(self.stages.values())
+            self.saturation = max(self.stages.values())
             if isnan(sum(self.stages.values())):
                 raise ValueError("the saturation is NaN")
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and keeps no request waiting
             self._fail(error)
-            self.stages, self._saturation = {}, 0.0
+            self.stages, self.saturation = {}, 0.0
 
     def _room(self, ceiling: float) -> _Room:
         assert self._cycle is not None
@@ -165,4 +160,4 @@ class PoolGauge:
         self._failed(self._detector.name, error, "")
 
     def __repr__(self) -> str:
-        return f"<PoolGauge {self._saturation:.2f} full, {self.pending} pending>"
+        return f"<PoolGauge {self.saturation:.2f} full, {self.pending} pending>"

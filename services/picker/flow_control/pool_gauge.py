@@ -6,9 +6,9 @@ says how large it is.
 """
 
 from math import inf, isnan
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from services.picker.flow_control.stages import Stages
 from services.picker.request import Headers, Request
@@ -29,7 +29,7 @@ _SMOOTHING = 1 / 64
 _ROUNDING = 1e-9
 
 
-class _Room(NamedTuple):
+class _Room(Struct, frozen=True):
     """What was read."""
 
     room: float

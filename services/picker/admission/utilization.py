@@ -50,6 +50,8 @@ class _Full(Struct, frozen=True):
     """Those."""
     requests: Floats
     """In flight, when it is full: the sum."""
+    ones: Floats
+    """The product with them is a sum, in a third of the time of `add.reduce`."""
 
 
 class _Reading(Struct):
@@ -117,8 +119,8 @@ class UtilizationDetector(SaturationDetector, Filter):
         requests, count = in_flight.requests, in_flight.count
         if rows is not cycle.layout.all_rows:
             requests = requests.take(rows)
-            count = float(np.add.reduce(requests))
-        return float(np.add.reduce(np.maximum(full.requests, requests))) - count
+            count = float(requests.dot(full.ones))
+        return float(np.maximum(full.requests, requests).dot(full.ones)) - count
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The fresh endpoints below both limits; all of them when there is none."""
@@ -174,7 +176,7 @@ class UtilizationDetector(SaturationDetector, Filter):
             fits = known.fits
         else:
             fits = self._fits(cycle, reading, ceiling)
-        return _Full(ceiling, fits, at_sample, fits + at_sample.take(reading.rows))
+        return _Full(ceiling, fits, at_sample, fits + at_sample.take(reading.rows), np.ones(len(fits)))
 
     def _fits(self, cycle: Cycle, reading: _Reading, ceiling: float) -> Floats:
         """Requests that fit on each endpoint beyond those that its metrics show: as many as its queue may grow by, and

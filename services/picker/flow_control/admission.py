@@ -129,10 +129,9 @@ class FlowAdmission:
             received,
             request.body_size,
             tokens,
-            inf,
-            inf,
-            since,
-            owner,
+            since=since,
+            owner=owner,
+            enqueued_at=now if since is None else since,
             gate=gate,
         )
         if controller.passes(ticket, now, gate.gauge.expect(tokens, now)):

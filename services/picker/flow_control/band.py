@@ -62,8 +62,7 @@ class Band:
         first. `forget_idle` looks: what a request would change here, and its end mostly, costs nothing."""
         self.requests = self.bytes = self.tokens = 0
         self.dispatched = self.finished = 0
-        self.changes = 0
-        """Counts what changes the band's demand."""
+        self._changes = 0
         self._weights = weights
         self._failed = failed
         self._active: dict[Flow, None] = {}
@@ -79,6 +78,11 @@ class Band:
     def running(self) -> int:
         """Requests that left and aren't finished."""
         return self.dispatched - self.finished
+
+    @property
+    def changes(self) -> int:
+        """Counts what changes the band's demand. A request that leaves the queue and runs doesn't."""
+        return self._changes + self.dispatched + self.finished
 
     def refuses(self, item: Waiting) -> bool:
         """Whether it would exceed a limit of the band."""
@@ -98,7 +102,7 @@ class Band:
         self.requests += 1
         self.bytes += item.bytes
         self.tokens += item.tokens
-        self.changes += 1
+        self._changes += 1
         self.columns.changed(within)
         if within.requests == 1:
             self._active[within] = None
@@ -109,13 +113,13 @@ class Band:
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
         within = self.flows.get(flow) or self._within(flow)
-        item.within, item.state, item.priority = within, RUNNING, self.priority
-        item.enqueued_at = now if item.since is None else item.since
+        item.within, item.state = within, RUNNING
+        if item.priority != self.priority:
+            item.priority = self.priority
         within.dispatched += 1
         self.dispatched += 1
         self._recent.append(now)
         self._changed(within)
-        self.changes += 1
 
     def pick(self, now: float) -> Flow | None:
         """The flow whose turn it is."""
@@ -135,6 +139,7 @@ class Band:
         item.state = RUNNING
         flow.dispatched += 1
         self.dispatched += 1
+        self._changes -= 1
         self._recent.append(now)
         self._tell(self._order.dispatched, flow)
         self._rest(flow, now)
@@ -148,7 +153,7 @@ class Band:
         item.state = DONE
         item.within = None
         flow.queue.discard()
-        self.changes += 1
+        self._changes += 1
         if first and flow.requests:
             self._tell(self._order.head_changed, flow)
         self._rest(flow, now)
@@ -156,10 +161,9 @@ class Band:
     def finish(self, item: Waiting, prompt_tokens: int, completion_tokens: int, now: float) -> None:
         """It runs no longer, and has cost so many tokens."""
         flow: Flow = item.within
-        item.state, item.within = DONE, None
+        item.state = DONE
         flow.finished += 1
         self.finished += 1
-        self.changes += 1
         self._changed(flow)
         flow.idle_since = now
         if flow not in self._idle:

@@ -105,6 +105,8 @@ class FlowController:
         self._divisions: dict[int, Division] = {}
         self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
         self._wanted: set[int] = set()
+        self._unwanted: set[int] = set()
+        """Bands that go when they are empty."""
         self._ladder: tuple[int, list[int]] = (-1, [])
         self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl, settings.longest_wait)
         self._dispatching = self._stopped = False
@@ -134,10 +136,12 @@ class FlowController:
         return [self._bands[priority] for priority in sorted(self._bands, reverse=True)]
 
     def _drop_bands(self) -> None:
-        for priority in self._bands.keys() - self._wanted:
+        self._unwanted = self._bands.keys() - self._wanted
+        for priority in list(self._unwanted):
             band = self._bands[priority]
             if not band.requests and not band.running:
                 self._changes_before += band.changes
+                self._unwanted.discard(priority)
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
         self._open = None
@@ -186,7 +190,7 @@ class FlowController:
         """A dispatched request has released its charges. Further calls do nothing."""
         if item.state is RUNNING:
             self._bands[item.priority].finish(item, prompt_tokens, completion_tokens, now)
-            if item.priority not in self._wanted:
+            if self._unwanted:
                 self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
@@ -237,7 +241,7 @@ class FlowController:
             return False
         self._bands[item.priority].remove(item, now)
         self._gone(item)
-        if item.priority not in self._wanted:
+        if self._unwanted:
             self._drop_bands()
         self._on_outcome(item, outcome)
         return True

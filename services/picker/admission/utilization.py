@@ -172,10 +172,7 @@ class UtilizationDetector(SaturationDetector, Filter):
     def _full(self, cycle: Cycle, reading: _Reading, ceiling: float) -> _Full:
         """At this ceiling, with the load at the last sample as it is known now."""
         known, at_sample = reading.full, cycle.view.in_flight.at_sample
-        if known is not None and known.ceiling == ceiling:
-            fits = known.fits
-        else:
-            fits = self._fits(cycle, reading, ceiling)
+        fits = known.fits if known is not None and known.ceiling == ceiling else self._fits(cycle, reading, ceiling)
         return _Full(ceiling, fits, at_sample, fits + at_sample.take(reading.rows), np.ones(len(fits)))
 
     def _fits(self, cycle: Cycle, reading: _Reading, ceiling: float) -> Floats:

@@ -64,18 +64,6 @@ class _OpenBand(Struct, frozen=True):
     """Of a request that its empty queue, and all queues if they are empty, would take; -1 if they take none."""
 
 
-class _OpenBands(Struct, frozen=True):
-    """The open bands by priority, and what they were made of."""
-
-    saturation: float
-    version: int
-    """Of the peers."""
-    bands: dict[int, _OpenBand]
-
-
-_NONE = _OpenBands(nan, -1, {})
-
-
 def _ignore(_policy: Plugin, _error: Exception) -> None:
     """Nobody hears of policies' failures."""
 
@@ -116,7 +104,9 @@ class FlowController:
         """The bands at which the last dispatch stopped, and their ceilings."""
         self._drained = DrainRate()
         self._pure = bool(vars(type(settings.usage_limits)).get("PURE", False))
-        self._open: _OpenBands | None = None
+        self._open: dict[int, _OpenBand] = {}
+        """By priority, at this saturation and with this version of the peers."""
+        self._open_at, self._open_version = nan, -1
         self.want({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
@@ -144,19 +134,19 @@ class FlowController:
                 self._unwanted.discard(priority)
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
-        self._open = None
+        self._open_at = nan
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
         """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
         be queued."""
-        known = self._open
-        if known is None or known.saturation != pool.saturation or known.version != self.peers.version:
-            known = self._open_bands(pool.saturation)
-        found = known.bands.get(item.priority)
+        bands = self._open
+        if self._open_at != pool.saturation or self._open_version != self.peers.version:
+            bands = self._open_bands(pool.saturation)
+        found = bands.get(item.priority)
         if found is None and item.priority not in self._wanted:
-            found = known.bands.get(0)
+            found = bands.get(0)
         if found is not None and item.bytes <= found.max_bytes and pool.room(found.ceiling) >= 1:
             band = found.band
             band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
@@ -175,7 +165,7 @@ class FlowController:
             return refused
         if not self.requests:
             self._strict.pause()
-            self._open = None
+            self._open_at = nan
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
         self.requests += 1
@@ -204,7 +194,7 @@ class FlowController:
 
     def shut_down(self, now: float) -> int:
         """Take no more requests, and end the waits of those that are there; how many. To be called until it is 0."""
-        self._stopped, self._open = True, None
+        self._stopped, self._open_at = True, nan
         ended = 0
         for band in self.bands():
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
@@ -331,11 +321,11 @@ class FlowController:
             self._failed(self.settings.usage_limits, error)
             return [1.0] * len(priorities)
 
-    def _open_bands(self, saturation: float) -> _OpenBands:
+    def _open_bands(self, saturation: float) -> dict[int, _OpenBand]:
         """The bands from the highest on that the pool has room for; none while a request that waits may go first. Kept
         until one waits."""
         if self.requests or self.peers.waiting or self._dispatching or self._stopped:
-            return _NONE
+            return {}
         priorities = self._priorities()
         found: dict[int, _OpenBand] = {}
         for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
@@ -346,9 +336,9 @@ class FlowController:
                 limits = band.settings
                 most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
                 found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
-        made = _OpenBands(saturation, self.peers.version, found)
-        self._open = made if self._pure else None
-        return made
+        if self._pure:
+            self._open, self._open_at, self._open_version = found, saturation, self.peers.version
+        return found
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""

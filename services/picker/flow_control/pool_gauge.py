@@ -101,7 +101,7 @@ class PoolGauge:
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
         known = self._tokens
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
-        return self if now < self._good_until and self._view.layout is self._layout else self.at(now)
+        return self if now < self._good_until and self._view.settled is self._layout else self.at(now)
 
     def room(self, ceiling: float) -> float:
         """Average requests that fit until the saturation reaches the ceiling."""
@@ -140,21 +140,16 @@ class PoolGauge:
         assert self._cycle is not None
         average = 1.0 if self._tokens is None else max(self._tokens, 1.0)
         in_flight = self._view.in_flight
-        room, requests = self._read_room(ceiling, average), in_flight.count
-        found = _Room(room, average, requests, in_flight.token_count, room + requests)
-        self._rooms[ceiling] = found
-        return found
-
-    def _read_room(self, ceiling: float, average: float) -> float:
-        assert self._cycle is not None
         try:
             room = self._partition.room(self._detector, self._cycle, ceiling, average)
             if room != room:
                 raise ValueError("the room is NaN")
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
-            return inf
-        return room
+            room = inf
+        requests = in_flight.count
+        found = self._rooms[ceiling] = _Room(room, average, requests, in_flight.token_count, room + requests)
+        return found
 
     def _fail(self, error: Exception) -> None:
         self._failed(self._detector.name, error, "")

@@ -47,9 +47,9 @@ class _Full(Struct, frozen=True):
     fits: Floats
     """The requests that fit on each beyond those that the metrics show."""
     at_sample: Floats
-    """Those."""
+    """The requests that they show."""
     requests: Floats
-    """In flight, when it is full: the sum."""
+    """The sum: in flight when it is full."""
     ones: Floats
     """The product with them is a sum, in a third of the time of `add.reduce`."""
 
@@ -74,7 +74,7 @@ class _Reading(Struct):
     kept: Rows
     """Those that the filter keeps."""
     at_sample: Floats
-    """Those in flight that the metrics show, at the last look for others."""
+    """What `InFlight` had under this name when the metrics were last compared. New metrics bring another array."""
     full: _Full | None = None
     """For the last ceiling that was asked for."""
 

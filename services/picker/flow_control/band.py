@@ -59,7 +59,7 @@ class Band:
         self._changed = self.columns.changed
         self._idle: OrderedDict[Flow, float] = OrderedDict()
         """Every idle flow, and some that aren't, with a time from which on it may have been idle, the longest ago
-        first. `forget_idle` looks: what a request would change here, and its end mostly, costs nothing."""
+        first. Only `forget_idle` looks which ones are: most requests change nothing here."""
         self.requests = self.bytes = self.tokens = 0
         self.dispatched = self.finished = 0
         self._changes = 0

@@ -180,7 +180,7 @@ class FlowController:
         """A dispatched request has released its charges. Further calls do nothing."""
         if item.state is RUNNING:
             self._bands[item.priority].finish(item, prompt_tokens, completion_tokens, now)
-            if self._unwanted:
+            if self._unwanted and item.priority in self._unwanted:
                 self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
@@ -231,7 +231,7 @@ class FlowController:
             return False
         self._bands[item.priority].remove(item, now)
         self._gone(item)
-        if self._unwanted:
+        if self._unwanted and item.priority in self._unwanted:
             self._drop_bands()
         self._on_outcome(item, outcome)
         return True

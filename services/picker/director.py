@@ -116,7 +116,7 @@ class Director:
         """What is known of the request before it is scheduled. `unparsed` has the parsers that failed on it."""
         rewrites = view.rewrites
         model, rewrite = target_model(request, rewrites)
-        objective = request.headers.first_of(*OBJECTIVE_HEADERS)
+        objective = request.headers.first_of(OBJECTIVE_HEADERS)
         known = view.objectives.get(objective)
         return Prepared(
             request,

@@ -34,7 +34,7 @@ class Headers:
         values = self._values.get(name)
         return values[-1] if values else default
 
-    def first_of(self, *names: str) -> str:
+    def first_of(self, names: Iterable[str]) -> str:
         """The value of the first of these headers that is there and not empty."""
         values = self._values
         for name in names:

@@ -131,7 +131,7 @@ def _is_to_be_read(head: RequestHead) -> bool:
 
 def _long_name(model: str, headers: Headers, limit: int) -> Refusal | None:
     """Refuses a model name that is too long to keep, to compare, or to put back into each event of a response."""
-    if 4 * len(model) <= limit and not headers.first_of(*REWRITE_HEADERS):
+    if 4 * len(model) <= limit and not headers.first_of(REWRITE_HEADERS):
         return None
     for where, name in (("model", model), *((header, headers.get(header)) for header in REWRITE_HEADERS)):
         if 4 * len(name) > limit and (size := len(name.encode())) > limit:

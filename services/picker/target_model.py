@@ -19,7 +19,7 @@ def target_model(request: Request, rewrites: Rewrites) -> tuple[str, str]:
     if found is not None:
         rewrite, target = found
         return target, rewrite
-    return request.headers.first_of(*REWRITE_HEADERS) or model, ""
+    return request.headers.first_of(REWRITE_HEADERS) or model, ""
 
 
 def refusal_of_model(

@@ -44,6 +44,7 @@ class FullPool:
         self.capacity = capacity
         self.in_flight = 0
 
+    @property
     def saturation(self) -> float:
         return self.in_flight / self.capacity
 

@@ -133,7 +133,7 @@ class FlowMetrics(Collector):
         named = (((str(priority), outcome.value), waited) for (priority, outcome), waited in self.waits.items())
         waits = sorted(named, key=itemgetter(0))
         gauge = flow.gauge.at(self._clock())
-        stages = {**gauge.stages, "effective": gauge.saturation()}
+        stages = {**gauge.stages, "effective": gauge.saturation}
         samples: dict[str, Samples] = {
             "requests": [((*key, pool), float(waited.count)) for key, waited in waits],
             "request_queue_duration_seconds": [((*key, pool), waited) for key, waited in waits],

@@ -22,6 +22,7 @@ from shared.quantities import PositiveDuration
 
 MIN_SHARE = 1e-9
 """Of the KV cache: below it, nothing is known of what a request takes."""
+_QUEUE = WAITING_QUEUE_SIZE.wire
 MAX_READINGS = 8
 """Sets of endpoints whose last reading is kept: the pool, and its stages."""
 
@@ -39,7 +40,21 @@ class UtilizationParameters(Struct, frozen=True, rename="camel"):
     """Requests in flight that fill an endpoint, while no endpoint's metrics are fresh."""
 
 
-class _Reading(Struct, frozen=True):
+class _Full(Struct, frozen=True):
+    """When endpoints reach a ceiling."""
+
+    ceiling: float
+    fits: Floats
+    """The requests that fit on each beyond those that the metrics show."""
+    at_sample: Floats
+    """The requests that they show."""
+    requests: Floats
+    """The sum: in flight when it is full."""
+    ones: Floats
+    """The product with them is a sum, in a third of the time of `add.reduce`."""
+
+
+class _Reading(Struct):
     """What metrics of some endpoints say. It holds until the next ones come, or one of the fresh ones gets stale."""
 
     rows: Rows
@@ -58,9 +73,10 @@ class _Reading(Struct, frozen=True):
     """None when no endpoint's metrics are fresh."""
     kept: Rows
     """Those that the filter keeps."""
-    fits: dict[float, Floats]
-    """For the last ceiling that was asked for, the requests that fit on each endpoint beyond those that the metrics
-    show."""
+    at_sample: Floats
+    """What `InFlight` had under this name when the metrics were last compared. New metrics bring another array."""
+    full: _Full | None = None
+    """For the last ceiling that was asked for."""
 
 
 class UtilizationDetector(SaturationDetector, Filter):
@@ -97,18 +113,14 @@ class UtilizationDetector(SaturationDetector, Filter):
             return max(left * self.parameters.max_concurrency * len(rows), 1.0) if left > 0 else 0.0
         if reading.saturation >= ceiling:
             return 0.0
-        fits = reading.fits.get(ceiling)
-        if fits is None:
-            reading.fits.clear()
-            fits = reading.fits[ceiling] = self._fits(cycle, reading, ceiling)
-        in_flight = cycle.view.in_flight
-        at_sample, requests = in_flight.at_sample, in_flight.requests
+        in_flight, full = cycle.view.in_flight, reading.full
+        if full is None or full.ceiling != ceiling or full.at_sample is not in_flight.at_sample:
+            full = reading.full = self._full(cycle, reading, ceiling)
+        requests, count = in_flight.requests, in_flight.count
         if rows is not cycle.layout.all_rows:
-            at_sample, requests = at_sample.take(rows), requests.take(rows)
-        fits = fits + at_sample
-        fits -= requests
-        np.maximum(fits, 0.0, out=fits)
-        return float(np.add.reduce(fits))
+            requests = requests.take(rows)
+            count = float(requests.dot(full.ones))
+        return float(np.maximum(full.requests, requests).dot(full.ones)) - count
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The fresh endpoints below both limits; all of them when there is none."""
@@ -122,9 +134,11 @@ class UtilizationDetector(SaturationDetector, Filter):
 
     def _reading(self, cycle: Cycle, rows: Rows) -> _Reading:
         """What the metrics of these endpoints say."""
+        known, at_sample = self._readings.get(id(rows)), cycle.view.in_flight.at_sample
+        if known is not None and known.at_sample is at_sample and cycle.samples.get(_QUEUE) is known.queue:
+            return known  # as this cycle has seen before
         after, columns = self.parameters.metrics_staleness_threshold, cycle.view.columns
         source = columns.numbers(WAITING_QUEUE_SIZE.wire).values, columns.numbers(KV_CACHE_USAGE.wire).values
-        known = self._readings.get(id(rows))
         if (
             known is not None
             and known.source[0] is source[0]
@@ -133,6 +147,7 @@ class UtilizationDetector(SaturationDetector, Filter):
         ):
             cycle.keep(WAITING_QUEUE_SIZE.wire, known.queue)
             cycle.keep(KV_CACHE_USAGE.wire, known.usage)
+            known.at_sample = at_sample
             return known
         queue, usage = cycle.read(WAITING_QUEUE_SIZE, rows, after), cycle.read(KV_CACHE_USAGE, rows, after)
         fullness: Floats = np.fmax(
@@ -150,9 +165,15 @@ class UtilizationDetector(SaturationDetector, Filter):
         kept.flags.writeable = False
         if len(kept) in (0, len(rows)):
             kept = rows
-        reading = _Reading(rows, source, queue, usage, fullness, fresh, oldest, saturation, kept, {})
+        reading = _Reading(rows, source, queue, usage, fullness, fresh, oldest, saturation, kept, at_sample)
         self._readings[id(rows)] = reading
         return reading
+
+    def _full(self, cycle: Cycle, reading: _Reading, ceiling: float) -> _Full:
+        """At this ceiling, with the load at the last sample as it is known now."""
+        known, at_sample = reading.full, cycle.view.in_flight.at_sample
+        fits = known.fits if known is not None and known.ceiling == ceiling else self._fits(cycle, reading, ceiling)
+        return _Full(ceiling, fits, at_sample, fits + at_sample.take(reading.rows), np.ones(len(fits)))
 
     def _fits(self, cycle: Cycle, reading: _Reading, ceiling: float) -> Floats:
         """Requests that fit on each endpoint beyond those that its metrics show: as many as its queue may grow by, and

@@ -372,7 +372,7 @@ class Conversation:
         headers = self._headers
         self._head = RequestHead(
             headers=headers,
-            path=headers.first_of(*metadata.PATHS),
+            path=headers.first_of(metadata.PATHS),
             method=headers.get(":method"),
             request_id=headers.get(metadata.REQUEST_ID) or self._make_id(),
             subset=self._subset,

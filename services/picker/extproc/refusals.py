@@ -65,7 +65,7 @@ def error_format_of(headers: Headers) -> ErrorFormat:
     """The form in which the client of a request with these headers reads errors."""
     if is_grpc(headers):
         return ErrorFormat.GRPC
-    path = bare_path(headers.first_of(*metadata.PATHS))
+    path = bare_path(headers.first_of(metadata.PATHS))
     return ErrorFormat.ANTHROPIC if path.endswith(AnthropicParser.SUFFIXES) else ErrorFormat.OPENAI
 
 

@@ -128,17 +128,16 @@ class FlowAdmission:
         if priority:
             self._want(controller)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
-        flow = headers.first_of(*FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
+        flow = headers.first_of(FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
         ticket = Ticket(
             flow_id(flow) if flow else DEFAULT_FLOW,
             priority,
             received,
             request.body_size,
             tokens,
-            inf,
-            inf,
-            since,
-            owner,
+            since=since,
+            owner=owner,
+            enqueued_at=now if since is None else since,
             gate=gate,
         )
         if controller.passes(ticket, now, gate.gauge.expect(tokens, now)):
@@ -148,7 +147,7 @@ class FlowAdmission:
             else:
                 self._told(ticket, DISPATCHED, now)
             return ticket
-        if slo := headers.first_of(*SLO_TTFT_HEADERS):
+        if slo := headers.first_of(SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
         ticket.deadline = min(owner.patient_until(now), received + grpc_timeout(headers.get("grpc-timeout")))
         outcome = controller.enqueue(ticket, now)
@@ -282,7 +281,7 @@ class FlowAdmission:
             return None
         gauge = self.gauge.at(self._clock())
         return {
-            "saturation": gauge.saturation(),
+            "saturation": gauge.saturation,
             "stages": gauge.stages,
             "pending": gauge.pending,
             "bands": [

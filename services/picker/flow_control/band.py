@@ -58,12 +58,11 @@ class Band:
         self.columns = FlowColumns()
         self._changed = self.columns.changed
         self._idle: OrderedDict[Flow, float] = OrderedDict()
-        """Every idle flow, and some that were, with a time from which on it may have been idle, the longest ago first.
-        `forget_idle` looks: a request that ends an idle time, or begins one, costs nothing here."""
+        """Every idle flow, and some that aren't, with a time from which on it may have been idle, the longest ago
+        first. Only `forget_idle` looks which ones are: most requests change nothing here."""
         self.requests = self.bytes = self.tokens = 0
         self.dispatched = self.finished = 0
-        self.changes = 0
-        """Counts what changes the band's demand."""
+        self._changes = 0
         self._weights = weights
         self._failed = failed
         self._active: dict[Flow, None] = {}
@@ -79,6 +78,11 @@ class Band:
     def running(self) -> int:
         """Requests that left and aren't finished."""
         return self.dispatched - self.finished
+
+    @property
+    def changes(self) -> int:
+        """Counts what changes the band's demand. A request that leaves the queue and runs doesn't."""
+        return self._changes + self.dispatched + self.finished
 
     def refuses(self, item: Waiting) -> bool:
         """Whether it would exceed a limit of the band."""
@@ -98,7 +102,7 @@ class Band:
         self.requests += 1
         self.bytes += item.bytes
         self.tokens += item.tokens
-        self.changes += 1
+        self._changes += 1
         self.columns.changed(within)
         if within.requests == 1:
             self._active[within] = None
@@ -108,16 +112,14 @@ class Band:
 
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
-        within = self.flows.get(flow)
-        if within is None:
-            within = self._within(flow)
-        item.within, item.state, item.priority = within, RUNNING, self.priority
-        item.enqueued_at = now if item.since is None else item.since
+        within = self.flows.get(flow) or self._within(flow)
+        item.within, item.state = within, RUNNING
+        if item.priority != self.priority:
+            item.priority = self.priority
         within.dispatched += 1
         self.dispatched += 1
         self._recent.append(now)
         self._changed(within)
-        self.changes += 1
 
     def pick(self, now: float) -> Flow | None:
         """The flow whose turn it is."""
@@ -137,6 +139,7 @@ class Band:
         item.state = RUNNING
         flow.dispatched += 1
         self.dispatched += 1
+        self._changes -= 1
         self._recent.append(now)
         self._tell(self._order.dispatched, flow)
         self._rest(flow, now)
@@ -150,7 +153,7 @@ class Band:
         item.state = DONE
         item.within = None
         flow.queue.discard()
-        self.changes += 1
+        self._changes += 1
         if first and flow.requests:
             self._tell(self._order.head_changed, flow)
         self._rest(flow, now)
@@ -158,20 +161,19 @@ class Band:
     def finish(self, item: Waiting, prompt_tokens: int, completion_tokens: int, now: float) -> None:
         """It runs no longer, and has cost so many tokens."""
         flow: Flow = item.within
-        item.state, item.within = DONE, None
+        item.state = DONE
         flow.finished += 1
         self.finished += 1
-        self.changes += 1
         self._changed(flow)
-        if flow.dispatched == flow.finished and not flow.requests:
-            flow.idle_since = now
-            if flow not in self._idle:
-                self._idle[flow] = now
+        flow.idle_since = now
+        if flow not in self._idle:
+            self._idle[flow] = now
         cost = prompt_tokens if prompt_tokens > 0 else 0
         if completion_tokens > 0:
             cost += COMPLETION_WEIGHT * completion_tokens
         if cost:
-            cost = min(cost, MAX_COST)
+            if cost > MAX_COST:
+                cost = MAX_COST
             flow.served += cost
             if self._counts_served:
                 self.served(flow.hash, cost, now)

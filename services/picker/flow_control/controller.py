@@ -6,9 +6,9 @@ told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MA
 says that there are more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isnan
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, isnan, nan
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -36,6 +36,7 @@ class Pool(Protocol):
     def empty(self) -> bool:
         """Whether it has no endpoints."""
 
+    @property
     def saturation(self) -> float:
         """0 is idle, 1 and more is full."""
 
@@ -54,22 +55,13 @@ class BlockedBand(Struct, frozen=True):
     ceiling: float
 
 
-class _OpenBand(NamedTuple):
-    """A band that the pool has room for."""
+class _OpenBand(Struct, frozen=True):
+    """A band that the pool has room for, and whose requests needn't wait for others."""
 
     band: Band
     ceiling: float
     max_bytes: int
     """Of a request that its empty queue, and all queues if they are empty, would take; -1 if they take none."""
-
-
-class _OpenBands(Struct, frozen=True):
-    """The open bands by priority, and what they were made of."""
-
-    saturation: float
-    version: int
-    """Of the peers."""
-    bands: dict[int, _OpenBand]
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
@@ -101,6 +93,8 @@ class FlowController:
         self._divisions: dict[int, Division] = {}
         self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
         self._wanted: set[int] = set()
+        self._unwanted: set[int] = set()
+        """Bands that go when they are empty."""
         self._ladder: tuple[int, list[int]] = (-1, [])
         self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl, settings.longest_wait)
         self._dispatching = self._stopped = False
@@ -110,7 +104,9 @@ class FlowController:
         """The bands at which the last dispatch stopped, and their ceilings."""
         self._drained = DrainRate()
         self._pure = bool(vars(type(settings.usage_limits)).get("PURE", False))
-        self._open: _OpenBands | None = None
+        self._open: dict[int, _OpenBand] = {}
+        """By priority, at this saturation and with this version of the peers."""
+        self._open_at, self._open_version = nan, -1
         self.want({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
@@ -130,29 +126,32 @@ class FlowController:
         return [self._bands[priority] for priority in sorted(self._bands, reverse=True)]
 
     def _drop_bands(self) -> None:
-        for priority in self._bands.keys() - self._wanted:
+        self._unwanted = self._bands.keys() - self._wanted
+        for priority in list(self._unwanted):
             band = self._bands[priority]
             if not band.requests and not band.running:
                 self._changes_before += band.changes
+                self._unwanted.discard(priority)
                 del self._bands[priority], self._divisions[priority]
         self._ladder = (-1, [])
-        self._open = None
+        self._open_at = nan
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
         """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
         be queued."""
-        peers = self.peers
-        if not (self.requests or peers.waiting or self._dispatching or self._stopped):
-            saturation, known = pool.saturation(), self._open
-            if known is None or known.saturation != saturation or known.version != peers.version:
-                known = self._open_bands(saturation)
-            band, ceiling, max_bytes = known.bands.get(item.priority) or self._instead_of(item.priority, known.bands)
-            if item.bytes <= max_bytes and pool.room(ceiling) >= 1:
-                band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
-                self._drained.passed += 1
-                return True
+        bands = self._open
+        if self._open_at != pool.saturation or self._open_version != self.peers.version:
+            bands = self._open_bands(pool.saturation)
+        found = bands.get(item.priority)
+        if found is None and item.priority not in self._wanted:
+            found = bands.get(0)
+        if found is not None and item.bytes <= found.max_bytes and pool.room(found.ceiling) >= 1:
+            band = found.band
+            band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
+            self._drained.passed += 1
+            return True
         if pool.empty is not self._deadlines.empty:
             self._deadlines.observe(pool.empty, now)
         return False
@@ -166,6 +165,7 @@ class FlowController:
             return refused
         if not self.requests:
             self._strict.pause()
+            self._open_at = nan
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
         self.requests += 1
@@ -180,7 +180,7 @@ class FlowController:
         """A dispatched request has released its charges. Further calls do nothing."""
         if item.state is RUNNING:
             self._bands[item.priority].finish(item, prompt_tokens, completion_tokens, now)
-            if item.priority not in self._wanted:
+            if self._unwanted and item.priority in self._unwanted:
                 self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
@@ -194,7 +194,7 @@ class FlowController:
 
     def shut_down(self, now: float) -> int:
         """Take no more requests, and end the waits of those that are there; how many. To be called until it is 0."""
-        self._stopped = True
+        self._stopped, self._open_at = True, nan
         ended = 0
         for band in self.bands():
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
@@ -231,7 +231,7 @@ class FlowController:
             return False
         self._bands[item.priority].remove(item, now)
         self._gone(item)
-        if item.priority not in self._wanted:
+        if self._unwanted and item.priority in self._unwanted:
             self._drop_bands()
         self._on_outcome(item, outcome)
         return True
@@ -268,7 +268,7 @@ class FlowController:
 
     def _next(self, now: float, pool: Pool) -> Waiting | None:
         """The request that leaves next, if one may."""
-        saturation = pool.saturation()
+        saturation = pool.saturation
         self.saturation = saturation = inf if isnan(saturation) else saturation
         priorities = self._priorities()
         ceilings = self._ceilings(saturation, priorities)
@@ -321,8 +321,11 @@ class FlowController:
             self._failed(self.settings.usage_limits, error)
             return [1.0] * len(priorities)
 
-    def _open_bands(self, saturation: float) -> _OpenBands:
-        """The bands from the highest on that the pool has room for."""
+    def _open_bands(self, saturation: float) -> dict[int, _OpenBand]:
+        """The bands from the highest on that the pool has room for; none while a request that waits may go first. Kept
+        until one waits."""
+        if self.requests or self.peers.waiting or self._dispatching or self._stopped:
+            return {}
         priorities = self._priorities()
         found: dict[int, _OpenBand] = {}
         for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
@@ -333,14 +336,9 @@ class FlowController:
                 limits = band.settings
                 most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
                 found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
-        made = _OpenBands(saturation, self.peers.version, found)
-        self._open = made if self._pure else None
-        return made
-
-    def _instead_of(self, priority: int, open: Mapping[int, _OpenBand]) -> _OpenBand:
-        """For requests of a priority that has no open band."""
-        band_0 = None if priority in self._wanted else open.get(0)
-        return band_0 or _OpenBand(self._bands[0], inf, -1)
+        if self._pure:
+            self._open, self._open_at, self._open_version = found, saturation, self.peers.version
+        return found
 
     def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
         """The pool is too full for these bands."""

@@ -6,9 +6,9 @@ says how large it is.
 """
 
 from math import inf, isnan
-from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from services.picker.flow_control.stages import Stages
 from services.picker.request import Headers, Request
@@ -29,7 +29,7 @@ _SMOOTHING = 1 / 64
 _ROUNDING = 1e-9
 
 
-class _Room(NamedTuple):
+class _Room(Struct, frozen=True):
     """What was read."""
 
     room: float
@@ -66,7 +66,8 @@ class PoolGauge:
         self._cycle: Cycle | None = None
         self._good_until = -inf
         """When the last reading is too old."""
-        self._saturation = 0.0
+        self.saturation = 0.0
+        """0 is idle, 1 and more is full. An empty pool is full."""
         self._rooms: dict[float, _Room] = {}
         """By ceiling."""
         self._tokens: float | None = None
@@ -100,13 +101,7 @@ class PoolGauge:
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
         known = self._tokens
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
-        if now < self._good_until and self._view.layout is self._layout and not self.empty:
-            return self
-        return self.at(now)
-
-    def saturation(self) -> float:
-        """0 is idle, 1 and more is full. An empty pool is full."""
-        return self._saturation
+        return self if now < self._good_until and self._view.settled is self._layout else self.at(now)
 
     def room(self, ceiling: float) -> float:
         """Average requests that fit until the saturation reaches the ceiling."""
@@ -124,45 +119,40 @@ class PoolGauge:
             return found.room - requests
 
     def _read(self, now: float, layout: Layout) -> None:
-        self._good_until = now + AGE
         self._rooms.clear()
         self._cycle = cycle = Cycle(
             _NO_REQUEST, self._view, now, self._random, self._stale, model="", candidates=layout.candidates, tokens=1
         )
         if self.empty:
-            self.stages, self._saturation = {}, 1.0
+            self.stages, self.saturation = {}, 1.0
             return
+        self._good_until = now + AGE
         try:
             self.stages = self._partition.saturations(self._detector, cycle)
-            self._saturation = max(self.stages.values())
+            self.saturation = max(self.stages.values())
             if isnan(sum(self.stages.values())):
                 raise ValueError("the saturation is NaN")
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and keeps no request waiting
             self._fail(error)
-            self.stages, self._saturation = {}, 0.0
+            self.stages, self.saturation = {}, 0.0
 
     def _room(self, ceiling: float) -> _Room:
         assert self._cycle is not None
         average = 1.0 if self._tokens is None else max(self._tokens, 1.0)
         in_flight = self._view.in_flight
-        room, requests = self._read_room(ceiling, average), in_flight.count
-        found = _Room(room, average, requests, in_flight.token_count, room + requests)
-        self._rooms[ceiling] = found
-        return found
-
-    def _read_room(self, ceiling: float, average: float) -> float:
-        assert self._cycle is not None
         try:
             room = self._partition.room(self._detector, self._cycle, ceiling, average)
             if room != room:
                 raise ValueError("the room is NaN")
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(error)
-            return inf
-        return room
+            room = inf
+        requests = in_flight.count
+        found = self._rooms[ceiling] = _Room(room, average, requests, in_flight.token_count, room + requests)
+        return found
 
     def _fail(self, error: Exception) -> None:
         self._failed(self._detector.name, error, "")
 
     def __repr__(self) -> str:
-        return f"<PoolGauge {self._saturation:.2f} full, {self.pending} pending>"
+        return f"<PoolGauge {self.saturation:.2f} full, {self.pending} pending>"

@@ -96,7 +96,7 @@ class UnrecordedHeaders(Headers):
         self._missed(name)
         return default
 
-    def first_of(self, *names: str) -> str:
+    def first_of(self, names: Iterable[str]) -> str:
         self._missed(*names)
         return ""
 

@@ -174,7 +174,7 @@ class InFlight:
         self.count = self.token_count = 0.0
         self.at_sample: Floats = np.zeros(0)
         """What `requests` was when the last metrics of each endpoint came: the difference has been dispatched since, or
-        is negative, and finished. A peer that comes or goes changes both alike."""
+        is negative, and finished. A peer that comes or goes changes both alike. Another array when it changes."""
         self._sampled: Floats = np.zeros(0)
         self.changed = False
         """Whether our own part changed since it was last published."""
@@ -268,7 +268,7 @@ class InFlight:
         """Metrics of endpoints were sampled at these times, one a row: those that are new show the requests that are in
         flight by now."""
         new = at > self._sampled + SAME_SAMPLE
-        np.copyto(self.at_sample, self.requests, where=new)
+        self.at_sample = np.where(new, self.requests, self.at_sample)
         np.copyto(self._sampled, at, where=new)
 
     def relayout(self, layout: Layout) -> None:
@@ -319,7 +319,7 @@ class InFlight:
             self.tokens[peer.rows] += peer.tokens
             self._sum()
             if known is None:
-                self.at_sample[peer.rows] += peer.requests
+                self._change_sample(peer.rows, peer.requests)
         return True
 
     def expire(self, now: float) -> list[str]:
@@ -409,7 +409,12 @@ class InFlight:
             self.tokens[rows] -= tokens
             self._sum()
             if not stays:
-                self.at_sample[rows] -= requests
+                self._change_sample(rows, -requests)
+
+    def _change_sample(self, rows: Rows, requests: Floats) -> None:
+        """A peer has come or gone, with its requests."""
+        self.at_sample = self.at_sample.copy()
+        self.at_sample[rows] += requests
 
     def _sum(self) -> None:
         self._past = None

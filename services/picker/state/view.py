@@ -46,6 +46,8 @@ class View:
         """By name, as requests give it."""
         self._facts: dict[str, Fact] = {}
         self._layout = Layout()
+        self.settled: Layout | None = self._layout
+        """The layout; None while changes wait for the next look at it."""
         self._endpoints_changed = False
         self._made: dict[str, AttributeMap] = {}
         """Attributes from endpoint extractors, by endpoint id."""
@@ -59,6 +61,8 @@ class View:
     @property
     def layout(self) -> Layout:
         """The endpoints as they are now; every array of the view is in its order."""
+        if self.settled is not None:
+            return self.settled
         if self._endpoints_changed:
             self._endpoints_changed = False
             layout = Layout(self.endpoints.values(), self._layout.generation + 1, former=self._layout)
@@ -83,6 +87,7 @@ class View:
                         own[id] = None
             self._owned = (self._owned - ids) | {id for id, attributes in own.items() if attributes is not None}
             self.columns.own(own)
+        self.settled = self._layout
         return self._layout
 
     @property
@@ -94,6 +99,7 @@ class View:
         """What endpoint extractors made of an endpoint, to be changed by them. It is in the columns with the next
         layout that is read."""
         self._made_changed.add(id)
+        self.settled = None
         made = self._made.get(id)
         if made is None:
             made = self._made[id] = AttributeMap()
@@ -163,7 +169,8 @@ class View:
         self._changed(fact)
 
     def _changed(self, fact: Fact | None) -> None:
-        self._endpoints_changed |= isinstance(fact, Endpoint)
+        if isinstance(fact, Endpoint):
+            self._endpoints_changed, self.settled = True, None
         if isinstance(fact, ModelRewrite | Model):
             self._rewrites = None
         if isinstance(fact, Objective | Model):

@@ -39,7 +39,7 @@ class AgentIdentity(Producer, PreAdmissionProcessor):
         self._headers = tuple(dict.fromkeys((*further, *SESSION_HEADERS)))
 
     def fairness_id(self, headers: Headers) -> str:
-        return headers.first_of(*self._headers)
+        return headers.first_of(self._headers)
 
     def produce(self, cycle: Cycle) -> None:
         if session := self.fairness_id(cycle.request.headers):

@@ -183,6 +183,14 @@ def test_how_many_requests_fit(servers: tuple[Server, ...], more: dict[str, Any]
     assert room(servers, **more) == pytest.approx(expected)
 
 
+def test_metrics_that_come_while_a_cycle_asks_count() -> None:
+    view, detector = view_of((0, 0.0, 0)), UtilizationDetector("detector", UtilizationParameters())
+    run = cycle(view)
+    assert (detector.saturation(run, run.candidates), detector.room(run, run.candidates, 1.0, 1.0)) == (0.0, 10.0)
+    report(view, {WAITING_QUEUE_SIZE: [5], KV_CACHE_USAGE: [0.0]}, now=NOW + 0.1)
+    assert (detector.room(run, run.candidates, 1.0, 1.0), detector.saturation(run, run.candidates)) == (0.0, 1.0)
+
+
 def test_a_sample_is_used_up_once() -> None:
     """Frames repeat samples; only a new one shows what was dispatched meanwhile."""
     view = pool("a0", "a1")

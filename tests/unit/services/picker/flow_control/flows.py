@@ -40,6 +40,7 @@ class Room:
     def empty(self) -> bool:
         return self.capacity == 0
 
+    @property
     def saturation(self) -> float:
         if self.broken:
             return nan

@@ -37,6 +37,7 @@ class PoolView(Room):
     def all_in_flight(self) -> int:
         return self.in_flight + sum(count for count, _ in self.heard.values())
 
+    @property
     def saturation(self) -> float:
         return self.all_in_flight() / self.capacity if self.capacity else 1.0
 

@@ -57,7 +57,7 @@ class Gauged:
         went = 0
         for each in tokens:
             gauge = self.gauge.expect(each, 1.0)
-            if not (gauge.saturation() < 1.0 and gauge.room(1.0) >= 1):
+            if not (gauge.saturation < 1.0 and gauge.room(1.0) >= 1):
                 break
             went += 1
             if pending:

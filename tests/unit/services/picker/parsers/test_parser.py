@@ -130,5 +130,5 @@ def test_passthrough_takes_everything_and_knows_nothing(body: bytes) -> None:
 
 def test_headers_keep_every_value_under_their_lower_case_name() -> None:
     headers = Headers.of({"a": ("1", "2"), "b": ("",)})
-    assert (headers.get("a"), headers.all("a"), headers.first_of("b", "a")) == ("2", ("1", "2"), "2")
+    assert (headers.get("a"), headers.all("a"), headers.first_of(("b", "a"))) == ("2", ("1", "2"), "2")
     assert list(headers.names()) == ["a", "b"]

@@ -62,6 +62,16 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
         if self._read % TURN == 0:
             await asyncio.sleep(0)
 
+    async def _flush_pending(self, force_flush: bool = False) -> None:
+        """nats-py leaves the write to a task, two turns of the event loop later. That task waits for a slow server, so
+        it has what is written while the socket's buffer isn't empty."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if force_flush or not self.is_connected or writer is None or writer.transport.get_write_buffer_size():
+            await super()._flush_pending(force_flush)
+        elif self._pending:
+            pending, self._pending, self._pending_data_size = self._pending, [], 0
+            writer.writelines(pending)
+
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if not self.is_closed:
             self._on_end(self)

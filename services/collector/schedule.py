@@ -66,13 +66,13 @@ class Schedule(Generic[K]):
     def remove(self, key: K) -> None:
         self._entries.pop(key, None)
 
-    def due(self, now: float) -> list[K]:
-        """The keys that are due. They aren't due again until `finished`.
+    def due(self, now: float, most: float = math.inf) -> list[K]:
+        """The keys that are due, at most so many. They aren't due again until `finished`.
 
         A key that is late by an interval or more, because the process was stopped, waits for its next slot.
         """
         keys: list[K] = []
-        while self._queue and self._queue[0][0] <= now:
+        while self._queue and self._queue[0][0] <= now and len(keys) < most:
             _, _, entry = heappop(self._queue)
             if self._entries.get(entry.key) is not entry or entry.due is None:
                 continue

@@ -35,9 +35,14 @@ _server = attrgetter("address", "port", "uid", "name", "namespace")
 
 LOG_INTERVAL = 60.0
 """Seconds for which no other failure of the same kind of a target is logged."""
-EARLY_LIMITS = (0.001, 0.005)
+EARLY_LIMITS = (0.001, 0.002)
 """Limits of the seconds by which a scrape may start early, a tenth of the shortest interval. Scrapes that start
-together cost the event loop a third less, and timers have no finer resolution."""
+together cost the event loop a third less, but the first page waits for the last to travel with it."""
+PAUSE = 0.001
+"""Seconds, the resolution of timers, between scrapes that start together and the next ones."""
+MIN_TOGETHER, CROWD = 4, 2.5
+"""At most so many scrapes start together, or `CROWD` times as many as are due in a pause on average: phases are random,
+and a crowd's pages wait for each other."""
 
 
 class Round:
@@ -108,6 +113,10 @@ class Scraper:
         self._scrapes: dict[Target, EndpointScrape] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._shortest = interval
+        """Seconds, of the intervals of all sources."""
+        self._next_start = -math.inf
+        """Until then, no scrape starts."""
         self._early = EARLY_LIMITS[0]
         self._closed = False
         self.endpoints: dict[str, EndpointScrape] = {}
@@ -130,8 +139,8 @@ class Scraper:
         """
         if pipeline.plan == self.pipeline.plan:
             return
-        shortest = min((self._interval_of(polled.source) for polled in pipeline.sources), default=self._interval)
-        self._early = min(max(shortest / 10, EARLY_LIMITS[0]), EARLY_LIMITS[1])
+        self._shortest = min((self._interval_of(polled.source) for polled in pipeline.sources), default=self._interval)
+        self._early = min(max(self._shortest / 10, EARLY_LIMITS[0]), EARLY_LIMITS[1])
         retired = self._retired | {id: scrape.attributes for id, scrape in self.endpoints.items()}
         endpoints = {endpoint.id: endpoint for endpoint in self._new}
         endpoints |= {id: scrape.endpoint for id, scrape in self.endpoints.items()}
@@ -250,12 +259,16 @@ class Scraper:
             self._timer.cancel()
             self._timer = None
         if at is not None:
+            at = max(at, self._next_start)
             self._timer_at = at
             self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        due = self._schedule.due(self._clock() + self._early)
+        now, most = self._clock(), max(MIN_TOGETHER, CROWD * PAUSE * len(self._schedule) / self._shortest)
+        due = self._schedule.due(now + self._early, most)
+        if len(due) >= most:
+            self._next_start = now + PAUSE
         together = Round(len(due))
         for target in due:
             scrape = self._scrape(target, self._scrapes[target], together)

@@ -19,7 +19,7 @@ from services.collector.extractors.prometheus_metric import PrometheusMetricExtr
 from services.collector.http.client import Client, Failure, ScrapeError
 from services.collector.interfaces import Extractor
 from services.collector.pipeline import Pipeline, PolledSource, build
-from services.collector.scraper import EndpointScrape, Scraper
+from services.collector.scraper import MIN_TOGETHER, EndpointScrape, Scraper
 from services.collector.sources.dcgm import DcgmParameters, DcgmSource
 from services.collector.sources.http import Override
 from services.collector.sources.metrics import MetricsParameters, MetricsSource
@@ -202,6 +202,24 @@ async def test_scrapes_that_start_together_end_with_the_last_one(last: Answer) -
     assert ended == []
     answered.set()
     await eventually(lambda: ended == [1])
+    await scraper.close()
+
+
+async def test_a_crowd_that_is_due_is_scraped_a_few_at_a_time() -> None:
+    """The first page of those that start together waits for the last."""
+    now, names, together = [0.0], [f"e{number}" for number in range(30)], list[int]()
+    servers = Servers(**dict.fromkeys(names, hang))
+    failures = PluginFailures(time.monotonic)
+    scraper = Scraper(servers, Watcher(), interval=3600.0, backoff=0.01, failures=failures, clock=lambda: now[0])
+    scraper.use(pipeline(interval=3600.0))
+    scraper.assign({name: endpoint(name) for name in names})
+    await eventually(lambda: len(scraper.endpoints) == len(names))
+    now[0] = 1.0  # all are due
+    while len(servers.asked) < len(names):
+        asked = len(servers.asked)
+        await asyncio.sleep(0)
+        together.append(len(servers.asked) - asked)
+    assert max(together) == MIN_TOGETHER
     await scraper.close()
 
 

@@ -63,7 +63,7 @@ class Bus:
         limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
-        reconnect_wait: tuple[float, float] = (0.1, 0.25),
+        reconnect_wait: tuple[float, float] = (0.05, 0.15),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.servers = checked_servers([servers] if isinstance(servers, str) else list(servers))

@@ -211,7 +211,7 @@ async def main() -> None:
             print(f"frames of {len(ENDPOINTS)} endpoints x {len(ATTRIBUTES)} attributes, put to view")
             print(f"  20/s, {READERS} readers:   {percentiles(await put_to_view(server, READERS, 20, 3.0))}")
             print(f"  one by one, 1 reader: {percentiles(await put_to_view(server, 1, 0, 2.0))}")
-            print(f"{FACTS} facts, server back to view complete (a reconnect waits up to 0.25 s of it)")
+            print(f"{FACTS} facts, server back to view complete (a reconnect waits up to 0.15 s of it)")
             for wipe, what in ((False, "store kept: "), (True, "store wiped:")):
                 taken, owner, reader = (1000 * seconds for seconds in await resync(server, wipe=wipe))
                 print(

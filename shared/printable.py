@@ -9,4 +9,4 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -65,7 +65,7 @@ class Prepared(Struct):
     """Its place with flow control, where there is any."""
 
 
-class Choice(Struct, frozen=True):
+class SchedulingResult(Struct, frozen=True):
     """What the profiles have chosen, of which no plugin has learnt yet."""
 
     saturation: float | None
@@ -247,7 +247,7 @@ class Director:
         saturation, primary = found.saturation, plan.primary
         return AdmissionResult(route, saturation, runs, primary, tokens, roles, placements, plan.stages, plan.skipped)
 
-    def _choose(self, cycle: Cycle, prepared: Prepared, *, sheds: bool) -> Choice | AdmissionResult:
+    def _choose(self, cycle: Cycle, prepared: Prepared, *, sheds: bool) -> SchedulingResult | AdmissionResult:
         """The endpoints for the request, or its refusal. `sheds`: a sheddable request is refused when the pool is
         full."""
         candidates = cycle.candidates
@@ -272,26 +272,26 @@ class Director:
             picked = _holders(cycle, picked)
             if not picked:
                 return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
-        return Choice(saturation, runs, plan, picked)
+        return SchedulingResult(saturation, runs, plan, picked)
 
-    def _route(self, cycle: Cycle, choice: Choice, set_headers: Mapping[str, str]) -> Route:
-        model, port, picked, layout = cycle.request.content.model, choice.plan.port, choice.picked, cycle.layout
+    def _route(self, cycle: Cycle, result: SchedulingResult, set_headers: Mapping[str, str]) -> Route:
+        model, port, picked, layout = cycle.request.content.model, result.plan.port, result.picked, cycle.layout
         authorities = layout.authorities
         return Route(
             destinations=tuple([authorities[row] for row in picked])
             if port is None
             else (join_host_port(layout.endpoints[picked[0]].address, port),),
             set_headers=set_headers,
-            scores=_scores(choice.runs[choice.plan.primary], layout) if self.emit_scores else {},
+            scores=_scores(result.runs[result.plan.primary], layout) if self.emit_scores else {},
             target_model=cycle.model if cycle.model != model else None,
             client_model=model,
         )
 
-    def _roles(self, cycle: Cycle, choice: Choice) -> dict[str, RoleCharge]:
+    def _roles(self, cycle: Cycle, result: SchedulingResult) -> dict[str, RoleCharge]:
         return {
             role: RoleCharge(row, self.scheduler.tokens(cycle, row), wanted.until_response)
-            for role, wanted in choice.plan.roles.items()
-            for row in choice.runs[wanted.profile].picked[:1]
+            for role, wanted in result.plan.roles.items()
+            for row in result.runs[wanted.profile].picked[:1]
         }
 
     def _hold_back(self, cycle: Cycle) -> None:

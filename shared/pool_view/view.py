@@ -234,7 +234,8 @@ class PoolView:
         for sender in self._attributes.senders():
             assigned[sender] = assigned.get(sender, 0) + 1
         rows = []
-        for (tier, id), member in sorted(self._members.items(), key=lambda one: (TIERS.index(one[0][0]), one[1].order)):
+        members = sorted(self._members.items(), key=lambda item: (TIERS.index(item[0][0]), item[1].order))
+        for (tier, id), member in members:
             load = member.load
             rows.append(
                 MemberRow(

@@ -95,10 +95,10 @@ def _with_dependencies(file: Any) -> list[bytes]:
     found: dict[str, bytes] = {}
     left = [file]
     while left:
-        one = left.pop()
-        if one.name not in found:
-            found[one.name] = one.serialized_pb
-            left += one.dependencies
+        descriptor = left.pop()
+        if descriptor.name not in found:
+            found[descriptor.name] = descriptor.serialized_pb
+            left += descriptor.dependencies
     return list(found.values())
 
 

@@ -36,8 +36,8 @@ class Compose:
         self.engine = engine
         self.directory = directory
         self._session = session
-        names = ("POINTSMAN_PORT", "POINTSMAN_STATS_PORT", "POINTSMAN_CONSOLE_PORT")
-        self.ports = {name: str(free_port()) for name in names}
+        services = ("", "STATS_", "CONSOLE_", "PROMETHEUS_", "GRAFANA_", "JAEGER_")
+        self.ports = {f"POINTSMAN_{service}PORT": str(free_port()) for service in services}
         self.environment: dict[str, str] = {}
         """What users set for `docker-compose`."""
         self.profiles: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import structlog
 
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.resolve import Group, Names
+from services.watcher.resolve import MAX_ADDRESSES, Group, Names, order
 from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
@@ -28,7 +28,8 @@ TOO_LATE = "no answer in time"
 
 class Lookup(Protocol):
     async def __call__(self, host: str) -> list[str]:
-        """All addresses of a name. Raises OSError (socket.gaierror), UnicodeError or TimeoutError."""
+        """The addresses of a name, at least the preferred ones. Raises OSError (socket.gaierror), UnicodeError or
+        TimeoutError."""
 
 
 class Lookups:
@@ -128,11 +129,16 @@ class SystemLookup:
         self._threads = _Threads(concurrent)
 
     async def __call__(self, host: str) -> list[str]:
-        found = await self._threads.run(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
-        return [str(sockaddr[0]) for *_, sockaddr in found]
+        return await self._threads.run(partial(_addresses, host))
 
     def __repr__(self) -> str:
         return "<SystemLookup>"
+
+
+def _addresses(host: str) -> list[str]:
+    """The preferred ones. An answer may have 6 000, which take too long for the event loop."""
+    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return list(order(str(sockaddr[0]) for *_, sockaddr in found)[:MAX_ADDRESSES])
 
 
 class _Threads:

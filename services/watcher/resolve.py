@@ -23,6 +23,8 @@ from shared.model import Endpoint
 
 FIRST_RETRY = 0.5
 """Seconds until a name that has never resolved is retried; doubled up to the interval."""
+MAX_ADDRESSES = 20
+"""Addresses of a name that are kept; the first one counts, the others are for people."""
 
 
 class Group(NamedTuple):

@@ -439,6 +439,10 @@ def _scraped(binding: Callable[[], Binding], page: Callable[[int], bytes]) -> Ca
     return run
 
 
+_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics{%s} %d\n"
+"""Of Triton: three attributes are in one metric, and differ in a label."""
+
+
 def _core() -> Binding:
     return CoreMetricsExtractor("core").bind(SERVER)
 
@@ -466,6 +470,19 @@ def scrapes() -> Iterator[Case]:
         "a header of megabytes": (_core, lambda number: _families(number, b"# HELP %s!\n" % (b"a" * 700_000))),
         "headers of one family": (_core, lambda number: _families(number, b"# HELP a\n" * 7_000)),
         "labels that nobody asks for": (_core, lambda number: _families(number, b"x{%s} 1\n" % (b'a="",' * 12_000))),
+        "labels that several selectors read": (_core, lambda number: _BLOCKS % (b'a="",' * 25_000, number) * 8),
+        "lines of labels that several selectors read": (
+            _core,
+            lambda number: _BLOCKS % (b'a="",' * 1_000, number) * 200,
+        ),
+        "labels of one series": (
+            _core,
+            lambda number: b"vllm:cache_config_info{%s} %d\n" % (b'a="",' * 25_000, number),
+        ),
+        "escapes in a label": (
+            _core,
+            lambda number: b'vllm:cache_config_info{block_size="%s%d"} 1\n' % (b"\\n" * 62_000, number),
+        ),
     }
     for size in (100, 400):
         names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % one for one in range(1_020)]

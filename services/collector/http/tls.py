@@ -12,6 +12,8 @@ from pathlib import Path
 import structlog
 from msgspec import Struct
 
+from shared.key_exchange import limit_key_exchange
+
 log = structlog.get_logger(__name__)
 
 CHECK_INTERVAL = 10.0
@@ -23,12 +25,14 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 def tls_context(*, verify: bool, ca: str = "") -> ssl.SSLContext:
     """Verifies servers with the CA file (PEM), with the system's certificates, which take tens of milliseconds to read,
-    or not at all. Raises OSError for a bad file."""
+    or not at all. A server can't make handshakes expensive. Raises OSError for a bad file."""
     if verify:
-        return ssl.create_default_context(cafile=ca or None)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+        context = ssl.create_default_context(cafile=ca or None)
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    limit_key_exchange(context)
     return context
 
 

@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from services.picker.settings import PickerSettings
 from shared.config.problems import Invalid, Problem
+from shared.key_exchange import limit_key_exchange
 from shared.model import is_ip
 from shared.service.settings import MAX_TEXT, read_text
 from shared.service.watch import watch_files
@@ -189,7 +190,7 @@ def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # RFC 9113, section 9.2.1
-    context.set_ciphers(_CIPHERS)
+    limit_key_exchange(context, _CIPHERS)
     context.set_alpn_protocols(["h2"])
     with tempfile.NamedTemporaryFile(dir=_memory()) as file:  # OpenSSL reads a chain from files alone
         file.write(f"{certificate.chain}\n{certificate.key}".encode())

@@ -14,11 +14,12 @@ from prometheus_client import CollectorRegistry
 from services.watcher import lookup as module
 from services.watcher.lookup import Lookups, Resolver, SystemLookup
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.resolve import Names
+from services.watcher.resolve import MAX_ADDRESSES, Names
 from shared.model import Endpoint
 from shared.tasks import in_turns
 from tests.unit.services.watcher.hosts import Followed, hosts_of
 from tests.waiting import TIMEOUT, eventually
+from tests.work import counted
 
 
 class Dns:
@@ -245,6 +246,24 @@ async def test_no_more_names_are_looked_up_at_a_time_than_there_are_slots(dns: D
 async def test_a_name_that_does_not_exist_says_so(dns: Dns) -> None:
     with pytest.raises(socket.gaierror, match="Name or service not known"):
         await SystemLookup()("nowhere")
+
+
+async def test_an_answer_of_thousands_of_addresses_costs_the_event_loop_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = [f"10.1.{number >> 8}.{number & 255}" for number in range(4000)]
+    lookup = SystemLookup()
+
+    async def look_up(answer: list[str]) -> tuple[list[str], int]:
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in answer]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        with counted() as work:
+            return await lookup("many"), work.instructions
+
+    _, few = await look_up(addresses[:1])
+    found, many = await look_up(addresses[::-1])
+    assert found == addresses[:MAX_ADDRESSES]
+    assert many < few + 4000
 
 
 async def test_a_start_waits_for_names_as_long_as_it_was_told(dns: Dns) -> None:

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.collector.page.scan import parse_labels, pieces, scan
+from services.collector.page.scan import MAX_LABELS, parse_labels, pieces, scan
+from services.collector.page.selection import Newest
+from services.collector.page.spec import MetricSpec
 from tests.unit.services.collector.pages import Everything, Sample, recorded_vllm_page, samples
+from tests.work import counted
 
 EXAMPLES = int(os.environ.get("POINTSMAN_SCAN_EXAMPLES", "100"))
 """Generated pages; more by the environment: POINTSMAN_SCAN_EXAMPLES=10000."""
@@ -221,6 +224,57 @@ def test_the_time_that_a_hostile_line_takes_grows_with_its_length_alone() -> Non
 def test_labels_that_are_different_on_each_page_dont_fill_the_memory() -> None:
     tracemalloc.start()
     for page in range(100):
-        assert len(parse_labels(b",".join([b'l%d="%d"' % (number, page) for number in range(400)]))) == 400
+        assert len(parse_labels(b",".join([b'l%d="%d"' % (number, page) for number in range(200)]))) == 200
     assert tracemalloc.get_traced_memory()[0] < 2**20
     tracemalloc.stop()
+
+
+def labels_of(number: int) -> bytes:
+    return b",".join([b'l%d=""' % label for label in range(number)])
+
+
+def test_of_very_many_labels_the_first_are_read() -> None:
+    allowed, too_many = labels_of(MAX_LABELS), labels_of(20_000)
+    with counted() as work:
+        found = parse_labels(allowed)
+    with counted() as more_work:
+        assert parse_labels(too_many) == found
+    assert len(found) == MAX_LABELS
+    assert more_work.instructions < 2 * work.instructions
+
+
+def test_all_selectors_of_a_metric_share_the_reading_of_long_labels() -> None:
+    page = b"".join(b'm{a%d="",%s} 1\n' % (line, labels_of(200)) for line in range(10))
+
+    def work(selectors: int) -> int:
+        with counted() as found:
+            scan(page, b"m", [Newest(MetricSpec("m", (("b", str(number)),))) for number in range(selectors)])
+        return found.instructions
+
+    assert work(10) < 2 * work(1)
+
+
+def test_long_labels_count_as_several_lines() -> None:
+    page = b"m{%s} 1\n" % labels_of(1000) * 20
+    assert scan(page, b"m", [Everything()], limit=50).end <= len(page) // 20
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (rb"a\nb", "a\nb"),
+        (rb"a\nb\\n\"\\", 'a\nb\\n"\\'),
+        (rb"\\\n\\\\n", "\\\n\\\\n"),
+        (rb"\x\\x\t", "\\x\\x\\t"),
+    ],
+)
+def test_a_label_is_read_without_its_escapes(written: bytes, text: str) -> None:
+    assert parse_labels(b'a="%s"' % written) == {"a": text}
+
+
+def test_escapes_take_no_work_each() -> None:
+    with counted() as few:
+        parse_labels(b'a="%s"' % (rb"\n" * 300))
+    with counted() as many:
+        parse_labels(b'a="%s"' % (rb"\n" * 30_000))
+    assert many.instructions < 2 * few.instructions

@@ -3,7 +3,7 @@
 What is to be written gathers in `out`. Time is monotonic seconds and comes from outside.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 
 import structlog
@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 _PER_TURN = 64
 """Frames that are read before other connections have their turn."""
+_SECONDS_PER_TURN = 0.005
+"""Seconds of a turn: a frame may take some milliseconds, however short it is."""
 _MESSAGES_PER_TURN = 256
 """The same for messages, of which a frame may have thousands."""
 
@@ -34,7 +36,7 @@ class Http2Connection:
     """Reads what a client sends, and calls the methods of `methods`.
 
     `wake` is called when `out` gets something outside of `receive`. `memory` counts messages that aren't complete,
-    `count` the streams of all connections.
+    `count` the streams of all connections. By `timer`, in seconds, a turn ends.
     """
 
     def __init__(
@@ -46,12 +48,13 @@ class Http2Connection:
         *,
         now: float,
         wake: Callable[[], None],
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.failure: ConnectionFailed | None = None
         """Why the connection is to be closed when `out` is written."""
         self._options = options
         self._methods = methods
-        self._wake = wake
+        self._wake, self._timer = wake, timer
         self._frames = FrameReader(options.max_frame_size)
         self._rest: Frame | None = None
         """The messages of the last frame that wait for the next turn, as a frame."""
@@ -93,9 +96,12 @@ class Http2Connection:
             reader.feed(data)
         streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
-        rest = self._taken_back()
+        rest, timer = self._taken_back(), self._timer
+        until = timer() + _SECONDS_PER_TURN
         try:
             for _ in range(_PER_TURN):
+                if timer() >= until:
+                    break
                 frame = rest or reader.read()
                 if frame is None:
                     return False
@@ -130,20 +136,22 @@ class Http2Connection:
         """Whether there is more to do without further bytes."""
         return self._rest is not None or self._frames.complete
 
-    def tick(self, now: float) -> None:
-        """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second."""
+    def tick(self, now: float) -> bool:
+        """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
+        there is more to do at once."""
         if self.failure is not None:
-            return
+            return False
         try:
             self._lifetime.check(now, None if self._open else self._streams.idle_since)
-            self._streams.tick(now)
+            more = self._streams.tick(now)
         except ConnectionFailed as failure:
             self.fail(failure)
             self._wake()
-            return
+            return False
         if self._lifetime.due_ping(now):
             self.out.append(frames.frame(frames.PING, 0, 0, _KEEPALIVE))
             self._wake()
+        return more
 
     def drain(self, *, last: bool) -> None:
         """Tell the client to open no further streams. First it is only warned, so that none is lost that is under way;
@@ -155,13 +163,12 @@ class Http2Connection:
         self.out.append(frames.goaway(self._last_taken, ErrorCode.NO_ERROR, "the server stops"))
         self._wake()
 
-    def cancel(self, details: str) -> None:
-        """End all calls as UNAVAILABLE."""
-        for stream in list(self._open.values()):
-            stream.finish(StatusCode.UNAVAILABLE, details)
+    def cancel(self, details: str) -> Iterator[None]:
+        """End all calls as UNAVAILABLE, some at a time: others have their turn in between."""
+        return self._streams.cancel(details)
 
     def fail(self, failure: ConnectionFailed) -> None:
-        """End the connection: what is under way ends with it."""
+        """End the connection: what is under way ends with it, as when it is `lost`."""
         self.failure = failure
         self.lost()
         last = min(self._streams.last_id, self._last_taken)
@@ -175,11 +182,12 @@ class Http2Connection:
         """The socket takes more again."""
         self._streams.release()
 
-    def lost(self) -> None:
-        """The connection is over."""
+    def lost(self) -> bool:
+        """The connection is over. Some of its streams end; whether there are more, for which this is called again when
+        others have had their turn."""
         self._frames.clear()
         self._rest = None
-        self._streams.drop_all()
+        return self._streams.drop_some()
 
     # Frames
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from services.picker.body_buffer import MemoryBudget
@@ -26,7 +27,9 @@ class Http2Protocol(asyncio.Protocol):
         closed: Callable[["Http2Protocol"], None],
     ) -> None:
         """`opened` returns whether the connection is served."""
-        self.connection = Http2Connection(methods, options, memory, streams, now=clock(), wake=self._wake)
+        self.connection = Http2Connection(
+            methods, options, memory, streams, now=clock(), wake=self._wake, timer=perf_counter
+        )
         self._options, self._clock = options, clock
         self._opened, self._closed = opened, closed
         self._loop = asyncio.get_running_loop()
@@ -35,6 +38,9 @@ class Http2Protocol(asyncio.Protocol):
         """The client's address, once it is known."""
         self._awake = False
         """Whether a flush is scheduled."""
+        self._closing = self._ending = self._ticking = False
+        """Whether nothing more is written; whether streams end by turns, because the connection is over, and because
+        their time is."""
         self._stuck_since: float | None = None
         """Since when the socket takes nothing, or is to close."""
 
@@ -82,15 +88,30 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.connection.lost()
-        self._closed(self)
+        if not self._ending:
+            self._end_streams()
+
+    def _end_streams(self) -> None:
+        """The connection is over: its streams end, and others have their turn in between."""
+        self._ending = self.connection.lost()
+        if self._ending:
+            self._loop.call_soon(self._end_streams)
+        elif self._transport is None:
+            self._closed(self)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
+        if self._transport is None or self._ticking:
+            return
         if self._stuck_since is not None and now - self._stuck_since > self._options.stall_timeout:
             self.abort()
         else:
-            self.connection.tick(now)
+            self._tick()
+
+    def _tick(self) -> None:
+        self._ticking = self._transport is not None and self.connection.tick(self._clock())
+        if self._ticking:
+            self._loop.call_soon(self._tick)
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -116,10 +137,14 @@ class Http2Protocol(asyncio.Protocol):
         if out := connection.out:
             data = out[0] if len(out) == 1 else b"".join(out)
             out.clear()
-            transport.write(data)
-        failure = connection.failure
-        if failure is not None:
+            if not self._closing:
+                transport.write(data)
+        if connection.failure is not None and not self._closing:
+            self._closing = True
             transport.close()
+            if connection.open and not self._ending:
+                self._ending = True
+                self._loop.call_soon(self._end_streams)
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
 

@@ -165,11 +165,14 @@ class Http2Server:
         self._drain(last=True)
         await self._until_closed(end)
         for protocol in list(self._connections):
-            protocol.connection.cancel("the picker stops")
+            for _ in protocol.connection.cancel("the picker stops"):
+                await asyncio.sleep(0)
         await self._until_closed(self._clock() + _FAREWELL)
         for protocol in list(self._connections):
             protocol.abort()
         await asyncio.sleep(0)  # what has just been accepted is closed
+        while self._connections:  # noqa: ASYNC110 - their streams end by turns
+            await asyncio.sleep(0)
         for task in self._accepting:
             task.cancel()
         if self._ticker is not None:

@@ -1,12 +1,14 @@
 """The open streams of a connection, and what they share: the peer's windows, and the bytes that are written next."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from math import inf
 
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
+from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
 from services.picker.transport.http2.request_head import RequestHead
@@ -22,6 +24,8 @@ _MAX_SETTINGS = 100
 """Settings of one frame; RFC 9113 has six."""
 _HELD = 2**40
 """Subtracted from the connection's window to stop sending."""
+_ENDED_AT_ONCE = 100
+"""Streams that end together before others have their turn: a few milliseconds."""
 _FIRST_UPDATES = 1000
 """WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
 
@@ -217,16 +221,21 @@ class Streams:
         self._next_deadline = min(self._next_deadline, stream.deadline)
         self._timed[stream.id] = stream
 
-    def tick(self, now: float) -> None:
+    def tick(self, now: float) -> bool:
         """Time has passed. A stream whose window the peer has left closed for too long is reset. Raises
-        ConnectionFailed when it was the connection's."""
+        ConnectionFailed when it was the connection's. Few streams end at once: whether there are more."""
         self.now = now
-        if stalled := [one for one in self._waiting.values() if now - one.blocked_since > self.options.stall_timeout]:
-            self._give_up(stalled)
+        stalled = [one for one in self._waiting.values() if now - one.blocked_since > self.options.stall_timeout]
+        if stalled:
+            self._give_up(stalled[:_ENDED_AT_ONCE])
+        late: list[Http2Stream] = []
         if now >= self._next_deadline:
-            for stream in [one for one in self._timed.values() if one.deadline <= now]:
+            late = [one for one in self._timed.values() if one.deadline <= now]
+            for stream in late[:_ENDED_AT_ONCE]:
+                self._timed.pop(stream.id, None)
                 stream.expire()
             self._next_deadline = min((stream.deadline for stream in self._timed.values()), default=inf)
+        return len(stalled) > _ENDED_AT_ONCE or len(late) > _ENDED_AT_ONCE
 
     def _give_up(self, stalled: list[Http2Stream]) -> None:
         """The peer hasn't read what it has asked for."""
@@ -245,10 +254,19 @@ class Streams:
         self.close(stream)
         stream.drop()
 
-    def drop_all(self) -> None:
-        """The connection is over."""
-        for stream in list(self.open.values()):
+    def drop_some(self) -> bool:
+        """The connection is over: some of its streams end; whether there are more."""
+        for stream in list(islice(self.open.values(), _ENDED_AT_ONCE)):
             self.drop(stream)
+        return bool(self.open)
+
+    def cancel(self, details: str) -> Iterator[None]:
+        """End all calls as UNAVAILABLE, and pause now and then."""
+        for number, stream in enumerate(list(self.open.values()), 1):
+            if stream.id in self.open:
+                stream.finish(StatusCode.UNAVAILABLE, details)
+            if number % _ENDED_AT_ONCE == 0:
+                yield
 
     def __repr__(self) -> str:
         return f"<Streams {len(self.open)} open, {len(self._waiting)} waiting, window {self.window}>"

@@ -154,6 +154,7 @@ class Peer:
         methods: Methods | None = None,
         memory: MemoryBudget | None = None,
         count: StreamCount | None = None,
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.now = 0.0
         self.calls: list[Recorded] = []
@@ -161,7 +162,7 @@ class Peer:
         self.wakes = 0
         methods = {f"/test.Test/{name}": self._method(name) for name in NAMES} if methods is None else methods
         count = StreamCount(options.max_streams) if count is None else count
-        self.connection = Http2Connection(methods, options, self.memory, count, now=0.0, wake=self._wake)
+        self.connection = Http2Connection(methods, options, self.memory, count, now=0.0, wake=self._wake, timer=timer)
         self.decoder = Decoder()
         self.heard: list[Frame] = []
         """All frames of the server."""
@@ -187,7 +188,9 @@ class Peer:
         return self.hear()
 
     def hear(self) -> list[Frame]:
-        """What the server has said since."""
+        """What the server has said since. After a failure all streams have ended, as by turns."""
+        while self.connection.failure is not None and self.connection.lost():
+            pass
         written, heard = b"".join(self.connection.out), []
         self.connection.out.clear()
         while written:

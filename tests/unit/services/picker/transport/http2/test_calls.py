@@ -1,5 +1,7 @@
 """gRPC's side of a stream: what a call hears and says, how it ends, and that it ends once, whatever fails."""
 
+from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -177,12 +179,29 @@ def test_the_end_of_a_connection_ends_its_calls(how: str) -> None:
     if how == "lost":
         peer.connection.lost()
     elif how == "cancel":
-        peer.connection.cancel("the picker stops")
+        assert not list(peer.connection.cancel("the picker stops"))
         peer.hear()
         assert peer.status(3) == (StatusCode.UNAVAILABLE, "the picker stops")
     else:
         peer.connection.fail(ConnectionFailed(ErrorCode.INTERNAL_ERROR, "as a test says"))
     assert [(call.ends, peer.memory.used, peer.connection.open) for call in peer.calls] == [(1, 0, 0)] * 2
+
+
+@pytest.mark.parametrize("how", ["lost", "cancel", "fail"])
+def test_the_end_of_a_connection_ends_its_calls_some_at_a_time(how: str) -> None:
+    peer = Peer()
+    peer.say(*(headers(stream) for stream in range(1, 2000, 2)))
+    ended = [0]
+    turns: Iterator[object] = iter(peer.connection.lost, False)
+    if how == "cancel":
+        turns = peer.connection.cancel("the picker stops")
+    elif how == "fail":
+        peer.connection.fail(ConnectionFailed(ErrorCode.INTERNAL_ERROR, "as a test says"))
+    for _ in turns:
+        ended.append(sum(call.ends for call in peer.calls))
+    assert [call.ends for call in peer.calls] == [1] * 1000
+    assert peer.connection.open == 0
+    assert max(after - before for before, after in pairwise(ended)) <= 200
 
 
 @pytest.mark.parametrize("where", ["begin", "receive", "half_close", "end"])

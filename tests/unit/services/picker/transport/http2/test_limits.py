@@ -442,6 +442,17 @@ def test_a_turn_unzips_few_large_messages() -> None:
     assert len(peer.calls[0].messages) == 20
 
 
+def test_a_turn_ends_when_its_time_is_over() -> None:
+    seconds = iter(range(10**6))
+    peer = Peer(timer=lambda: next(seconds) / 1000)
+    call = peer.call()
+    more, turns = peer.connection.receive(data(1, message(b"x")) * 60, 0.0), 1
+    while more:
+        assert len(call.messages) <= 5 * turns
+        more, turns = peer.connection.receive(b"", 0.0), turns + 1
+    assert call.messages == [b"x"] * 60
+
+
 def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:
     peer = Peer()
     peer.call()

@@ -1,13 +1,49 @@
 """The server on a real socket, where the state machine of a connection can't show it."""
 
 import asyncio
+import time
 
 from structlog.testing import capture_logs
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.http2_options import Http2Options
+from services.picker.transport.calls import Metadata, Stream
 from services.picker.transport.http2.server import LOG_EVERY, Http2Server
+from tests.unit.services.picker.transport.http2.peer import PREFACE, Recorded, data, headers, settings
 from tests.waiting import eventually
+
+
+async def test_the_streams_of_a_lost_connection_end_by_turns() -> None:
+    """Others have their turn in between; what is left of them ends with the server at the latest."""
+    streams, calls = 1000, list[Recorded]()
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Recorded(stream, metadata, "Silent"))
+        return calls[-1]
+
+    server = Http2Server(
+        {"/test.Test/Echo": begin}, Http2Options(max_message_size=2**10), memory=MemoryBudget(), clock=time.monotonic
+    )
+    await server.start("127.0.0.1", 0)
+    for ends in ("closes", "breaks the protocol", "stays"):
+        calls.clear()
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(PREFACE + settings() + b"".join(headers(stream) for stream in range(1, 2 * streams, 2)))
+        await eventually(lambda: len(calls) == streams)
+        if ends == "closes":
+            writer.transport.abort()
+        elif ends == "breaks the protocol":
+            writer.write(data(0, b"x"))
+        else:
+            await server.stop(0.0)
+        turns = set[int]()
+        while (ended := sum(call.ends for call in calls)) < streams:
+            turns.add(ended)
+            await asyncio.sleep(0)
+        await eventually(lambda: not server.connections)
+        assert [call.ends for call in calls] == [1] * streams
+        assert ends == "stays" or len(turns) >= streams // 200
+        writer.close()
 
 
 async def test_of_many_connections_that_break_the_protocol_a_line_a_second_tells() -> None:

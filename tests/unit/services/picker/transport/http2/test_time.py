@@ -123,6 +123,19 @@ def test_deadlines_pass_in_any_order_and_those_of_ended_calls_do_nothing() -> No
     assert ended == [[0, 1, 0, 1], [0, 1, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]]
 
 
+def test_many_deadlines_and_stalled_streams_pass_some_at_a_time() -> None:
+    peer = Peer(NEVER, sets={INITIAL_WINDOW_SIZE: 1})
+    peer.say(*(headers(stream, fields=request(grpc_timeout="1S")) for stream in range(1, 1000, 2)))
+    peer.say(*(headers(stream) + data(stream, message(b"abc")) for stream in range(1001, 2000, 2)))
+    for now in (2.0, OPTIONS.stall_timeout + 1):
+        before = peer.connection.open
+        while peer.connection.tick(now):
+            assert 0 < before - peer.connection.open <= 100
+            before = peer.connection.open
+    assert [call.ends for call in peer.calls] == [1] * 1000
+    assert (peer.connection.open, peer.failure()) == (0, None)
+
+
 @pytest.mark.parametrize("window", ["stream", "connection"])
 def test_a_window_that_is_left_closed_ends_what_it_belongs_to(window: str) -> None:
     peer = Peer(NEVER, sets={INITIAL_WINDOW_SIZE: 0 if window == "stream" else 2**30})

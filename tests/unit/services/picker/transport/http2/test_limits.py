@@ -448,8 +448,8 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
     call = peer.call()
     more, turns = peer.connection.receive(data(1, message(b"x")) * 60, 0.0), 1
     while more:
-        assert len(call.messages) <= 5 * turns
         more, turns = peer.connection.receive(b"", 0.0), turns + 1
+    assert turns >= 60 / 5
     assert call.messages == [b"x"] * 60
 
 

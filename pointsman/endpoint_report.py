@@ -7,6 +7,10 @@ FEW_PICKS = 0.25
 """A share of an even part of the decisions below which an endpoint is passed over."""
 MIN_DECISIONS = 20
 """Decisions from which on that says something."""
+SLOW = 2.0
+"""A multiple of the others' time from which on an endpoint is slow."""
+MIN_REQUESTS = 5
+"""Requests here and elsewhere from which on that says something."""
 
 View = dict[str, Any]
 
@@ -76,6 +80,16 @@ def _picker(view: View) -> Iterator[str]:
         why = [f"{plugin} removed it {count} times" for plugin, count in recent["filtered"].items()]
         why += [f"{plugin} put it behind {count} times" for plugin, count in recent["behind"].items()]
         yield f"chosen {recent['chosen']} times of the last {candidate}: {', '.join(why)}"
+    yield from _slow(view)
+
+
+def _slow(view: View) -> Iterator[str]:
+    durations = view.get("durations")  # pickers of an earlier version don't report them
+    if durations is None or min(durations["requests"], durations["requests_elsewhere"]) < MIN_REQUESTS:
+        return
+    count, here, elsewhere = durations["requests"], durations["seconds"], durations["seconds_elsewhere"]
+    if here > SLOW * elsewhere:
+        yield f"slow: its last {count} requests take {here:.1f} s in the median, others {elsewhere:.1f} s"
 
 
 def _policy(policy: str) -> str:

@@ -78,7 +78,7 @@ class Documents:
         """As `services.console.schemas.ConfigurationPage`, without `about`."""
         reading = await self.run(configuration)
         configuration = configuration or BUILT_IN
-        statuses = members.statuses()
+        statuses = await members.answered()
         return {
             **_page(reading),
             "text": configuration.text,

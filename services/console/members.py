@@ -16,6 +16,7 @@ from shared.pool_view.reader import PoolReader
 from shared.pool_view.rows import MemberRow
 from shared.service.status import MemberStatus
 from shared.service.survey import Survey, survey
+from shared.tasks import set_within
 
 INTERVAL = 1.0
 """Seconds from one survey, which takes a second, to the next."""
@@ -23,6 +24,8 @@ WATCHED = 10.0
 """Seconds for which members are asked after somebody has looked."""
 SHOWN = 10
 """Problems of one member that are shown."""
+PATIENCE = 3.0
+"""Seconds that a page waits for the first survey."""
 
 
 class Members:
@@ -33,6 +36,7 @@ class Members:
         self._wanted = asyncio.Event()
         self._looked_at = float("-inf")
         self._survey: Survey | None = None
+        self._surveyed = asyncio.Event()
 
     def pickers(self) -> list[str]:
         """The ids of live pickers."""
@@ -43,6 +47,12 @@ class Members:
         self._looked_at = time.monotonic()
         self._wanted.set()
         return () if self._survey is None else self._survey.members
+
+    async def answered(self) -> tuple[MemberStatus, ...]:
+        """The same, after the first answers; none if these don't come in time."""
+        if not self.statuses():
+            await set_within(self._surveyed, PATIENCE)
+        return self.statuses()
 
     def described(self) -> list[dict[str, Any]]:
         """All live members, as `services.console.schemas.Member`."""
@@ -59,11 +69,13 @@ class Members:
             if time.monotonic() - self._looked_at > WATCHED:
                 self._wanted.clear()
                 self._survey = None
+                self._surveyed.clear()
             await self._wanted.wait()
             try:
                 self._survey = await survey(self._bus, self._subjects, self._reader.pool_token)
             except BusError as error:  # the page says that there is no connection
                 structlog.get_logger().info("members.unknown", reason=str(error))
+            self._surveyed.set()
             await asyncio.sleep(INTERVAL)
 
     def __repr__(self) -> str:

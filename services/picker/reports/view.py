@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from math import inf
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from services.picker.decision import Decision
 from services.picker.reports.reports import Parts, stale_after
-from services.picker.request import Refusal
+from services.picker.request import Refusal, Route
 from shared.bus.columns import server_hash
 from shared.bus.query_messages import ViewQuery
 from shared.bus.responder import Document
@@ -19,7 +21,7 @@ from shared.service.status import hexadecimal
 from shared.service.view import one_endpoint, view_document
 
 LAST = 200
-"""The latest decisions that say how often an endpoint is picked."""
+"""The latest decisions that say how often an endpoint is picked, and how long requests take."""
 
 
 def view(parts: Parts, pool: str, id: str, query: ViewQuery) -> Document:
@@ -92,6 +94,7 @@ def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
         "prefix_blocks": view.prefixes.blocks_of(endpoint.id),
         "endpoints": len(view.layout),
         "recently": _fares(parts.ring.newest(LAST), endpoint.id),
+        "durations": durations(parts.ring.newest(LAST), endpoint.id, now),
     }
 
 
@@ -125,4 +128,29 @@ def _fares(decisions: list[Decision], id: str) -> dict[str, Any]:
         "chosen": chosen,
         "filtered": dict(filtered),
         "behind": {plugin or "chance": count for plugin, count in behind.most_common()},
+    }
+
+
+def durations(decisions: list[Decision], id: str, now: float) -> dict[str, Any]:
+    """How many requests an endpoint and the others served, and the median of their seconds, None without any. A request
+    that is under way counts as soon as it takes longer than those of the others."""
+    here: list[float] = []
+    elsewhere: list[float] = []
+    under_way: list[float] = []
+    for decision in decisions:
+        progress = decision.progress
+        if progress.aborted or not isinstance(decision.outcome, Route):
+            continue
+        is_here = (progress.endpoint or decision.layout.endpoints[decision.picked[0]].id) == id
+        if progress.seconds is not None:
+            (here if is_here else elsewhere).append(progress.seconds)
+        elif is_here:
+            under_way.append(now - decision.monotonic)
+    usual = median(elsewhere) if elsewhere else inf
+    here += [seconds for seconds in under_way if seconds > usual]
+    return {
+        "requests": len(here),
+        "seconds": median(here) if here else None,
+        "requests_elsewhere": len(elsewhere),
+        "seconds_elsewhere": median(elsewhere) if elsewhere else None,
     }

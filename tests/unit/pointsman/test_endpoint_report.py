@@ -35,6 +35,11 @@ def picker(**fields: Any) -> dict[str, Any]:
     return {"member": "p", "known": True, "fact": FACT, **normal, **fields}
 
 
+def durations(requests: int, seconds: float, requests_elsewhere: int, elsewhere: float | None) -> dict[str, Any]:
+    names = "requests", "seconds", "requests_elsewhere", "seconds_elsewhere"
+    return dict(zip(names, (requests, seconds, requests_elsewhere, elsewhere), strict=True))
+
+
 NORMAL = (
     "  picker p: 3 requests in flight, 1 of them its own; 7 prefix blocks; "
     "chosen 10 times in the last 40 decisions that could"
@@ -68,6 +73,14 @@ STALE = {"WaitingQueueSize/core": {"value": 0.0, "age": 60.2, "fresh": False, "r
             },
             "picker p: chosen 1 times of the last 40: f removed it 9 times, queue-scorer put it behind 30 times",
         ),
+        (
+            {"picker": picker(durations=durations(5, 48.84, 20, 0.73))},
+            "picker p: slow: its last 5 requests take 48.8 s in the median, others 0.7 s",
+        ),
+        ({"picker": picker(durations=durations(5, 2.0, 5, 1.0))}, "nothing is wrong with it"),
+        ({"picker": picker(durations=durations(4, 48.84, 20, 0.73))}, "nothing is wrong with it"),
+        ({"picker": picker(durations=durations(20, 48.84, 4, 0.73))}, "nothing is wrong with it"),
+        ({"picker": picker(durations=durations(20, 48.84, 0, None))}, "nothing is wrong with it"),
         ({"picker": {"member": "p", "known": True, "fact": FACT}}, "picker p: it isn't in the layout yet"),
         ({"picker": {"member": "p", "known": False}}, "not known to picker p"),
     ],

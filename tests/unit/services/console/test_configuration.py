@@ -13,7 +13,7 @@ from shared.model import Configuration
 class Nobody:
     """No members."""
 
-    def statuses(self) -> list[object]:
+    async def answered(self) -> list[object]:
         return []
 
 

@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
-from services.picker.reports.view import view
+from services.picker.decision import Progress
+from services.picker.reports.view import durations, view
+from services.picker.request import Refusal, Route
 from shared.bus.query_messages import ViewQuery
 from shared.service.pages import SLICE
 from tests.unit.services.picker.world import NOW, load, pool
@@ -30,3 +32,27 @@ def test_no_piece_of_the_tables_of_load_has_more_than_a_slice() -> None:
     ]
     assert [*document["load"][1]["endpoints"]] == names, "sorted"
     assert max(piece.count(b"[") for piece in pieces) <= SLICE
+
+
+def test_the_seconds_of_an_endpoints_requests_and_of_the_others() -> None:
+    layout = SimpleNamespace(endpoints=[SimpleNamespace(id="slow"), SimpleNamespace(id="fast")])
+
+    def decision(row: int, seconds: float | None, **progress: Any) -> Any:
+        made = Progress(seconds=seconds, **progress)
+        route = Route(destinations=("10.0.0.1:8000",))
+        return SimpleNamespace(progress=made, outcome=route, layout=layout, picked=(row,), monotonic=NOW - 9.0)
+
+    decisions = [
+        decision(0, 8.0),
+        decision(0, None),  # for nine seconds
+        decision(1, None),
+        decision(1, 1.0),
+        decision(1, 2.0),
+        decision(0, 3.0, endpoint="fast"),  # a fallback served
+        decision(0, 0.1, aborted=True),
+        SimpleNamespace(progress=Progress(), outcome=Refusal(status=429, message="")),
+    ]
+    assert [*durations(decisions, "slow", NOW).values()] == [2, 8.5, 3, 2.0]
+    assert durations(decisions, "fast", NOW)["requests"] == 4
+    nobody = durations(decisions[:1], "slow", NOW)
+    assert (nobody["requests"], nobody["requests_elsewhere"], nobody["seconds_elsewhere"]) == (1, 0, None)

@@ -1,4 +1,5 @@
-"""`pointsman explain`: asks a running picker where a request would go, and why. Nothing is sent or charged."""
+"""`pointsman explain`: asks a running picker where a request would go, and why. Nothing is sent or charged.
+`pointsman explain ID`: shows an earlier decision the same way, whichever picker made it."""
 
 import os
 import sys
@@ -13,6 +14,7 @@ from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from pointsman.table import DASH, text_table
+from pointsman.why import decisions, remembering
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
@@ -28,7 +30,12 @@ SHOWN = 20
 
 class ExplainSettings(QuerySettings, frozen=True, kw_only=True):
     """Shows where a running picker would send a request now, and why: candidates, what each filter leaves, each
-    scorer's value and weight, the ages of its inputs, and what would change the outcome. Nothing is sent."""
+    scorer's value and weight, the ages of its inputs, and what would change the outcome. Nothing is sent.
+    With request ids, shows the decisions on them instead."""
+
+    request: Annotated[
+        tuple[str, ...], Meta(description="ids of earlier requests (`x-request-id`)", extra={"argument": "ID…"})
+    ] = ()
 
     body: Annotated[str, Meta(description="a file with the request's body, - for standard input")] = ""
     model: Annotated[str, Meta(description="without --body: the model of a chat request")] = ""
@@ -44,11 +51,13 @@ def main(argv: Sequence[str]) -> int:
     options."""
     try:
         settings = parse(ExplainSettings, argv, os.environ, "pointsman explain")
+        if settings.request and (settings.body or settings.model or settings.prompt or settings.header):
+            raise Invalid([Problem("ID", "a request id and a request to decide on can't be given together")])
         query = ExplainQuery(path=settings.path, headers=read_headers(settings.header), body=_body(settings))
     except Invalid as error:
         report(error)
         return USAGE_ERROR
-    return run_command(_explain(settings, query))
+    return run_command(_earlier(settings) if settings.request else _explain(settings, query))
 
 
 def read_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -100,6 +109,20 @@ async def _explain(settings: ExplainSettings, query: ExplainQuery) -> int:
     else:
         print_lines(text(decision))
     return FAILED if "refused" in decision else 0
+
+
+async def _earlier(settings: ExplainSettings) -> int:
+    """The decisions that pickers remember on earlier requests."""
+    async with connected(settings, "explain") as client:
+        found = {id: decisions(await remembering(client, id, settings.picker)) for id in settings.request}
+    if settings.format == "json":
+        print_json(found)
+    for id, made in found.items():
+        if not made:
+            print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
+        elif settings.format == "text":
+            print_lines(line for decision in made for line in [f"{id} at {decision['at']}", *text(decision), ""])
+    return 0 if all(found.values()) else FAILED
 
 
 async def _ready_picker(client: QueryClient) -> str:

@@ -52,7 +52,7 @@ async def _requests(settings: WhySettings) -> int:
     found: dict[str, list[dict[str, Any]]] = {}
     async with connected(settings, "why") as client:
         for id in settings.request:
-            answers = await _remembering(client, id)
+            answers = await remembering(client, id)
             found[id] = decisions(answers)
             _complain(answers, _Decisions)
     if settings.format == "json":
@@ -65,7 +65,7 @@ async def _requests(settings: WhySettings) -> int:
     return 0 if all(found.values()) else FAILED
 
 
-async def _remembering(client: QueryClient, id: str) -> list[Answer]:
+async def remembering(client: QueryClient, id: str, picker: str = "") -> list[Answer]:
     """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
     there is one."""
     answers: list[Answer] = []
@@ -74,6 +74,7 @@ async def _remembering(client: QueryClient, id: str) -> list[Answer]:
         answers = await query_members(
             client.bus, client.subjects, client.pool, "picker", query, timeout=client.timeout, quiet=quiet
         )
+        answers = [answer for answer in answers if not picker or answer.id == picker]
         if decisions(answers):
             break
     return answers

@@ -253,6 +253,13 @@ async def test_commands_decode_entries_and_explain_and_replay_decisions(
     assert (code, err) == (0, "")
     assert "by picker p1: default/a was the only candidate" in out
     stream.end()
+    code, out, err = await run(nats, "explain", "mine")
+    assert (code, err) == (0, ""), err
+    assert out.startswith("mine at ")
+    assert "because: " in out
+    assert "profile default (decides): 1 candidates" in out
+    code, out, err = await run(nats, "explain", "nobody")
+    assert (code, out, err) == (1, "", "nobody: no picker remembers a decision on it\n")
     code, out, _ = await run(nats, "why", "--endpoint=a")
     await _replays(nats, tmp_path)
     never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"

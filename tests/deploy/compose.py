@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -36,11 +37,13 @@ class Compose:
         self.engine = engine
         self.directory = directory
         self._session = session
-        services = ("", "STATS_", "CONSOLE_", "PROMETHEUS_", "GRAFANA_", "JAEGER_")
-        self.ports = {f"POINTSMAN_{service}PORT": str(free_port()) for service in services}
+        published = re.findall(r"\$\{(\w+_PORT):-", (ROOT / "docker-compose.yml").read_text())
+        self.ports = {name: str(free_port()) for name in published}
         self.environment: dict[str, str] = {}
         """What users set for `docker-compose`."""
         self.profiles: tuple[str, ...] = ()
+        self.files: tuple[str, ...] = ()
+        """Instead of docker-compose.yml alone."""
         self.token = ""
         """What the console asks for, if anything."""
         shutil.copy(ROOT / "docker-compose.yml", directory)
@@ -54,8 +57,9 @@ class Compose:
     async def __call__(self, *arguments: str) -> str:
         """`docker-compose …`. Raises Failed."""
         profiles = [f"--profile={name}" for name in self.profiles]
+        files = [f"--file={name}" for name in self.files]
         return await self.engine.compose(
-            self.directory, PROJECT, *profiles, *arguments, env=self.ports | self.environment
+            self.directory, PROJECT, *files, *profiles, *arguments, env=self.ports | self.environment
         )
 
     async def up(self, *arguments: str, **scales: int) -> None:

@@ -1,6 +1,7 @@
 """What docs/deploy-compose.md promises of docker-compose.yml, under constant load through Envoy."""
 
 import json
+import os
 from collections import Counter
 
 import yaml
@@ -15,6 +16,8 @@ from tests.waiting import eventually
 
 CONFIGURATION = "deploy/compose/pointsman.yaml"
 ENDPOINTS = "deploy/compose/endpoints.yaml"
+WATCHER = 65532
+"""The user in the container."""
 
 scenario: Scenarios[Compose] = Scenarios()
 
@@ -121,6 +124,25 @@ async def model_server_leaves(compose: Compose, load: Load) -> None:
     await compose("start", "simulator-3")
     compose.write(ENDPOINTS, before)
     await compose.settled()
+
+
+@scenario("a model server drained from the console, and taken back")
+async def drained(compose: Compose, load: Load) -> str:
+    watched = compose.directory / ENDPOINTS
+    for path in (watched.parent, watched):
+        os.chown(path, WATCHER, WATCHER)
+    compose.environment, compose.token = {"CONSOLE_TOKEN": "secret"}, "secret"
+    compose.files = ("docker-compose.yml", "deploy/compose/actions.yml")
+    try:
+        await compose.up()
+        await compose.settled()
+        await compose.drains("default/vllm-1")
+        await load.goes_on()
+    finally:
+        compose.environment, compose.token, compose.files = {}, "", ()
+    await compose.up()
+    await compose.settled()
+    return "with `deploy/compose/actions.yml` and the token"
 
 
 @scenario("the configuration changed, to a bad one and back")

@@ -169,12 +169,12 @@ def _refused(config: LoadedConfig) -> list[Problem]:
 def text(report: FileReport) -> list[str]:
     """The content of a file, without errors and warnings."""
     if report.errors:
-        return [f"{report.origin}: {_count(len(report.errors), 'error')}"]
+        return [f"{report.origin}: {_plural(len(report.errors), 'error')}"]
     lines = []
     if report.configuration is not None:
         lines += report.configuration.lines()
     if report.endpoints is not None:
-        lines += [_count(len(report.endpoints), "endpoint"), *map(_endpoint, report.endpoints[:SHOWN])]
+        lines += [_plural(len(report.endpoints), "endpoint"), *map(_endpoint, report.endpoints[:SHOWN])]
         if len(report.endpoints) > SHOWN:
             lines.append(f"  … and {len(report.endpoints) - SHOWN} more")
     lines += map(_resource, report.resources)
@@ -182,7 +182,7 @@ def text(report: FileReport) -> list[str]:
     return [f"{report.origin}: ok", *(f"  {line}" for line in lines)]
 
 
-def _count(number: int, what: str) -> str:
+def _plural(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 

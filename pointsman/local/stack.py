@@ -146,10 +146,10 @@ class LocalStack:
             )
             for server in plan.simulators
         ]
-        self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _count(plan.watchers)]
-        self.collectors = [self._service("collector", number, {}) for number in _count(plan.collectors)]
-        self.pickers = [self._picker(number) for number in _count(plan.pickers)]
-        self.consoles = [self._console(number) for number in _count(plan.consoles)]
+        self.watchers = [self._service("watcher", number, self._watcher_flags()) for number in _numbers(plan.watchers)]
+        self.collectors = [self._service("collector", number, {}) for number in _numbers(plan.collectors)]
+        self.pickers = [self._picker(number) for number in _numbers(plan.pickers)]
+        self.consoles = [self._console(number) for number in _numbers(plan.consoles)]
         self.envoy = self._envoy(plan.envoy, envoy_port) if plan.envoy else None
 
     def _take(self, purpose: str, usual: int = 0) -> int:
@@ -355,7 +355,7 @@ async def _start_all(processes: Sequence[Process], on_ready: Callable[[Process],
         raise
 
 
-def _count(number: int) -> range:
+def _numbers(number: int) -> range:
     return range(1, number + 1)
 
 

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct, json
 
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, read, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_text, given, lacking, read
 from services.picker.parsers.media import media_of
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt
@@ -119,7 +119,7 @@ class AnthropicParser(Parser):
     def _counted(self, body: bytes) -> Content:
         """Nothing of it is generated and nothing can be wrong with it here: whatever it is, the server answers it."""
         try:
-            model = text_of(read(_decode_counted, body, self.parameters).model) or ""
+            model = as_text(read(_decode_counted, body, self.parameters).model) or ""
         except Unparsable:
             model = ""
         return Content(

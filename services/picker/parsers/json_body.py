@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 from msgspec import Raw, Struct, defstruct, json
 
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_count, as_text, given, read, shown
 from services.picker.parsers.prompts import Prompt, undecoded
 from services.picker.request import Content, Media, Unparsable
 
@@ -80,13 +80,13 @@ class JsonBody(Struct):
     def output_limit(self) -> int | None:
         """The most tokens that the client takes; None when it doesn't say."""
         for name in self.OUTPUT_LIMITS:
-            if (limit := count_of(getattr(self, name))) is not None:
+            if (limit := as_count(getattr(self, name))) is not None:
                 return limit
         return None
 
     def sequences(self) -> int | None:
         """How many answers the client asks for: `n`, in the APIs that have it. None when it doesn't say."""
-        return count_of(getattr(self, "n", NOTHING))
+        return as_count(getattr(self, "n", NOTHING))
 
     def content(self, prompt: Prompt | None = None) -> Content:
         """What the body says; `prompt` where it is known already. Raises `Unparsable` with the field that is wrong."""
@@ -106,7 +106,7 @@ class JsonBody(Struct):
             model=model,
             takes_model=takes_model,
             unread=prompt is UNREAD,
-            adapters=adapters_of(self.lora_path),
+            adapters=adapter_names(self.lora_path),
             stream=self.stream == _TRUE,
             prompt=prompt.text,
             prompt_tokens=prompt.tokens,
@@ -126,14 +126,14 @@ def name_of(field: str, value: Raw) -> str:
     """The model's name in a field; empty where there is none. Raises `Unparsable` for anything else."""
     if value is not NOTHING and (size := len(memoryview(value))) > MAX_NAME * _ESCAPED:
         raise Unparsable(f"{field}: the name has {size} bytes; the limit is {MAX_NAME}")
-    name = text_of(value)
+    name = as_text(value)
     if name is None and given(value):
         wrong, needed = f"{field}: not a string", "a model name is needed"
         raise Unparsable(f"{wrong}: {shown(value)}; {needed}", kept=f"{wrong}; {needed}")
     return name or ""
 
 
-def adapters_of(lora_path: Raw) -> tuple[str, ...]:
+def adapter_names(lora_path: Raw) -> tuple[str, ...]:
     """The adapters that `lora_path` names; what can't be read is one, as it was sent."""
     if not given(lora_path):
         return ()
@@ -150,7 +150,7 @@ def salt_of(salt: Raw) -> str:
     """A cache salt; the digest of a long one."""
     if salt is not NOTHING and len(memoryview(salt)) > _MAX_SALT:
         return xxhash.xxh3_128_hexdigest(salt)
-    return text_of(salt) or ""
+    return as_text(salt) or ""
 
 
 class BodyReader:

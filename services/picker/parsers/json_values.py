@@ -79,7 +79,7 @@ def lacking(value: Any) -> str:
     return "missing" if value is None else "empty"
 
 
-def text_of(value: Raw) -> str | None:
+def as_text(value: Raw) -> str | None:
     """A text; None for everything else, and for what isn't there. Raises `Unparsable` for one that isn't UTF-8."""
     if value is NOTHING or value == _NULL:
         return None
@@ -91,7 +91,7 @@ def text_of(value: Raw) -> str | None:
         raise _unreadable(error) from error
 
 
-def count_of(value: Raw) -> int | None:
+def as_count(value: Raw) -> int | None:
     """A number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole. None for everything else, also for a
     number with an exponent."""
     text = bytes(memoryview(value)[: _MAX_DIGITS + 1])

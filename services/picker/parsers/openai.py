@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import UNREAD, BodyReader, JsonBody
-from services.picker.parsers.json_values import NOTHING, JsonParameters, given, lacking, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_text, given, lacking
 from services.picker.parsers.media import media_of
 from services.picker.parsers.parser import Parser, longest_first
 from services.picker.parsers.prompts import Embeddable, Message, Prompt, TextOrIds
@@ -92,7 +92,7 @@ class _Responses(JsonBody):
         if self.input is None:
             raise Unparsable("input: missing; a text or a list of items is needed")
         start = prompts.front(self.tools)
-        if (instructions := text_of(self.instructions)) is not None:
+        if (instructions := as_text(self.instructions)) is not None:
             start += prompts.dialogue([Message(role="system", content=instructions)])
         return Prompt(start + prompts.dialogue([self.input] if isinstance(self.input, str) else self.input))
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from services.picker.parsers import prompts
 from services.picker.parsers.json_body import MAX_ADAPTERS, BodyReader, JsonBody, name_of, salt_of
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, lacking
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_count, given, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Prompt, TextOrIds
 from services.picker.request import Content, Headers, Unparsable
@@ -75,10 +75,10 @@ class _Generate(JsonBody):
         return given(self.image_data)
 
     def output_limit(self) -> int | None:
-        return count_of(self.sampling_params.max_new_tokens) if isinstance(self.sampling_params, _Sampling) else None
+        return as_count(self.sampling_params.max_new_tokens) if isinstance(self.sampling_params, _Sampling) else None
 
     def sequences(self) -> int | None:
-        return count_of(self.sampling_params.n) if isinstance(self.sampling_params, _Sampling) else None
+        return as_count(self.sampling_params.n) if isinstance(self.sampling_params, _Sampling) else None
 
     def salt(self) -> str:
         """Pictures stand beside the prompt: those with others share no blocks."""

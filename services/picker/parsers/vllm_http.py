@@ -10,7 +10,7 @@ from typing import ClassVar
 from msgspec import Raw, Struct
 
 from services.picker.parsers.json_body import BodyReader, JsonBody
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, lacking
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_count, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Placeholder, Prompt, pack, packed_ids
 from services.picker.request import Content, Headers, Unparsable
@@ -63,10 +63,10 @@ class _Generate(JsonBody):
         return isinstance(self.features, _Features) and bool(self.features.mm_placeholders)
 
     def output_limit(self) -> int | None:
-        return count_of(self.sampling_params.max_tokens) if self.sampling_params else None
+        return as_count(self.sampling_params.max_tokens) if self.sampling_params else None
 
     def sequences(self) -> int | None:
-        return count_of(self.sampling_params.n) if self.sampling_params else None
+        return as_count(self.sampling_params.n) if self.sampling_params else None
 
 
 _READER = BodyReader(_Generate)

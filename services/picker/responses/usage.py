@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from services.picker.parsers.json_values import NOTHING as ABSENT
-from services.picker.parsers.json_values import count_of
+from services.picker.parsers.json_values import as_count
 
 
 class _Details(Struct):
@@ -67,9 +67,9 @@ def read_usage(report: Raw) -> Usage:
     read, written = found.cache_read_input_tokens, found.cache_creation_input_tokens
     if read is not ABSENT or written is not ABSENT:
         # This API's input_tokens are those that weren't read from the cache, nor written to it.
-        cached = count_of(read) or 0
+        cached = as_count(read) or 0
         if prompt is not None:
-            prompt += cached + (count_of(written) or 0)
+            prompt += cached + (as_count(written) or 0)
     return Usage(prompt, _first(found.completion_tokens, found.output_tokens), cached)
 
 
@@ -78,7 +78,7 @@ def read_meta_info(report: Raw) -> Usage:
     if not is_object(report):
         return NOTHING
     found = _decode(report)
-    return Usage(count_of(found.prompt_tokens), count_of(found.completion_tokens), count_of(found.cached_tokens))
+    return Usage(as_count(found.prompt_tokens), as_count(found.completion_tokens), as_count(found.cached_tokens))
 
 
 def is_object(value: Raw) -> bool:
@@ -87,4 +87,4 @@ def is_object(value: Raw) -> bool:
 
 
 def _first(*values: Raw) -> int | None:
-    return next((count for value in values if (count := count_of(value)) is not None), None)
+    return next((count for value in values if (count := as_count(value)) is not None), None)

@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "a model that the pool doesn't name": Case(
         models=True, status=404, kind="model_not_found", says="'m' is not served by this pool"
     ),
-    "what may be shed, in a full pool": Case(
+    "a sheddable request, in a full pool": Case(
         busy=True,
         more={"x-gateway-inference-objective": "batch"},
         status=429,
@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
         says="system saturated, sheddable request dropped",
         gets=SATURATED,
     ),
-    "what may be shed, in an empty pool": Case(
+    "a sheddable request, in an empty pool": Case(
         endpoints=(),
         more={"x-llm-d-inference-objective": "batch"},
         status=503,

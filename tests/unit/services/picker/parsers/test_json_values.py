@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec import Raw, Struct
 
-from services.picker.parsers.json_values import NOTHING, JsonParameters, count_of, given, read, shown, text_of
+from services.picker.parsers.json_values import NOTHING, JsonParameters, as_count, as_text, given, read, shown
 from services.picker.request import Unparsable
 
 
@@ -27,8 +27,8 @@ def test_null_is_as_good_as_nothing(sent: bytes, is_given: bool) -> None:
     ("sent", "text"), [(b'"a\\u0062"', "ab"), (b'""', ""), (b"5", None), (b'["a"]', None), (b"null", None)]
 )
 def test_only_a_text_is_a_text(sent: bytes, text: str | None) -> None:
-    assert text_of(Raw(sent)) == text
-    assert text_of(NOTHING) is None
+    assert as_text(Raw(sent)) == text
+    assert as_text(NOTHING) is None
 
 
 @pytest.mark.parametrize(
@@ -49,11 +49,11 @@ def test_only_a_text_is_a_text(sent: bytes, text: str | None) -> None:
     ],
 )
 def test_a_count_is_a_whole_number(sent: bytes, count: int | None) -> None:
-    assert count_of(Raw(sent)) == count
+    assert as_count(Raw(sent)) == count
 
 
 def test_what_isnt_there_is_no_count() -> None:
-    assert count_of(NOTHING) is None
+    assert as_count(NOTHING) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from pointsman.table import DASH, text_table
-from pointsman.why import decisions, remembering
+from pointsman.why import show_decisions
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
@@ -57,7 +57,11 @@ def main(argv: Sequence[str]) -> int:
     except Invalid as error:
         report(error)
         return USAGE_ERROR
-    return run_command(_earlier(settings) if settings.request else _explain(settings, query))
+    if settings.request:
+        return run_command(
+            show_decisions(settings, "explain", settings.request, _earlier, settings.format, settings.picker)
+        )
+    return run_command(_explain(settings, query))
 
 
 def read_headers(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -111,18 +115,8 @@ async def _explain(settings: ExplainSettings, query: ExplainQuery) -> int:
     return FAILED if "refused" in decision else 0
 
 
-async def _earlier(settings: ExplainSettings) -> int:
-    """The decisions that pickers remember on earlier requests."""
-    async with connected(settings, "explain") as client:
-        found = {id: decisions(await remembering(client, id, settings.picker)) for id in settings.request}
-    if settings.format == "json":
-        print_json(found)
-    for id, made in found.items():
-        if not made:
-            print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
-        elif settings.format == "text":
-            print_lines(line for decision in made for line in [f"{id} at {decision['at']}", *text(decision), ""])
-    return 0 if all(found.values()) else FAILED
+def _earlier(id: str, decision: dict[str, Any]) -> list[str]:
+    return [f"{id} at {decision['at']}", *text(decision), ""]
 
 
 async def _ready_picker(client: QueryClient) -> str:

@@ -4,7 +4,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -45,27 +45,38 @@ def main(argv: Sequence[str]) -> int:
     except Invalid as error:
         report(error)
         return USAGE_ERROR
-    return run_command(_endpoint(settings) if settings.endpoint else _requests(settings))
+    if settings.endpoint:
+        return run_command(_endpoint(settings))
+    return run_command(show_decisions(settings, "why", settings.request, because, settings.format))
 
 
-async def _requests(settings: WhySettings) -> int:
+async def show_decisions(
+    settings: QuerySettings,
+    command: str,
+    ids: Sequence[str],
+    lines: Callable[[str, dict[str, Any]], Sequence[str]],
+    format: Format,
+    picker: str = "",
+) -> int:
+    """Prints what pickers, or the named one, remember of requests, each decision as these lines. 0 if it is something
+    of each."""
     found: dict[str, list[dict[str, Any]]] = {}
-    async with connected(settings, "why") as client:
-        for id in settings.request:
-            answers = await remembering(client, id)
+    async with connected(settings, command) as client:
+        for id in ids:
+            answers = await _remembering(client, id, picker)
             found[id] = decisions(answers)
             _complain(answers, _Decisions)
-    if settings.format == "json":
+    if format == "json":
         print_json(found)
     for id, made in found.items():
         if not made:
             print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
-        elif settings.format == "text":
-            print_lines(line for decision in made for line in because(id, decision))
+        elif format == "text":
+            print_lines(line for decision in made for line in lines(id, decision))
     return 0 if all(found.values()) else FAILED
 
 
-async def remembering(client: QueryClient, id: str, picker: str = "") -> list[Answer]:
+async def _remembering(client: QueryClient, id: str, picker: str) -> list[Answer]:
     """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
     there is one."""
     answers: list[Answer] = []

@@ -76,7 +76,7 @@ def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
     after, policy = stale_after(parts), parts.handler.pipeline.config.stale_metrics.policy
     attributes = view.columns.of(row, now)
     read = {key.wire: list(readers) for key, readers in parts.handler.pipeline.reads.items()}
-    own = view.in_flight.own().get(endpoint.id, (0, 0))
+    own, decisions = view.in_flight.own().get(endpoint.id, (0, 0)), parts.ring.newest(LAST)
     return {
         "id": endpoint.id,
         "unhealthy": view.health.unhealthy.get(row),
@@ -93,8 +93,8 @@ def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
         "tokens": int(view.in_flight.tokens[row]),
         "prefix_blocks": view.prefixes.blocks_of(endpoint.id),
         "endpoints": len(view.layout),
-        "recently": _fares(parts.ring.newest(LAST), endpoint.id),
-        "durations": durations(parts.ring.newest(LAST), endpoint.id, now),
+        "recently": _fares(decisions, endpoint.id),
+        "durations": durations(decisions, endpoint.id, now),
     }
 
 

@@ -148,9 +148,9 @@ async def drained(compose: Compose, load: Load) -> str:
 @scenario("the configuration changed, to a bad one and back")
 async def configuration(compose: Compose, load: Load) -> str:
     before = compose.read(CONFIGURATION)
-    compose.write(CONFIGURATION, before.replace("weight: 2", "weight: 4"))
+    compose.write(CONFIGURATION, before.replace("maxRequestGap: 32", "maxRequestGap: 24"))
     await load.goes_on()
-    compose.write(CONFIGURATION, before.replace("queue-scorer", "no-such-scorer"))
+    compose.write(CONFIGURATION, before.replace("token-load-scorer", "no-such-scorer"))
 
     async def told() -> bool:
         notes = await compose.notes()

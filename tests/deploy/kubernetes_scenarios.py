@@ -151,7 +151,7 @@ async def changed(installed: Installation, load: Load) -> None:
     installed.values = {
         **before,
         "podAnnotations": {"changed": "yes"},
-        "configuration": before["configuration"].replace("weight: 2", "weight: 4"),
+        "configuration": before["configuration"].replace("maxRequestGap: 32", "maxRequestGap: 24"),
         "watcher": {**before["watcher"], "extraArgs": [*before["watcher"]["extraArgs"], *more["extraArgs"]]},
         "collector": {**before["collector"], **more, "replicas": 1},
         "picker": {**before["picker"], **more, "replicas": 3},
@@ -382,8 +382,8 @@ async def configured(installed: Installation, load: Load) -> str:
         return True
 
     for text, bad in (
-        (before[key].replace("weight: 2", "weight: 4"), False),
-        (before[key].replace("queue-scorer", "no-such-scorer"), True),
+        (before[key].replace("maxRequestGap: 32", "maxRequestGap: 24"), False),
+        (before[key].replace("token-load-scorer", "no-such-scorer"), True),
         (before[key], False),
     ):
         await installed.api.patch("v1", "ConfigMap", name, {"data": {key: text}}, NAMESPACE)

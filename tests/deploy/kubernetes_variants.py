@@ -203,7 +203,7 @@ async def shared(first: Installation, load: Load) -> str:
     before = first.values
     logins = await first.api.get("v1", "Secret", LOGINS, first.namespace)
     copied = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": LOGINS}, "data": logins["data"]}
-    policy = config_map(POLICY, {"a.yaml": before["configuration"].replace("weight: 2", "weight: 7")})
+    policy = config_map(POLICY, {"a.yaml": before["configuration"].replace("maxRequestGap: 32", "maxRequestGap: 27")})
     await first.api.apply(namespace(name))  # in which the first release has a Role, and a ConfigMap to read
     await first.api.apply(policy, name)
     first.values = {**before, "watcher": {**before["watcher"], "pools": [f"{name}/model-servers={POLICY}"]}}

@@ -8,7 +8,9 @@ import numpy as np
 
 from services.picker.decision import Decision
 from services.picker.request import Refusal
+from services.picker.scheduling.cycle import Samples
 from services.picker.scheduling.record import ProfileRun
+from services.picker.state.layout import Rows
 
 NAMED = 5
 """Endpoints that a sentence names at most."""
@@ -71,12 +73,8 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
         return
     winner = run.picked[0]
     name, left = _name(decision, winner), len(run.rows)
+    removed = list(_removed(decision, run, winner))
     if left == 1:
-        removed = [
-            f"{step.plugin} removed {before - len(step.kept)}"
-            for before, step in zip(_sizes(run), run.filters, strict=False)
-            if before > len(step.kept)
-        ]
         yield f"{name} was the only candidate{': ' + ', '.join(removed) if removed else ''}"
         return
     totals = dict(zip(run.rows.tolist(), run.totals.tolist(), strict=True))
@@ -107,13 +105,32 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
             if (scorer := _decisive(run, winner, second)) is not None:
                 text += f"; {scorer} made the difference"
         yield text
+    yield from removed
 
 
-def _sizes(run: ProfileRun) -> Iterator[int]:
-    """How many candidates each filter was given."""
-    yield len(run.candidates)
+def _removed(decision: Decision, run: ProfileRun, winner: int) -> Iterator[str]:
+    """What each filter removed, with what it read of the winner and of these."""
+    before = run.candidates
     for step in run.filters:
-        yield len(step.kept)
+        removed = before[~np.isin(before, step.kept)]
+        before = step.kept
+        if len(removed):
+            values = [_compared(decision.samples[name], winner, removed) for name in step.read]
+            read = "; ".join(
+                f"{name.partition('/')[0]} {value}" for name, value in zip(step.read, values, strict=True) if value
+            )
+            yield f"{step.plugin} removed {len(removed)}{f' ({read})' if read else ''}"
+
+
+def _compared(samples: Samples, winner: int, others: Rows) -> str:
+    """A row's value and the range of those of others; empty where it isn't known of both."""
+    mine = samples.values[samples.rows == winner]
+    theirs = samples.values[np.isin(samples.rows, others)]
+    theirs = theirs[~np.isnan(theirs)]
+    if not len(mine) or not len(theirs) or np.isnan(mine[0]):
+        return ""
+    low, high = _number(theirs.min()), _number(theirs.max())
+    return f"{_number(mine[0])} here, {low if low == high else f'{low} to {high}'} there"
 
 
 def _position(run: ProfileRun, row: int) -> int:

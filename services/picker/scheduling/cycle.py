@@ -146,7 +146,8 @@ class Cycle:
         self._products: dict[str, Any] = {}
         self.samples: dict[str, Samples] = {}
         """What was read, by name; of several samples of one attribute that of the most endpoints stands."""
-
+        self.reads: list[str] = []
+        """The names in the order in which they were read."""
         self.failed = failed
         """Hears of every failure of a plugin."""
         self.failures: list[PluginFailure] = []
@@ -207,6 +208,7 @@ class Cycle:
     def keep(self, name: str, samples: Samples) -> None:
         """Have the explanation show what was read, be it for an earlier decision. What a filter read of the endpoints
         that it removed isn't lost when a scorer reads the same of the others."""
+        self.reads.append(name)
         before = self.samples.get(name)
         if before is None or len(before.rows) <= len(samples.rows):
             self.samples[name] = samples

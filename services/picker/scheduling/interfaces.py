@@ -29,6 +29,9 @@ class Filter(Plugin):
     BOUNDED: ClassVar[bool] = False
     """Whether it returns some of the rows given by construction, so that the profile needn't see to it. A subclass
     has to declare it again; for a class that is a scorer too, it says both."""
+    PREFERS: ClassVar[bool] = False
+    """Whether the endpoints that it removes can take the request, too, only not as well. Then they are fallbacks where
+    fewer are left than the picker names."""
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         """The rows that stay, in the order given: an array of rows, not a mask. Empty means that no endpoint can take

@@ -59,6 +59,7 @@ class _Filtering:
 
     def keep(self, cycle: Cycle, rows: Rows) -> FilterStep:
         """What the filter leaves of these rows; all of them where it fails."""
+        reads = len(cycle.reads)
         try:
             found = self.filter.filter(cycle, rows)
             kept = self._kept
@@ -66,13 +67,17 @@ class _Filtering:
                 return kept
             checked = found if self._bounded else _kept(found, cycle, rows)
             # the same array where nothing is left out: what is kept of all endpoints' scores is found by it
-            step = FilterStep(self.filter.name, rows if len(checked) == len(rows) else checked)
+            everything = len(checked) == len(rows)
+            step = FilterStep(self.filter.name, rows) if everything else self._narrowed(cycle, checked, reads)
             if not (found.flags.writeable or rows.flags.writeable):
                 self._given, self._kept = rows, step
             return step
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
             cycle.plugin_failed(self.filter, Role.FILTER, error)
             return FilterStep(self.filter.name, rows)
+
+    def _narrowed(self, cycle: Cycle, kept: Rows, reads: int) -> FilterStep:
+        return FilterStep(self.filter.name, kept, tuple(dict.fromkeys(cycle.reads[reads:])))
 
 
 class _Scoring:
@@ -153,6 +158,8 @@ class Profile:
             _Scoring(scorer, weight, observe("Scorer", scorer.TYPE, scorer.name)) for scorer, weight in scorers
         ]
         self._observe_picker = observe("Picker", picker.TYPE, picker.name)
+        self._count = picker.parameters.count if isinstance(picker.parameters, PickerParameters) else 1
+        self._prefers = any(plugin.PREFERS for plugin in filters)
 
     def run(self, cycle: Cycle, rows: Rows) -> ProfileRun:
         """What the profile makes of these candidates; nothing is picked when its filters leave none."""
@@ -184,6 +191,8 @@ class Profile:
             totals = np.zeros(len(rows))
         totals.setflags(write=False)  # some are kept for the next request
         picked, ranked_last = self._pick_first(cycle, rows, totals)
+        if self._prefers and len(rows) == len(picked) < min(self._count, len(candidates)):
+            picked += self._fallbacks(cycle, candidates, filters, picked)
         self._observe_picker(perf_counter() - started)
         return ProfileRun(
             self.name, candidates, tuple(filters), rows, tuple(steps), totals, self.picker.name, picked, ranked_last
@@ -207,6 +216,21 @@ class Profile:
             found.update(first)
             trials += 1
             yield tuple(sorted(found))
+
+    def _fallbacks(
+        self, cycle: Cycle, candidates: Rows, steps: Sequence[FilterStep], picked: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """What the picker chooses among the endpoints that would be left if no filter preferred any. They have no
+        scores, so for the picker their totals are equal."""
+        rows, before = candidates, candidates
+        for filtering, step in zip(self._filtering, steps, strict=True):
+            if not filtering.filter.PREFERS:
+                rows = step.kept if rows is before else filtering.keep(cycle, rows).kept
+            before = step.kept
+        others: Rows = rows[~np.isin(rows, picked)]
+        if not len(others):
+            return ()
+        return self._pick_first(cycle, others, np.zeros(len(others)))[0][: self._count - len(picked)]
 
     def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
         """As `pick_first`."""

@@ -24,6 +24,8 @@ class FilterStep(Struct, frozen=True):
 
     plugin: str
     kept: Rows
+    read: tuple[str, ...] = ()
+    """Names of the samples that it read; empty where it removed nothing."""
 
 
 class ScoreStep(Struct, frozen=True):
@@ -47,7 +49,8 @@ class ProfileRun(Struct, frozen=True):
     """Sum of weight · score, in the order of `rows`."""
     picker: str
     picked: tuple[int, ...]
-    """Rows, the first choice first; empty when the filters left nothing."""
+    """Rows, the first choice first; empty when the filters left nothing. Behind all that the filters left, there may be
+    fallbacks among those that a filter only prefers others to."""
     ranked_last: Mapping[int, str] = {}
     """Rows that were ranked behind all others, and why; may name more rows than were candidates. Empty when all
     candidates were alike."""

@@ -160,6 +160,7 @@ class SessionAffinityFilter(SessionAffinity, Filter):
 
     TYPE = "session-affinity-filter"
     BOUNDED = True
+    PREFERS = True
     ROLES = frozenset({Role.FILTER, Role.PRE_REQUEST, Role.RESPONSE_HEADERS})
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

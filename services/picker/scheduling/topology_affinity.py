@@ -62,6 +62,7 @@ class TopologyAffinityFilter(Filter):
 
     TYPE = "topology-affinity-filter"
     BOUNDED = True
+    PREFERS = True
     Parameters = TopologyAffinityFilterParameters
     parameters: TopologyAffinityFilterParameters
 

@@ -15,6 +15,7 @@ class LeastQueueFilter(Filter):
 
     TYPE = "least-queue-filter"
     BOUNDED = True
+    PREFERS = True
     CONSUMES = (WAITING_QUEUE_SIZE,)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
@@ -26,6 +27,7 @@ class LeastKvCacheFilter(Filter):
 
     TYPE = "least-kv-cache-filter"
     BOUNDED = True
+    PREFERS = True
     CONSUMES = (KV_CACHE_USAGE,)
 
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:

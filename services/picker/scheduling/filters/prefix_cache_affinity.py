@@ -44,6 +44,7 @@ class PrefixCacheAffinityFilter(Filter):
 
     TYPE = "prefix-cache-affinity-filter"
     BOUNDED = True
+    PREFERS = True
     Parameters = PrefixCacheAffinityParameters
     parameters: PrefixCacheAffinityParameters
 

@@ -1,5 +1,6 @@
 """Why a decision went as it did, in sentences, and what would have changed it."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,28 @@ OLD = Samples(ALL, np.zeros(3), np.array([99.9, 40.0, -np.inf]), np.array([True,
             ["a with a total of 2 was drawn at random among a, b by max-score-picker"],
         ),
         (decision(run([1.0], [0.0], 0, [0])), None, ["a was the only candidate: filter removed 2"]),
+        (
+            decision(
+                replace(run([1.0], [0.0], 0, [0]), filters=(FilterStep("filter", ALL[:1], ("Blocks/made", "Load")),)),
+                samples={
+                    "Blocks/made": Samples(ALL, np.array([9.0, 0.0, 4.0])),
+                    "Load": Samples(ALL, np.array([2.0, math.nan, 7.5])),
+                },
+            ),
+            None,
+            ["a was the only candidate: filter removed 2 (Blocks 9 here, 0 to 4 there; Load 2 here, 7.5 there)"],
+        ),
+        (
+            decision(
+                replace(run([1.0, 0.5], [0.0, 0.5], 0, [0, 1]), filters=(FilterStep("filter", ALL[:2], ("Load",)),)),
+                samples={"Load": Samples(ALL[1:], np.array([2.0, 7.0]))},
+            ),
+            None,
+            [
+                "a had the highest total of 2 candidates, 2, before b with 1.5; queue made the difference",
+                "filter removed 1",
+            ],
+        ),
         (
             decision(run([], [], None, []), REFUSED),
             None,

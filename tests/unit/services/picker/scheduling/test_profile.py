@@ -4,6 +4,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from services.picker.scheduling.interfaces import PickerParameters
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.scheduling.profile import Profile
 from services.picker.scheduling.record import FilterStep
@@ -32,6 +33,46 @@ def test_filters_narrow_in_order_and_scorers_see_what_is_left() -> None:
     assert scores.seen == [[1, 2]]
     assert [step.kept.tolist() for step in run.filters] == [[1, 2], [1, 2]]
     assert (run.candidates.tolist(), run.rows.tolist(), run.picked) == ([0, 1, 2], [1, 2], (2,))
+
+
+class Prefers(Keeps):
+    """As the affinity filters do."""
+
+    PREFERS = True
+
+
+@pytest.mark.parametrize(
+    ("filters", "count", "first", "fallbacks"),
+    [
+        ((Prefers("a2"),), 1, ["a2"], []),
+        ((Prefers("a2"),), 2, ["a2"], ["a1", "a3", "a4"]),
+        ((Prefers("a2"),), 9, ["a2"], ["a1", "a3", "a4"]),
+        ((Keeps("a2"),), 9, ["a2"], []),
+        ((Prefers("a1", "a2", "a3", "a4"),), 2, ["a1", "a2", "a3", "a4"], ["a1", "a2", "a3", "a4"]),
+        ((Keeps("a1", "a2", "a3"), Prefers("a2")), 9, ["a2"], ["a1", "a3"]),
+        ((Prefers("a2"), Keeps("a1", "a2", "a3")), 9, ["a2"], ["a1", "a3"]),
+        ((Prefers("a2"), Keeps("a1")), 9, [], []),
+        ((Prefers("a2", "a3"), Keeps("a1", "a2", "a4"), Prefers("a2")), 9, ["a2"], ["a1", "a4"]),
+    ],
+)
+def test_fallbacks_follow_from_the_endpoints_that_filters_prefer_others_to(
+    filters: tuple[Keeps, ...], count: int, first: list[str], fallbacks: list[str]
+) -> None:
+    view = pool("a1", "a2", "a3", "a4")
+    picker = MaxScorePicker("picker", PickerParameters(max_num_of_endpoints=count))
+    picked = Profile("p", filters, (), picker).run(cycle(view), view.layout.all_rows).picked
+    names = [view.layout.endpoints[row].id.removeprefix("default/") for row in picked]
+    assert set(names[:1]) <= set(first)
+    assert len(names) == len(set(names)) == min(count, len({*first, *fallbacks}))
+    assert set(names[1:]) <= set(fallbacks)
+
+
+def test_a_fallback_that_seems_to_be_down_comes_last() -> None:
+    view = pool("a1", "a2", "a3", "a4")
+    picker = MaxScorePicker("picker", PickerParameters(max_num_of_endpoints=4))
+    deciding = cycle(view)
+    deciding.ranked_last = {0: "its scrapes fail"}
+    assert Profile("p", (Prefers("a2"),), (), picker).run(deciding, view.layout.all_rows).picked[3] == 0
 
 
 def test_a_filter_that_leaves_nothing_ends_the_run() -> None:

@@ -4,7 +4,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -129,11 +129,29 @@ async def _endpoint(settings: WhySettings) -> int:
         print_json(views)
     known = any(view.get("known") for found in views.values() for view in found)
     if not known:
-        print(f"no member of the pool knows an endpoint {settings.endpoint!r}", file=sys.stderr)
+        print(f"no member of the pool knows an endpoint {settings.endpoint!r}{_some(views)}", file=sys.stderr)
         return FAILED
     if settings.format == "text":
         print_lines(sentences(views))
     return 0
+
+
+class _Unknown(Struct):
+    """The answer to an unknown name."""
+
+    endpoints: int = 0
+    some: list[str] = []
+
+
+def _some(views: Mapping[str, list[dict[str, Any]]]) -> str:
+    """Some of the endpoints that there are, as the first answer names them; nothing without one."""
+    for view in (view for found in views.values() for view in found):
+        with suppress(msgspec.ValidationError):
+            known = msgspec.convert(view, _Unknown)
+            if known.some:
+                more = known.endpoints - len(known.some)
+                return f"; it has {', '.join(known.some)}{f' and {more} more' if more > 0 else ''}"
+    return ""
 
 
 async def _views(client: QueryClient, tier: str, settings: WhySettings) -> list[dict[str, Any]]:

@@ -47,6 +47,10 @@ def facts(replica: Replica) -> Iterator[dict[str, Any]]:
         yield {"key": key, "digest": hexadecimal(entry.digest), "fact": entry.fact, **fault}
 
 
+NAMED = 5
+"""Endpoints that the answer to an unknown name has."""
+
+
 def endpoint_named(replica: Replica, name: str) -> Endpoint | None:
     """The endpoint with this id, or name, or `namespace/name`; None if there is none, or names are ambiguous."""
     endpoints = [fact for fact in replica.facts().values() if isinstance(fact, Endpoint)]
@@ -64,7 +68,8 @@ def one_endpoint(replica: Replica, name: str, about: Callable[[Endpoint], Mappin
     """What is known of one endpoint."""
     endpoint = endpoint_named(replica, name)
     if endpoint is None:
-        yield encoded({"known": False})
+        ids = sorted(fact.id for fact in replica.facts().values() if isinstance(fact, Endpoint))
+        yield encoded({"known": False, "endpoints": len(ids), "some": ids[:NAMED]})
     else:
         yield encoded({"known": True, "fact": endpoint, **about(endpoint)})
 

@@ -19,6 +19,10 @@ fit; `idle`, only the urgent requests; and the load. It prints
 The last two cases are the contrasts, with the most pickers: they ignore each other's queues (`hearing load`), or their
 load, too (`hearing nothing`). All cases take a quarter of an hour.
 
+`--peer EPP` names a binary of the Go endpoint picker (go_peer.py says how to build it), and compares one replica of it,
+behind the configuration of a gateway, with one picker. With endpoints from a file it reads no InferenceObjectives, so
+both get the flows of priority 0 alone.
+
 `concurrency-detector` is sized to the servers' slots. `--held` slots are held back from the lower bands by
 `priority-holdback-policy`; with 0, an urgent request waits for the end of another one.
 """
@@ -39,12 +43,13 @@ import uvloop
 from msgspec import Struct
 
 from pointsman.lab.plot import Panel, draw
-from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces
+from pointsman.local.envoy import GATEWAY, STANDALONE, Envoy, EnvoyPlaces, PickerAddress
 from pointsman.local.ports import Ports
-from pointsman.local.services import Picker
+from pointsman.local.process import Process
 from pointsman.local.stack import LocalStack, StackPlan, simulators
 from services.picker.flow_control.shares import water_fill
 from shared.service import logs
+from tests.benchmarks.go_peer import GoPeer
 from tests.benchmarks.queue_load import Flow, Load, Record
 from tests.waiting import eventually
 
@@ -131,11 +136,11 @@ def flows_of(given: argparse.Namespace, pickers: int, capacity: float, urgent: f
     ]
 
 
-def fair(given: argparse.Namespace, flows: list[Flow], maximum: float) -> dict[str, float]:
-    """What is a max-min fair share of what the flows of priority 0 get, by flow."""
-    demands = np.array([flow.rate for flow in flows[1:-1]])
-    parts = water_fill(float((1 - given.urgent) * maximum / given.tokens), demands, np.ones(len(demands)))
-    return {flow.name: float(part) for flow, part in zip(flows[1:-1], parts / parts.sum(), strict=True)}
+def fair(flows: Sequence[Flow], left: float, capacity: float) -> dict[str, float]:
+    """What is a max-min fair share of what these flows get, by flow: they are left this share of the capacity."""
+    demands = np.array([flow.rate for flow in flows])
+    parts = water_fill(left * capacity, demands, np.ones(len(demands)))
+    return {flow.name: float(part) for flow, part in zip(flows, parts / parts.sum(), strict=True)}
 
 
 def title(pickers: int, hear: str) -> str:
@@ -146,8 +151,12 @@ def title(pickers: int, hear: str) -> str:
 class Case:
     """A stack with so many pickers, and its three parts."""
 
-    def __init__(self, arguments: argparse.Namespace, pickers: int, hear: str, directory: Path) -> None:
-        self._arguments, self._hear, self._directory = arguments, hear, directory
+    ENVOY = STANDALONE
+
+    def __init__(
+        self, arguments: argparse.Namespace, pickers: int, hear: str, directory: Path, *, one_band: bool = False
+    ) -> None:
+        self._arguments, self._hear, self._directory, self._one_band = arguments, hear, directory, one_band
         given = arguments
         flags = {
             "slots": given.slots,
@@ -174,15 +183,40 @@ class Case:
         for picker in self._stack.pickers:
             picker.command[1:3] = ["-m", __spec__.name, f"--listen={hear}"]  # instead of -m pointsman
 
+    @property
+    def title(self) -> str:
+        return f"{title(len(self._addresses), self._hear)}{', one band' if self._one_band else ''}"
+
+    @property
+    def _processes(self) -> Sequence[Process]:
+        return self._stack.pickers
+
+    @property
+    def _addresses(self) -> Sequence[PickerAddress]:
+        return [picker.address for picker in self._stack.pickers]
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        async with self._stack:
+            yield
+
+    def _flows(self, capacity: float, urgent: float) -> list[Flow]:
+        given = self._arguments
+        if not self._one_band:
+            return flows_of(given, len(self._addresses), capacity, urgent)
+        alone = argparse.Namespace(**{**vars(given), "batch": 0.0})
+        return flows_of(alone, len(self._addresses), capacity, 0.0)[1:-1]
+
     async def run(self) -> Result:
-        given, pickers = self._arguments, self._stack.pickers
-        async with self._stack, self._envoys() as urls:
-            load = Load(urls, flows_of(given, len(pickers), estimate(given), given.urgent * given.load), given.tokens)
+        given, pickers = self._arguments, self._processes
+        async with self._running(), self._envoys() as urls:
+            load = Load(urls, self._flows(estimate(given), given.urgent * given.load), given.tokens)
             maximum = (await load.run(given.settle + given.part)).throughput(given.settle, given.settle + given.part)
             await self._nothing_in_flight()
             await self._switch_on()
-            flows = flows_of(given, len(pickers), maximum / given.tokens, given.urgent)
-            idle = await Load(urls, flows[:1], given.tokens).run(given.part)
+            flows = self._flows(maximum / given.tokens, given.urgent)
+            urgent = flows_of(given, len(pickers), maximum / given.tokens, given.urgent)[:1]
+            idle = await Load(urls, urgent, given.tokens).run(given.part)
             await self._nothing_in_flight()
             load = Load(urls, flows, given.tokens)
             running = asyncio.create_task(load.run(given.settle + given.seconds))
@@ -192,13 +226,17 @@ class Case:
             passed, used = _machine(), sum(map(_cpu, pickers)) - sum(own)
             record = await running
         return Result(
-            title=title(len(pickers), self._hear),
+            title=self.title,
             maximum=maximum,
             idle=idle.ttft(URGENT, 0, given.part - 2),
             record=record,
             begin=given.settle,
             end=given.settle + given.seconds,
-            fair=fair(given, flows, maximum),
+            fair=fair(
+                flows if self._one_band else flows[1:-1],
+                1.0 if self._one_band else 1 - given.urgent,
+                maximum / given.tokens,
+            ),
             idle_cpu=(passed[0] - machine[0]) / (passed[1] - machine[1]),
             picker_cpu=used / (given.seconds - 0.5),
         )
@@ -216,16 +254,16 @@ class Case:
         async with AsyncExitStack() as exits:
             ports = exits.enter_context(Ports())
             urls = []
-            for picker in stack.pickers:
+            for number, address in enumerate(self._addresses, 1):
                 places = EnvoyPlaces(
                     port=ports.take("Envoy"),
                     admin_port=ports.take("Envoy's admin"),
                     stats_port=ports.take("Envoy's statistics"),
-                    pickers=(picker.address,),
-                    eds_file=stack.eds_file,
+                    pickers=(address,),
+                    eds_file=stack.eds_file if self.ENVOY is STANDALONE else None,
                     picker_tls=False,
                 )
-                envoy = Envoy(self._directory, STANDALONE, places, name=f"envoy-{picker.name}")
+                envoy = Envoy(self._directory, self.ENVOY, places, name=f"envoy-{number}")
                 urls.append((await exits.enter_async_context(envoy)).url)
             yield urls
 
@@ -240,13 +278,56 @@ class Case:
         return all([(await picker.state())["flow_control"] for picker in self._stack.pickers])
 
 
+class PeerCase(Case):
+    """One replica of the Go endpoint picker in place of the pickers."""
+
+    ENVOY = GATEWAY
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        super().__init__(arguments, 0, "all", directory, one_band=True)
+        self._ports = Ports()
+        self._peer = GoPeer(Path(arguments.peer), directory, self._ports, self._stack.simulators)
+
+    @property
+    def title(self) -> str:
+        return "the Go original, one band"
+
+    @property
+    def _processes(self) -> Sequence[Process]:
+        return [self._peer]
+
+    @property
+    def _addresses(self) -> Sequence[PickerAddress]:
+        return [self._peer.address]
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[None]:
+        self._peer.configure(configuration(self._arguments, flow_control=False))
+        with self._ports:
+            async with self._stack, self._peer:
+                yield
+
+    async def _switch_on(self) -> None:
+        await self._peer.stop()
+        self._peer.configure(configuration(self._arguments, flow_control=True))
+        await self._peer.start()
+        await asyncio.sleep(3)  # Envoy's health check
+
+    async def _nothing_in_flight(self) -> None:
+        async def so() -> bool:
+            states = [await server.state() for server in self._stack.simulators]
+            return not any(state["running"] or state["waiting"] for state in states)
+
+        await eventually(so, "nothing in flight", step=0.1)
+
+
 def _machine() -> tuple[float, float]:
     """CPU time of the machine: idle, and all."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
     return ticks[3] + ticks[4], sum(ticks[:8])
 
 
-def _cpu(picker: Picker) -> float:
+def _cpu(picker: Process) -> float:
     """CPU seconds of the process."""
     fields = Path(f"/proc/{picker.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
@@ -264,7 +345,7 @@ def row(result: Result) -> str:
     shares = {name: served[name] / total / fair for name, fair in result.fair.items()}
     before = np.percentile(result.idle, [50, 99])
     urgent = record.ttft(URGENT, begin, end)
-    under = np.percentile(urgent, [50, 99])
+    under = np.percentile(urgent or [math.nan], [50, 99])
     cpu = "" if math.isnan(result.idle_cpu) else f"{result.idle_cpu:10.0%}{result.picker_cpu:9.2f}"
     return (
         f"{result.title:28}{record.throughput(begin, end) / result.maximum:11.1%}"
@@ -298,6 +379,13 @@ async def measure(arguments: argparse.Namespace) -> list[list[Panel]]:
     print(HEAD + CPU_HEAD)
     columns = []
     numbers = [int(word) for word in arguments.pickers.split(",")]
+    if arguments.peer:
+        for peer in (False, True):
+            with tempfile.TemporaryDirectory() as directory:
+                path = Path(directory)
+                case = PeerCase(arguments, path) if peer else Case(arguments, 1, "all", path, one_band=True)
+                print(row(await case.run()), flush=True)
+        return []
     for hear in arguments.hear.split(","):
         for pickers in numbers if hear == "all" else [max(numbers)]:
             with tempfile.TemporaryDirectory() as directory:
@@ -345,6 +433,7 @@ def parser(text: str | None) -> argparse.ArgumentParser:
     flag("decode-ms", 12.0, "time of a step with one request")
     flag("decode-growth", 0.045, "what each further request adds to a step, as a share")
     flag("plot", "", "an SVG file to draw")
+    flag("peer", "", "a binary of the Go endpoint picker to compare with")
     return parser
 
 

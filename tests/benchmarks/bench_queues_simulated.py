@@ -287,7 +287,7 @@ def case(given: argparse.Namespace, pickers: int, hear: str) -> real.Result:
         record=SimulatedPool(given, pickers, hear, flow_control=True).run(flows, end),
         begin=given.settle,
         end=end,
-        fair=real.fair(given, flows, maximum),
+        fair=real.fair(flows[1:-1], 1 - given.urgent, maximum / given.tokens),
     )
 
 

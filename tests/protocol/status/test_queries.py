@@ -260,6 +260,8 @@ async def test_commands_decode_entries_and_explain_and_replay_decisions(
     assert "profile default (decides): 1 candidates" in out
     code, out, err = await run(nats, "explain", "nobody")
     assert (code, out, err) == (1, "", "nobody: no picker remembers a decision on it\n")
+    code, out, err = await run(nats, "why", "--endpoint=b")
+    assert (code, out, err) == (1, "", "no member of the pool knows an endpoint 'b'; it has default/a\n")
     code, out, _ = await run(nats, "why", "--endpoint=a")
     await _replays(nats, tmp_path)
     never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"

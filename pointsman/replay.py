@@ -116,5 +116,5 @@ def text(total: Replay, pickers: int) -> Iterator[str]:
         instead = "its current value was used" if gap.used == "current" else "it was missing"
         yield f"{gap.input}: not recorded; {instead} in {gap.decisions} decisions"
     same = total.fidelity
-    if same.replayed:
+    if same.elsewhere:
         yield f"with the running configuration, {same.elsewhere} of {same.replayed} differ, because inputs are missing"

@@ -12,11 +12,11 @@ import yaml
 from pointsman.local.envoy import GATEWAY, STANDALONE, load
 from pointsman.local.process import Process
 from pointsman.local.services import ServiceProcess
-from pointsman.local.stack import LocalStack, StackPlan, simulators
+from pointsman.local.stack import CONFIGURATION, LocalStack, StackPlan, simulators
 from tests.certificates import Authority
 from tests.faults.system.load import Load
 from tests.protocol.envoy.conftest import unhurried
-from tests.protocol.system.conftest import CONFIGURATION, in_flight
+from tests.protocol.system.conftest import in_flight
 from tests.soak.promises import PICKER_KILLED, WATCHER_KILLED, measured
 from tests.waiting import eventually
 
@@ -27,6 +27,10 @@ LEADER = "the watcher that leads"
 Signal = Literal["SIGKILL", "SIGTERM"]
 
 
+OURS = CONFIGURATION.read_text(encoding="utf-8") + "dataLayer: {staleMetrics: {policy: lastKnown}}\n"
+"""The configuration that `pointsman up` and Compose run."""
+THEIRS = OURS.replace("maxNumOfEndpoints: 3", "maxNumOfEndpoints: 1")
+"""For a gateway."""
 PATIENCE = "10s"
 """For which a gateway, which fails closed, waits for a picker that stands still: longer than a busy machine has one
 wait, and short enough for a test of one that hangs."""
@@ -45,7 +49,7 @@ def plan(envoy: str, directory: Path) -> StackPlan:
     return StackPlan(
         simulators=simulators(3, speed=5, kv_blocks=150, block_tokens=64),
         watchers=2,
-        configuration=CONFIGURATION.format(endpoints=3 if ours else 1),
+        configuration=OURS if ours else THEIRS,
         envoy=envoy_file,
         secure_serving=not ours,
         flags={"picker": flags},

@@ -12,20 +12,18 @@ import pytest
 from pointsman.local.services import ServiceProcess
 from pointsman.local.stack import LocalStack
 from services.picker.state.lru_prefix_index import SPARE
-from tests.faults.system.conftest import LEADER, no_request_fails, settled
+from tests.faults.system.conftest import LEADER, OURS, no_request_fails, settled
 from tests.faults.system.load import ENOUGH, Load, back_after, hit_rate
-from tests.protocol.system.conftest import CONFIGURATION
 from tests.soak.promises import NATS_WIPED, RESTARTED, measured, soaking
 from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-GOOD = CONFIGURATION.format(endpoints=3)
 BAD = (
-    GOOD.replace("queue-scorer, weight", "no-such-scorer, weight"),
-    GOOD.replace("schedulingProfiles:", "schedulingProfile:"),
-    GOOD.replace("weight: 3", "weight: heavy"),
-    GOOD + "\nplugins: [}",
+    OURS.replace("pluginRef: token-load-scorer", "pluginRef: no-such-scorer"),
+    OURS.replace("schedulingProfiles:", "schedulingProfile:"),
+    OURS.replace("maxRequestGap: 32", "maxRequestGap: wide"),
+    OURS + "\nplugins: [}",
     "- not\n- a mapping\n",
 )
 RELOADS = 20 if soaking() else 8
@@ -198,7 +196,7 @@ _numbers = itertools.count(1)
 
 def variant() -> str:
     """A good configuration that differs from all before, also from those of an attempt that failed."""
-    return GOOD.replace("weight: 3", f"weight: {3 + next(_numbers) / 1000}")
+    return OURS.replace("maxRequestGap: 32", f"maxRequestGap: {32 + next(_numbers)}")
 
 
 async def told(ours: LocalStack, *, amiss: bool) -> dict[str, str]:
@@ -246,5 +244,5 @@ async def test_a_bad_configuration_changes_nothing_and_is_told_until_it_is_mende
     notes = await told(ours, amiss=True)
     assert "'no-such-scorer' is no plugin's name" in " ".join(notes.values()), notes
     assert [(await picker.state())["config"] for picker in ours.pickers] == before
-    ours.write_configuration(GOOD)
+    ours.write_configuration(OURS)
     await told(ours, amiss=False)

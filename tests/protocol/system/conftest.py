@@ -32,7 +32,7 @@ schedulingProfiles:
   - {{pluginRef: max-score-picker}}
 dataLayer: {{staleMetrics: {{policy: lastKnown}}}}
 """
-"""The default profile. Ours asks for fallbacks; a gateway's ORIGINAL_DST cluster takes one destination."""
+"""The weighted sum. Ours asks for fallbacks; a gateway's ORIGINAL_DST cluster takes one destination."""
 
 ENVOYS = {"ours": (STANDALONE, 3, False), "gateway": (GATEWAY, 1, True)}
 SIMULATORS = (

@@ -24,6 +24,8 @@ MAX_TRIALS = 256
 Pick = Callable[[Cycle, Rows, Floats], Sequence[int]]
 """Chooses some of these rows, which have these totals."""
 
+LAST = 1e15
+"""More requests than any endpoint has in flight."""
 NONE: Mapping[int, str] = {}
 
 Observe = Callable[[str, str, str], Callable[[float], None]]
@@ -220,17 +222,23 @@ class Profile:
     def _fallbacks(
         self, cycle: Cycle, candidates: Rows, steps: Sequence[FilterStep], picked: tuple[int, ...]
     ) -> tuple[int, ...]:
-        """What the picker chooses among the endpoints that would be left if no filter preferred any. They have no
-        scores, so for the picker their totals are equal."""
+        """The endpoints with the fewest requests in flight of those that would be left if no filter preferred any; at
+        random among equals. They have no scores."""
         rows, before = candidates, candidates
         for filtering, step in zip(self._filtering, steps, strict=True):
             if not filtering.filter.PREFERS:
                 rows = step.kept if rows is before else filtering.keep(cycle, rows).kept
             before = step.kept
-        others: Rows = rows[~np.isin(rows, picked)]
-        if not len(others):
-            return ()
-        return self._pick_first(cycle, others, np.zeros(len(others)))[0][: self._count - len(picked)]
+        load = cycle.view.in_flight.expected_requests(rows) + cycle.random.random(len(rows))
+        if cycle.ranked_last:
+            load[np.isin(rows, list(cycle.ranked_last))] += LAST
+        for row in picked:
+            load[rows == row] = np.inf
+        found: list[int] = []
+        while len(found) < self._count - len(picked) and load.item(least := load.argmin()) < np.inf:
+            found.append(rows.item(least))
+            load[least] = np.inf
+        return tuple(found)
 
     def _pick_first(self, cycle: Cycle, rows: Rows, totals: Floats) -> tuple[tuple[int, ...], Mapping[int, str]]:
         """As `pick_first`."""

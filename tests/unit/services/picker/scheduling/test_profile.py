@@ -67,12 +67,14 @@ def test_fallbacks_follow_from_the_endpoints_that_filters_prefer_others_to(
     assert set(names[1:]) <= set(fallbacks)
 
 
-def test_a_fallback_that_seems_to_be_down_comes_last() -> None:
+def test_the_least_busy_fallbacks_come_first_and_last_those_that_seem_to_be_down() -> None:
     view = pool("a1", "a2", "a3", "a4")
+    for name in ("a2", "a2", "a3"):
+        view.in_flight.charge(name, 10)
     picker = MaxScorePicker("picker", PickerParameters(max_num_of_endpoints=4))
     deciding = cycle(view)
     deciding.ranked_last = {0: "its scrapes fail"}
-    assert Profile("p", (Prefers("a2"),), (), picker).run(deciding, view.layout.all_rows).picked[3] == 0
+    assert Profile("p", (Prefers("a2"),), (), picker).run(deciding, view.layout.all_rows).picked == (1, 3, 2, 0)
 
 
 def test_a_filter_that_leaves_nothing_ends_the_run() -> None:

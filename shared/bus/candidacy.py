@@ -44,24 +44,24 @@ class Candidates:
             self._last_seen.pop(candidate.owner, None)
             return
         if candidate.owner not in self._last_seen and len(self._last_seen) >= self._limit:
-            self._last_seen = self._live(now)
+            self._last_seen = self._live_candidates(now)
         if candidate.owner in self._last_seen or len(self._last_seen) < self._limit:
             self._last_seen[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
         """The fittest of those that are fitter than this; None when nobody is."""
-        live = self._live(now)
+        live = self._live_candidates(now)
         best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
         return best if best is not None and live[best][1] > fitness else None
 
     def owners(self, now: float) -> tuple[str, ...]:
         """Those that are live, sorted."""
-        return tuple(sorted(self._live(now)))
+        return tuple(sorted(self._live_candidates(now)))
 
     def __len__(self) -> int:
         return len(self._last_seen)
 
-    def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
+    def _live_candidates(self, now: float) -> dict[str, tuple[float, Fitness]]:
         return {owner: seen for owner, seen in self._last_seen.items() if now - seen[0] < self._expiry}
 
 
@@ -96,10 +96,12 @@ class Candidacy:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        self._started.push_async_callback(self._say, leaving=True)
+        self._started.push_async_callback(self._publish_heartbeat, leaving=True)
         subscription = await self._bus.subscribe(self._everybody, self._receive)
         self._started.push_async_callback(subscription.unsubscribe)
-        beats = beat(self._say, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner)
+        beats = beat(
+            self._publish_heartbeat, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner
+        )
         self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._disconnected))
@@ -153,7 +155,7 @@ class Candidacy:
         else:
             self._candidates.observe(candidate, time.monotonic())
 
-    async def _say(self, *, leaving: bool = False) -> None:
+    async def _publish_heartbeat(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self.fitness(), leaving=leaving)
         await self._bus.publish(self._subject, encode(candidate))
 

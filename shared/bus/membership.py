@@ -129,19 +129,19 @@ class Membership:
         self._members.pause()
         tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            say = partial(self._say, self.id)
-            beats = beat(say, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
+            publish = partial(self._publish_heartbeat, self.id)
+            beats = beat(publish, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
             tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
         self._started.push_async_callback(cancel, *tasks)
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._members.pause))
-        self._tell()
+        self._notify()
 
     async def close(self) -> None:
         """Leave, and publish that at once."""
         await self._started.aclose()
         if self.id is not None:
-            await self._say(self.id, leaving=True)
+            await self._publish_heartbeat(self.id, leaving=True)
 
     def _connected(self) -> None:
         self._members.resume(self._clock())
@@ -164,7 +164,7 @@ class Membership:
         """Why the id isn't unique: another member has it too. None if it is."""
         return self.duplicate_id.problem(self._clock())
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         ids = self.ids
         if ids != self._logged:
             self._logged = ids
@@ -180,12 +180,12 @@ class Membership:
             self._wake.clear()  # only now: somebody may have come or left during `GATHER`
             try:
                 self._members.expire(self._clock())
-                self._tell()
+                self._notify()
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
             await asyncio.sleep(GATHER)
 
-    async def _say(self, id: str, *, leaving: bool = False) -> None:
+    async def _publish_heartbeat(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)
         await self._bus.publish(self._subjects.member(self.pool, self.tier, id), encode(member))
 

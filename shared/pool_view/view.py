@@ -178,14 +178,14 @@ class PoolView:
 
     @property
     def pool(self) -> Pool | None:
-        return next(self._of(Pool), None)
+        return next(self._facts_of(Pool), None)
 
     @property
     def configuration(self) -> Configuration | None:
         """The published one."""
-        return next(self._of(Configuration), None)
+        return next(self._facts_of(Configuration), None)
 
-    def _of(self, kind: type[F]) -> Iterator[F]:
+    def _facts_of(self, kind: type[F]) -> Iterator[F]:
         return (fact for fact in self._facts.values() if isinstance(fact, kind))
 
     def rows(self, now: float) -> list[EndpointRow]:
@@ -273,7 +273,7 @@ class PoolView:
         if not self._stale_order:
             return
         self._stale_order = False
-        self._order = sorted(self._of(Endpoint), key=lambda endpoint: _natural(endpoint.id))
+        self._order = sorted(self._facts_of(Endpoint), key=lambda endpoint: _natural(endpoint.id))
         hashes = np.array([endpoint_hash(endpoint.id) for endpoint in self._order], np.uint64)
         self._hash_rows = np.argsort(hashes)
         self._hashes = hashes[self._hash_rows]

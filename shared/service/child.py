@@ -80,14 +80,14 @@ class Child:
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        said = bytearray()
+        output = bytearray()
         try:
             async with asyncio.timeout(timeout):
                 with contextlib.suppress(ConnectionError):
                     self._stdin().close()
                 while piece := await process.stdout.read(PIECE):
-                    said += piece
-                    if len(said) > limit:
+                    output += piece
+                    if len(output) > limit:
                         raise ChildFailed(f"its answer has more than {limit} bytes")
                 status = await process.wait()
         except TimeoutError as error:
@@ -96,7 +96,7 @@ class Child:
             self.kill()
         if status:
             raise ChildFailed(f"the process exited with status {status}")
-        return bytes(said)
+        return bytes(output)
 
     def kill(self) -> None:
         """End it, if it hasn't ended, and let go of its pipes: what it has written and nobody reads keeps them open."""

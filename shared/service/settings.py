@@ -204,8 +204,10 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
     found: list[tuple[str, str]] = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            meant = closest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)])
-            found += [(name, PREFIX + meant)] if meant else []
+            suggestion = closest(
+                name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)]
+            )
+            found += [(name, PREFIX + suggestion)] if suggestion else []
     return found
 
 

@@ -118,7 +118,7 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
         yield f"{failure.tier} {failure.id}: {failure.error}"
     yield from _leadership(tiers["watcher"], leader)
     yield from _identities(members, failed)
-    yield from _grouped(members, _of)
+    yield from _grouped(members, _problems_of)
     yield from _configurations(members)
     yield from _copies(members)
     yield from _pickers(tiers["picker"])
@@ -135,11 +135,11 @@ def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
     yield from _grouped(members, _notes_of)
 
 
-def _grouped(members: Sequence[MemberStatus], say: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
+def _grouped(members: Sequence[MemberStatus], texts_of: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
     """What is said of each member; what is said of several of a tier alike, once."""
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
-        for text in say(member):
+        for text in texts_of(member):
             said[member.tier, text].append(member.id)
     for (tier, text), ids in said.items():
         yield f"{tier} {few(ids)}: {text}"
@@ -184,7 +184,7 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
             yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
 
 
-def _of(member: MemberStatus) -> Iterator[str]:
+def _problems_of(member: MemberStatus) -> Iterator[str]:
     """What a member itself says is wrong."""
     for name, reason in member.reasons.items():
         yield f"not ready: {name}: {reason}"

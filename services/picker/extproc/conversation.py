@@ -140,7 +140,7 @@ class Conversation:
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
         """
-        if not self._undecided():
+        if not self._awaits_decision():
             return
         if not route.destinations:
             raise ValueError("a route needs a destination")
@@ -198,7 +198,7 @@ class Conversation:
 
         Raises RuntimeError when there is no request to answer.
         """
-        if self._undecided():
+        if self._awaits_decision():
             self._refuse(refusal)
 
     def may_be_evicted(self) -> None:
@@ -384,7 +384,7 @@ class Conversation:
         self._state = _DECIDING
         return [RequestReady(self._head, self._body.whole())]
 
-    def _undecided(self) -> bool:
+    def _awaits_decision(self) -> bool:
         if self._state is _DECIDING:
             return True
         if self.closed or self._state is _OVERTAKEN:

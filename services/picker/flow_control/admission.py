@@ -145,7 +145,7 @@ class FlowAdmission:
                 ticket.outcome = DISPATCHED
                 self.passed[ticket.priority] += 1
             else:
-                self._told(ticket, DISPATCHED, now)
+                self._record_outcome(ticket, DISPATCHED, now)
             return ticket
         if slo := headers.first_of(SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
@@ -155,7 +155,7 @@ class FlowAdmission:
             self._view.in_flight.on_release = self._released
             self.notify(ARRIVAL)
         else:
-            self._told(ticket, outcome, now)
+            self._record_outcome(ticket, outcome, now)
         return ticket
 
     def _want(self, controller: FlowController) -> None:
@@ -171,10 +171,10 @@ class FlowAdmission:
         if outcome is Outcome.SHUT_DOWN and not self._stopping:
             ticket.owner.requeue()
             return
-        self._told(ticket, outcome, self._clock())
+        self._record_outcome(ticket, outcome, self._clock())
         ticket.owner.released()
 
-    def _told(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+    def _record_outcome(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         ticket.ends(outcome, now)
         self._on_outcome(ticket, outcome, now)
 

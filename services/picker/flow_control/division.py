@@ -43,7 +43,7 @@ class Division:
         self._basis: tuple[int, int, int] | None = None
         """What the quotas were computed of: peers' tables, demand here, room and what runs here."""
         self._stale = False
-        self._mine = 0
+        self._quota = 0
         self._turn = 0
         """Of this picker, in the order of ids."""
         self._owed: list[int] = []
@@ -63,11 +63,11 @@ class Division:
             return min(band.requests, int(room)) if room < inf else band.requests
         self._refresh(room, now)
         recent = band.recent(now)
-        self._owed[self._turn] = max(0, min(self._mine - band.running, band.requests)) + recent
-        mine = allowances(room + recent, self._owed, self._ages)[self._turn] - recent
-        if mine > 0:
+        self._owed[self._turn] = max(0, min(self._quota - band.running, band.requests)) + recent
+        allowed = allowances(room + recent, self._owed, self._ages)[self._turn] - recent
+        if allowed > 0:
             self._stalled_since = None
-            return mine
+            return allowed
         return self._escape(now)
 
     def next_look(self) -> float:
@@ -99,7 +99,7 @@ class Division:
         if not self._stale or now < self._at + self._every:
             return
         self._at, self._basis, self._stale = now, basis, False
-        parts = [self._own(now)]
+        parts = [self._own_part(now)]
         for sender, seen, peer in self._peers.of(band.priority):
             age = peer.age + now - seen if peer.requests else 0.0
             parts.append(_Part(sender, age, peer.flows, peer.demands, peer.requests, peer.running))
@@ -112,10 +112,10 @@ class Division:
         self._every = REFRESH + len(demands) * REFRESH_A_ROW
         each = quotas(room + sum(part.running for part in parts), self._flows, demands, self._ages)
         self._turn = next(at for at, part in enumerate(parts) if part.picker == self._me)
-        self._mine = each[self._turn]
+        self._quota = each[self._turn]
         self._owed = [max(0, min(quota - part.running, part.requests)) for quota, part in zip(each, parts, strict=True)]
 
-    def _own(self, now: float) -> "_Part":
+    def _own_part(self, now: float) -> "_Part":
         """This picker's demand, as its table tells it."""
         band = self._band
         columns = band.columns

@@ -121,7 +121,7 @@ class Columns:
             values = unpack_floats(b"".join([frame.columns[name] for name in names])).reshape(shape)
             out_of_range = self._numbers.put(lines, place, values, _sampled(now - extra_age, ages)) if names else None
             if out_of_range is not None:
-                self._tell(frame, names, values, out_of_range)
+                self._report_out_of_range(frame, names, values, out_of_range)
         for name in self._taken(frame.objects):
             objects, at = frame.objects[name], _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
@@ -135,14 +135,14 @@ class Columns:
         absent: dict[str, Rows] = {}
         for name, positions in frame.absent.items():
             if name in self._numbers.columns or name in self._objects:
-                said = np.zeros(len(frame.ids), np.bool_)
-                said[positions] = True
-                absent[name] = place.rows[said[place.positions]]
+                is_absent = np.zeros(len(frame.ids), np.bool_)
+                is_absent[positions] = True
+                absent[name] = place.rows[is_absent[place.positions]]
         self._numbers.drop(absent, at)
         for name in absent.keys() & self._objects.keys():
             self._objects[name].drop(absent[name], at)
 
-    def _tell(self, frame: Frame, names: tuple[str, ...], values: Floats, out_of_range: Mask) -> None:
+    def _report_out_of_range(self, frame: Frame, names: tuple[str, ...], values: Floats, out_of_range: Mask) -> None:
         """Of each attribute with numbers beyond its bounds, one of them."""
         for line in np.flatnonzero(out_of_range.any(axis=1)).tolist():
             where = np.flatnonzero(out_of_range[line])

@@ -109,7 +109,7 @@ class LruPrefixIndex:
         """-1 for those without a row."""
         self._rows: Rows | None = None
         """The same as an array, made when many are looked up at once."""
-        self._live = 0
+        self._live_slots = 0
         """The bits of the layout's endpoints."""
 
     def relayout(self, layout: Layout) -> None:
@@ -124,7 +124,7 @@ class LruPrefixIndex:
             if slot is not None:
                 del self._servers[self._server_of_slot[slot]]
                 self._retired.append(slot)
-                self._live ^= 1 << slot
+                self._live_slots ^= 1 << slot
         recent, self.recent = self.recent, np.zeros(len(layout))
         self.recent[here] = recent[there]
         self._layout = layout
@@ -143,7 +143,7 @@ class LruPrefixIndex:
     def match(self, hashes: Sequence[int]) -> Floats:
         """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
         counts = np.zeros(len(self._layout))
-        for bits, depth in self._holders.depths(hashes, self._live):
+        for bits, depth in self._holders.depths(hashes, self._live_slots):
             self._fill(counts, bits, depth)
         return counts
 
@@ -331,7 +331,7 @@ class LruPrefixIndex:
         self._slots[endpoint_id] = slot
         self._row_of_slot[slot] = row
         self._rows = None
-        self._live |= 1 << slot
+        self._live_slots |= 1 << slot
 
     def _even_part(self) -> int:
         """What each endpoint may hold now."""

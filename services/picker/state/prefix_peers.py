@@ -204,15 +204,15 @@ class PrefixPeers:
 
     def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
         """(the origins behind the marks, of which this picker's own is the first; the bits of the marks in use)."""
-        nobody = PrefixOrigin(id="", run=0, sequence=0)
+        unknown = PrefixOrigin(id="", run=0, sequence=0)
         marked = {
             origin.mark: PrefixOrigin(id=origin.id, run=origin.run, sequence=origin.applied, digest=origin.digest)
             for origin in self._origins.values()
             if origin.mark > FORMER
         }
         own = PrefixOrigin(id=id, run=run, sequence=sequence, digest=digest)
-        found = [own, *(marked.get(mark, nobody) for mark in MARKS[1:])]
-        while found[-1] is nobody:
+        found = [own, *(marked.get(mark, unknown) for mark in MARKS[1:])]
+        while found[-1] is unknown:
             found.pop()
         used = {*MARKS[:2], *marked, *self._former}
         return found, sum(1 << bit for bit, mark in enumerate(MARKS) if mark in used)

@@ -104,9 +104,9 @@ class GrpcServer:
         connections: int = self._server.connections
         return connections
 
-    def on_closed(self, tell: Callable[[], None]) -> None:
+    def on_closed(self, callback: Callable[[], None]) -> None:
         """Have `tell` called when a connection has ended."""
-        self._server.on_closed = tell
+        self._server.on_closed = callback
 
     async def release(self) -> None:
         """Have the client of one connection open another one. This one ends with its streams."""

@@ -56,7 +56,7 @@ class Http2Connection:
         self._methods = methods
         self._wake, self._timer = wake, timer
         self._frames = FrameReader(options.max_frame_size)
-        self._rest: Frame | None = None
+        self._pending_frame: Frame | None = None
         """The messages of the last frame that wait for the next turn, as a frame."""
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
@@ -111,7 +111,7 @@ class Http2Connection:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
-                        if self._rest is not None or self._blocks.turn_over():
+                        if self._pending_frame is not None or self._blocks.turn_over():
                             break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
@@ -134,7 +134,7 @@ class Http2Connection:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
-        return self._rest is not None or self._frames.complete
+        return self._pending_frame is not None or self._frames.complete
 
     def tick(self, now: float) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
@@ -186,7 +186,7 @@ class Http2Connection:
         """The connection is over. Some of its streams end; whether there are more, for which this is called again when
         others have had their turn."""
         self._frames.clear()
-        self._rest = None
+        self._pending_frame = None
         return self._streams.drop_some()
 
     # Frames
@@ -223,13 +223,13 @@ class Http2Connection:
 
     def _taken_back(self) -> Frame | None:
         """What was put back."""
-        rest, self._rest = self._rest, None
+        rest, self._pending_frame = self._pending_frame, None
         return rest
 
     def _put_back(self, stream_id: int, flags: int, unread: bytes) -> None:
         """Read the end of a DATA frame in the next turn."""
         self._received -= len(unread)
-        self._rest = frames.DATA, flags, stream_id, unread
+        self._pending_frame = frames.DATA, flags, stream_id, unread
 
     def _reset(self, failure: StreamFailed) -> None:
         if failure.code is not ErrorCode.REFUSED_STREAM:

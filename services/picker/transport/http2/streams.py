@@ -225,12 +225,14 @@ class Streams:
         """Time has passed. A stream whose window the peer has left closed for too long is reset. Raises
         ConnectionFailed when it was the connection's. Few streams end at once: whether there are more."""
         self.now = now
-        stalled = [one for one in self._waiting.values() if now - one.blocked_since > self.options.stall_timeout]
+        stalled = [
+            stream for stream in self._waiting.values() if now - stream.blocked_since > self.options.stall_timeout
+        ]
         if stalled:
             self._give_up(stalled[:_ENDED_AT_ONCE])
         late: list[Http2Stream] = []
         if now >= self._next_deadline:
-            late = [one for one in self._timed.values() if one.deadline <= now]
+            late = [stream for stream in self._timed.values() if stream.deadline <= now]
             for stream in late[:_ENDED_AT_ONCE]:
                 self._timed.pop(stream.id, None)
                 stream.expire()

@@ -125,7 +125,7 @@ class PoolTopic:
                 described.append(known)
                 moved.append(known)
             else:
-                if _described_otherwise(known.row, row):
+                if _columns_changed(known.row, row):
                     described.append(known)
                 if _moved(known, row, sampled):
                     moved.append(known)
@@ -144,7 +144,7 @@ class PoolTopic:
         return f"<PoolTopic of {len(self._known)} endpoints>"
 
 
-def _described_otherwise(before: EndpointRow, row: EndpointRow) -> bool:
+def _columns_changed(before: EndpointRow, row: EndpointRow) -> bool:
     return (
         before.labels is not row.labels
         or before.authority != row.authority

@@ -211,8 +211,8 @@ class PickerService(Service):
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
         self.readiness.mention("configuration", lambda: self.config.problem or None)
-        self._vanished = VanishedAttributes()
-        self.readiness.mention("metrics", self._vanished.problem)
+        self._missing_attributes = VanishedAttributes()
+        self.readiness.mention("metrics", self._missing_attributes.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("load", lambda: self._load.problem or None)
@@ -410,14 +410,14 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
-            self.convergence.look(time.monotonic())
+            self.convergence.compare_if_due(time.monotonic())
             layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
             stale_after = pipeline.config.stale_metrics.after
-            self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
+            self._missing_attributes.check(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
             self.flow.maintain()
-            garbage.look(time.monotonic())
+            garbage.collect_if_due(time.monotonic())
 
 
 def main(argv: Sequence[str]) -> int:

@@ -93,7 +93,7 @@ class _Part(MemoryBudget):
 class BodyBuffer:
     """The pieces of one body, in order. They count in the budget. A droppable body may be dropped until it is whole."""
 
-    __slots__ = ("_beside", "_budget", "_droppable", "_joined", "_on_drop", "_pieces", "dropped", "size")
+    __slots__ = ("_accounted", "_budget", "_droppable", "_joined", "_on_drop", "_pieces", "dropped", "size")
 
     def __init__(self, budget: MemoryBudget | None = None, *, droppable: bool = False) -> None:
         self._budget = MemoryBudget() if budget is None else budget
@@ -103,7 +103,7 @@ class BodyBuffer:
         """How many at the beginning are joined already."""
         self.size = 0
         """Bytes of all pieces."""
-        self._beside = 0
+        self._accounted = 0
         self._on_drop: Callable[[], None] | None = None
         self.dropped = False
         """Whether the body had to make room for others."""
@@ -111,12 +111,12 @@ class BodyBuffer:
     @property
     def held(self) -> int:
         """Bytes of all pieces, and of what is kept beside them."""
-        return self.size + self._beside
+        return self.size + self._accounted
 
-    def keep_beside(self, more: int, on_drop: Callable[[], None]) -> None:
+    def account(self, more: int, on_drop: Callable[[], None]) -> None:
         """Something of so many bytes is kept as long as the body, such as the headers. `on_drop` lets go of it when the
         body is dropped."""
-        self._beside += more
+        self._accounted += more
         self._budget.used += more
         self._on_drop = on_drop
         if self._droppable:
@@ -163,12 +163,12 @@ class BodyBuffer:
             on_drop()
 
     def clear(self) -> None:
-        if not (self._pieces or self._beside):
+        if not (self._pieces or self._accounted):
             return
         self._finish()
-        self._budget.used -= self.size + self._beside
+        self._budget.used -= self.size + self._accounted
         self._pieces = []
-        self._joined = self.size = self._beside = 0
+        self._joined = self.size = self._accounted = 0
         self._on_drop = None
 
     def _finish(self) -> None:

@@ -37,7 +37,7 @@ class GarbageCollection:
         self._open, self._young, self._search = open, young, search
         self._at = now
 
-    def look(self, now: float) -> None:
+    def collect_if_due(self, now: float) -> None:
         """Search now, if it is time for it. To be called every now and then."""
         passed = now - self._at
         if passed < EVERY or self._young() <= YOUNG:

@@ -308,7 +308,7 @@ class PrefixSharing:
             if piece is None:
                 return
             if piece.run != origin.run:
-                self.peers.do_without(origin)
+                self.peers.drop_origin(origin)
                 return
             if piece.origins:
                 await self._restore(origin.id, request, origin, until, piece)

@@ -39,11 +39,11 @@ def refusal_of_model(
         return None
     for adapter in content.adapters:
         if not rewrites.names(adapter):
-            return _not_named(adapter)
+            return _model_not_found(adapter)
     if rewrites.names(content.model):  # none at all only by a rule for every model
-        return None if rewrite or rewrites.names(model) else _not_named(model)
+        return None if rewrite or rewrites.names(model) else _model_not_found(model)
     if content.model:
-        return _not_named(content.model)
+        return _model_not_found(content.model)
     if content.takes_model:
         return _NO_MODEL
     if content.unread:
@@ -59,7 +59,7 @@ def _needs_no_model(request: Request) -> bool:
     return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path) in _UNNAMED_PATHS
 
 
-def _not_named(model: str) -> Refusal:
+def _model_not_found(model: str) -> Refusal:
     return unknown_model(model, "not served by this pool: no InferenceModel names it")
 
 

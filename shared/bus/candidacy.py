@@ -17,7 +17,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -150,7 +150,7 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if problem := impostor(message.subject, candidate.owner):
+        if problem := sender_mismatch(message.subject, candidate.owner):
             self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         else:
             self._candidates.observe(candidate, time.monotonic())

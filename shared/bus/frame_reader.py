@@ -19,7 +19,7 @@ from shared.bus import jetstream
 from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Frame
 from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.replies import STREAM
@@ -187,7 +187,7 @@ class FrameReader:
             self._on_frame(frame, self._ttl)
 
     def _is_forged(self, subject: str, frame: Frame) -> bool:
-        problem = impostor(subject, frame.sender, -2)
+        problem = sender_mismatch(subject, frame.sender, -2)
         if problem:
             self.malformed.conflicting.report(Subjects.sender(subject, -2), problem, subject=subject)
         return problem is not None

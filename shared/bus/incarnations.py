@@ -13,7 +13,7 @@ from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
 
 
-def impostor(subject: str, sender: str, position: int = -1) -> str | None:
+def sender_mismatch(subject: str, sender: str, position: int = -1) -> str | None:
     """What is wrong with a message that has a sender, and its subject that of another one; None if nothing is."""
     expected = Subjects.sender(subject, position)
     return None if sender == expected else f"it says that it is from {sender!r}"
@@ -35,7 +35,7 @@ class Incarnations:
 
     def accepts(self, subject: str, sender: str, run: int, now: float, *, leaving: bool = False) -> bool:
         """Whether a message is from the sender that its subject names. `leaving`: it is the sender's last one."""
-        problem = impostor(subject, sender) or self._conflict(sender, run, now)
+        problem = sender_mismatch(subject, sender) or self._conflict(sender, run, now)
         if problem:
             self._log.report(Subjects.sender(subject), problem, subject=subject)
             return False

@@ -19,7 +19,7 @@ from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -153,7 +153,7 @@ class Membership:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if problem := impostor(message.subject, member.id):
+        if problem := sender_mismatch(message.subject, member.id):
             self.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         elif member.id == self.id:
             self.duplicate_id.observe(self._clock(), leaving=member.leaving)

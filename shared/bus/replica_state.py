@@ -185,7 +185,7 @@ class ReplicaState:
         """A message of the subscription."""
         if self._challengers:
             self._challengers = {epoch: since for epoch, since in self._challengers.items() if epoch >= entry.epoch}
-        if entry.epoch < self.epoch and not self._believe_lower(entry, now):
+        if entry.epoch < self.epoch and not self._accept_lower_epoch(entry, now):
             self.counters.late += 1
             return
         if entry.epoch > self.epoch:
@@ -290,7 +290,7 @@ class ReplicaState:
         self._latest = None
         self._latest_heard = None
 
-    def _believe_lower(self, entry: Entry, now: float) -> bool:
+    def _accept_lower_epoch(self, entry: Entry, now: float) -> bool:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False

@@ -178,7 +178,7 @@ def _handler(endpoints: int, configuration: str = "") -> tuple[RequestHandler, d
 
     def fresh() -> None:
         frame_comes()
-        flow.gauge.outdate()
+        flow.gauge.invalidate()
 
     return handler, served, fresh
 

@@ -93,7 +93,7 @@ class SimulatedRequest:
             if self._ticket is not None:
                 self._ticket.finished(self._picker.clock(), self.flow.prompt, tokens)
 
-    def patient_until(self, now: float) -> float:
+    def wait_deadline(self, now: float) -> float:
         return math.inf
 
     def requeue(self) -> None:

@@ -294,7 +294,7 @@ class Conversation:
             if not self._body.has_room(held):
                 self._headers = read_few(shown, refusals.FORMAT_HEADERS)
                 return self.no_room()
-            self._body.keep_beside(held, self._drop_headers)
+            self._body.account(held, self._drop_headers)
         self._headers = read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:

@@ -126,7 +126,7 @@ class FlowAdmission:
             return None
         controller = gate.controller
         if priority:
-            self._want(controller)
+            self._ensure_bands(controller)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
         flow = headers.first_of(FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
         ticket = Ticket(
@@ -149,7 +149,7 @@ class FlowAdmission:
             return ticket
         if slo := headers.first_of(SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
-        ticket.deadline = min(owner.patient_until(now), received + grpc_timeout(headers.get("grpc-timeout")))
+        ticket.deadline = min(owner.wait_deadline(now), received + grpc_timeout(headers.get("grpc-timeout")))
         outcome = controller.enqueue(ticket, now)
         if outcome is None:
             self._view.in_flight.on_release = self._released
@@ -158,12 +158,12 @@ class FlowAdmission:
             self._record_outcome(ticket, outcome, now)
         return ticket
 
-    def _want(self, controller: FlowController) -> None:
+    def _ensure_bands(self, controller: FlowController) -> None:
         """Have bands for the priorities that requests may have; band 0 is always there."""
         priorities = self._view.priorities
         if priorities is not self._priorities:
             self._priorities = priorities
-            controller.want(priorities)
+            controller.ensure_bands(priorities)
 
     def _ended(self, ticket: Waiting, outcome: Outcome) -> None:
         """A wait is over."""
@@ -191,7 +191,7 @@ class FlowAdmission:
         """See to what happens without an event: peers expire, and metrics get stale. To be called a few times a
         second."""
         if self.controller is not None:
-            self._want(self.controller)
+            self._ensure_bands(self.controller)
             self.controller.maintain(self._clock())
             self.notify(DUE)
 
@@ -211,7 +211,7 @@ class FlowAdmission:
             return
         gauge = self.gauge
         was_empty = gauge.empty
-        gauge.outdate()
+        gauge.invalidate()
         pool = gauge.at(now)
         if was_empty and not pool.empty:
             cause = ENDPOINTS

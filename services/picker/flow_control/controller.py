@@ -107,11 +107,11 @@ class FlowController:
         self._open: dict[int, _OpenBand] = {}
         """By priority, at this saturation and with this version of the peers."""
         self._open_at, self._open_version = nan, -1
-        self.want({0})
+        self.ensure_bands({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
 
-    def want(self, priorities: Iterable[int]) -> None:
+    def ensure_bands(self, priorities: Iterable[int]) -> None:
         """These bands are wanted besides those of the configuration, which are always there. One that isn't wanted any
         more goes when it is empty."""
         self._wanted = {0, *self.settings.bands, *priorities}

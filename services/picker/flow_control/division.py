@@ -68,7 +68,7 @@ class Division:
         if allowed > 0:
             self._stalled_since = None
             return allowed
-        return self._escape(now)
+        return self._probe(now)
 
     def next_look(self) -> float:
         """When an allowance of 0 may have become more, though nothing has happened."""
@@ -83,7 +83,7 @@ class Division:
         """Pickers don't lose patience all at once."""
         return PATIENCE * (1 + min(self._turn, _MAX_TURNS - 1))
 
-    def _escape(self, now: float) -> int:
+    def _probe(self, now: float) -> int:
         """1 if nobody has used the room for so long that the tables must be wrong."""
         progress = self._peers.progress(self._band.priority), self._band.dispatched
         if self._stalled_since is None or progress != self._progress:

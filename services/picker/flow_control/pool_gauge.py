@@ -93,7 +93,7 @@ class PoolGauge:
             self._read(now, layout)
         return self
 
-    def outdate(self) -> None:
+    def invalidate(self) -> None:
         """The next reading is a new one."""
         self._good_until = -inf
 

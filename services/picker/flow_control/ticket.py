@@ -24,7 +24,7 @@ from services.picker.request import RETRY_AFTER, Refusal
 class Owner(Protocol):
     """Who waits with a request."""
 
-    def patient_until(self, now: float) -> float:
+    def wait_deadline(self, now: float) -> float:
         """When a wait that begins now is over, because the proxy's patience is; infinite if it lasts."""
 
     def released(self) -> None:

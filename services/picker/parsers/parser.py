@@ -94,7 +94,7 @@ class ParserChain:
         except Exception as error:  # a plugin's: the request isn't to suffer for it
             raise ParserFailed(parser, Withheld(error)) from error
         try:
-            return _sound(content)
+            return _checked(content)
         except TypeError as error:
             raise ParserFailed(parser, error) from error
 
@@ -130,7 +130,7 @@ class ParserChain:
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
 
 
-def _sound(content: Any) -> Content:
+def _checked(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")

@@ -11,7 +11,7 @@ from prometheus_client.utils import floatToGoString
 
 
 @cache
-def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
+def _format_bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
     """Upper bounds as Go's client writes them on its pages: what a dashboard of the Go original names is there."""
     texts: list[str] = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]
     return (*(text.removesuffix(".0") for text in texts), "+Inf")
@@ -58,7 +58,7 @@ class Histogram:
     def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
         """Make it a series of a metric."""
         self.fold()
-        counts = zip(_written(self._bounds), accumulate(self._counts), strict=True)
+        counts = zip(_format_bounds(self._bounds), accumulate(self._counts), strict=True)
         family.add_metric(list(labels), buckets=list(counts), sum_value=self._sum)
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ class View:
             own: dict[str, AttributeMap | None] = {}
             for id in ids:
                 attributes = self._made.get(id)
-                if attributes is not None and id in self._layout.index and _says(attributes):
+                if attributes is not None and id in self._layout.index and _has_state(attributes):
                     own[id] = attributes
                 else:
                     self._made.pop(id, None)
@@ -224,6 +224,6 @@ class View:
         return f"<View {endpoints} endpoints, {self.in_flight!r}, {self.prefixes!r}>"
 
 
-def _says(attributes: AttributeMap) -> bool:
+def _has_state(attributes: AttributeMap) -> bool:
     """Whether there is anything that the endpoint has."""
     return any(sample.value is not None for _, sample in attributes.items())

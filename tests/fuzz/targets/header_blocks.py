@@ -62,8 +62,8 @@ def _read(blocks: Sequence[bytes], *, remember: bool, fragments: int = 1) -> lis
 
 def _joined(reader: HeaderBlocks[RequestHead], block: bytes) -> bytes:
     reader.begin(block[: len(block) // 2])
-    reader.go_on(block[len(block) // 2 :])
-    return reader.joined()
+    reader.append(block[len(block) // 2 :])
+    return reader.take()
 
 
 def _check_head(head: RequestHead) -> None:

@@ -96,7 +96,7 @@ class Http2Connection:
             reader.feed(data)
         streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
-        rest, timer = self._taken_back(), self._timer
+        rest, timer = self._take_pending(), self._timer
         until = timer() + _SECONDS_PER_TURN
         try:
             for _ in range(_PER_TURN):
@@ -111,12 +111,12 @@ class Http2Connection:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
-                        if self._pending_frame is not None or self._blocks.turn_over():
+                        if self._pending_frame is not None or self._blocks.should_yield():
                             break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
                         if unread := stream.receive_data(payload, len(payload)):
-                            self._put_back(stream_id, flags, payload[-unread:])
+                            self._set_pending(stream_id, flags, payload[-unread:])
                             break
                 except StreamFailed as failure:
                     self._reset(failure)
@@ -221,12 +221,12 @@ class Http2Connection:
             self.out.append(frames.window_update(0, self._received))
             self._received = 0
 
-    def _taken_back(self) -> Frame | None:
+    def _take_pending(self) -> Frame | None:
         """What was put back."""
         rest, self._pending_frame = self._pending_frame, None
         return rest
 
-    def _put_back(self, stream_id: int, flags: int, unread: bytes) -> None:
+    def _set_pending(self, stream_id: int, flags: int, unread: bytes) -> None:
         """Read the end of a DATA frame in the next turn."""
         self._received -= len(unread)
         self._pending_frame = frames.DATA, flags, stream_id, unread
@@ -253,7 +253,7 @@ class Http2Connection:
             if not payload and not flags & frames.END_STREAM:
                 self._controls.count("empty DATA")
             if unread := stream.receive_data(payload, size):
-                self._put_back(stream_id, flags & frames.END_STREAM, payload[-unread:])
+                self._set_pending(stream_id, flags & frames.END_STREAM, payload[-unread:])
             elif flags & frames.END_STREAM:
                 self._end(stream)
 
@@ -263,7 +263,7 @@ class Http2Connection:
             raise violated(f"DATA on stream {stream_id}, which isn't open")
         if not self._streams.ended_early(stream_id):
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
-        if not payload and not self._streams.excuse(stream_id):
+        if not payload and not self._streams.allow_late_frame(stream_id):
             self._controls.count("late DATA")
 
     def _end(self, stream: Http2Stream) -> None:
@@ -290,10 +290,10 @@ class Http2Connection:
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise violated("CONTINUATION without HEADERS")
-        self._blocks.go_on(payload)
+        self._blocks.append(payload)
         if flags & frames.END_HEADERS:
             flags, self._block = self._block[1], None
-            self._on_block(stream_id, flags, self._blocks.joined())
+            self._on_block(stream_id, flags, self._blocks.take())
 
     def _on_block(self, stream_id: int, flags: int, block: bytes) -> None:
         if stream_id <= self._streams.last_id:
@@ -344,7 +344,7 @@ class Http2Connection:
         if stream is None:
             if not self._streams.ended_early(stream_id):
                 raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which has ended")
-            if not self._streams.excuse(stream_id):
+            if not self._streams.allow_late_frame(stream_id):
                 self._controls.count("late HEADERS")
             return
         if stream.half_closed:

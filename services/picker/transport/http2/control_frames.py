@@ -62,7 +62,7 @@ class ControlFrames:
             raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
         stream = self._streams.open.get(stream_id)
         if stream is None:
-            if not self._streams.excuse_reset(stream_id):
+            if not self._streams.allow_late_reset(stream_id):
                 self.count("late RST_STREAM")
             return
         if not stream.answered and self._streams.now - stream.since < _RAPID:

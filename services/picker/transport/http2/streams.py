@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
-_EXCUSED = 4
+_LATE_FRAMES = 4
 """Frames without content that may be under way for such a stream: its end, trailers, a RST_STREAM."""
 _MAX_SETTINGS = 100
 """Settings of one frame; RFC 9113 has six."""
@@ -130,21 +130,21 @@ class Streams:
         """The stream has ended before the peer had."""
         if len(self._ended_early) >= _REMEMBERED:
             del self._ended_early[next(iter(self._ended_early))]
-        self._ended_early[stream_id] = _EXCUSED
+        self._ended_early[stream_id] = _LATE_FRAMES
 
     def ended_early(self, stream_id: int) -> bool:
         """Whether it is one of the last such streams."""
         return stream_id in self._ended_early
 
-    def excuse_reset(self, stream_id: int) -> bool:
+    def allow_late_reset(self, stream_id: int) -> bool:
         """Whether a RST_STREAM was under way when the stream ended: one for each stream that both sides have ended."""
-        if self.excuse(stream_id):
+        if self.allow_late_frame(stream_id):
             return True
-        excused = self._late_resets > 0
-        self._late_resets -= excused
-        return excused
+        allowed = self._late_resets > 0
+        self._late_resets -= allowed
+        return allowed
 
-    def excuse(self, stream_id: int) -> bool:
+    def allow_late_frame(self, stream_id: int) -> bool:
         """Whether a frame without content was under way for such a stream."""
         left = self._ended_early.get(stream_id, 0)
         if left:

@@ -4,7 +4,7 @@ import pytest
 
 from shared.bus.codec import SenderLog
 from shared.bus.heartbeat import EXPIRY
-from shared.bus.incarnations import Incarnations, impostor
+from shared.bus.incarnations import Incarnations, sender_mismatch
 from shared.bus.subjects import Subjects
 
 S = Subjects()
@@ -21,9 +21,9 @@ def senders(limit: int = 1000) -> tuple[Incarnations, SenderLog]:
 
 @pytest.mark.parametrize("id", ["p1", "a.b:c", "", "ü", "=41"])
 def test_a_message_is_from_whom_its_subject_names(id: str) -> None:
-    assert impostor(subject(id), id) is None
-    assert impostor(subject(f"{id}x"), id) == f"it says that it is from {id!r}"
-    assert impostor(S.frame("default_p", id, 3), id, -2) is None
+    assert sender_mismatch(subject(id), id) is None
+    assert sender_mismatch(subject(f"{id}x"), id) == f"it says that it is from {id!r}"
+    assert sender_mismatch(S.frame("default_p", id, 3), id, -2) is None
 
 
 @pytest.mark.parametrize(

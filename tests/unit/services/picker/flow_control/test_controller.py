@@ -35,7 +35,7 @@ STRICT = "global-strict-fairness-policy"
 def test_limits(how: FlowControlSettings, taken: list[tuple[int, int]], refused: tuple[int, int], empty: bool) -> None:
     picker = Picker(how, Room(0 if empty else 10))
     picker.pool.in_flight = 10
-    picker.controller.want([5, -1])
+    picker.controller.ensure_bands([5, -1])
     picker.dispatch()
     items = []
     for priority, size in taken:
@@ -197,10 +197,10 @@ def test_higher_bands_go_first_and_one_at_a_time() -> None:
 
 def test_bands_of_objectives_stay_until_they_are_empty() -> None:
     picker = Picker(pool=Room(1))
-    picker.controller.want([3])
+    picker.controller.ensure_bands([3])
     running, waiting = picker.add("running", priority=3), picker.add("waiting", priority=3)
     picker.dispatch()
-    picker.controller.want([])
+    picker.controller.ensure_bands([])
     assert [one.priority for one in picker.controller.bands()] == [3, 0]
     assert picker.add("later", priority=3).priority == 0
     picker.finish(running)
@@ -292,11 +292,11 @@ def test_a_table_forgets_some_idle_flows_at_a_time() -> None:
 
 def test_changes_only_grow() -> None:
     picker = Picker()
-    picker.controller.want([3])
+    picker.controller.ensure_bands([3])
     seen = [picker.controller.changes]
     item = picker.add("a", priority=3)
     seen.append(picker.controller.changes)
-    picker.controller.want([])
+    picker.controller.ensure_bands([])
     picker.controller.cancel(item, 0.0)
     seen.append(picker.controller.changes)
     assert [one.priority for one in picker.controller.bands()] == [0]

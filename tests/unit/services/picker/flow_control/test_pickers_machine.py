@@ -49,7 +49,7 @@ class PickersMachine(RuleBasedStateMachine):
                 weights={"a": 2.0},
             )
             picker = Picker(how, PoolView(capacity), id=f"picker-{number}")
-            picker.controller.want(BANDS)
+            picker.controller.ensure_bands(BANDS)
             picker.when_dispatched = lambda item, picker=picker: self.check_priority(picker, item)  # type: ignore[misc]
             self.pickers[f"picker-{number}"] = picker
 
@@ -135,8 +135,8 @@ class PickersMachine(RuleBasedStateMachine):
     def objectives_change(self, data: st.DataObject, wanted: set[int]) -> None:
         """A band that isn't wanted is gone when it is empty, and is there again when it is wanted again."""
         controller = self.some(data).controller
-        controller.want(wanted)
-        controller.want(BANDS)
+        controller.ensure_bands(wanted)
+        controller.ensure_bands(BANDS)
 
     @rule(data=st.data())
     def publishes(self, data: st.DataObject) -> None:

@@ -274,7 +274,7 @@ def test_all_pickers_find_room_for_their_tables() -> None:
 
 def test_a_picker_tells_of_its_highest_bands() -> None:
     picker = Picker(pool=Room(0))
-    picker.controller.want(range(-100, 100))
+    picker.controller.ensure_bands(range(-100, 100))
     for priority in range(-100, 100, 1):
         if priority % 4:
             picker.add(priority, priority=priority)
@@ -285,7 +285,7 @@ def test_a_picker_tells_of_its_highest_bands() -> None:
 def test_bands_that_only_peers_know_are_limited() -> None:
     """Those that are known here count in any case."""
     picker = Picker(pool=Room(0))
-    picker.controller.want([-7])
+    picker.controller.ensure_bands([-7])
     for number in range(30):
         told = table(*many(100, 100, 1000 * number), (-7, 1, 1, 1, 0, 0, 0, 0))
         picker.controller.apply(str(number), 1, 1.0, msgspec.structs.replace(told), 1.0)

@@ -27,7 +27,7 @@ def group(queues: Sequence[str], fairness: str = ROUND_ROBIN, priorities: dict[s
     ]
     second = 0.0
     for picker, queue in zip(pickers, queues, strict=True):
-        picker.controller.want(bands.values())
+        picker.controller.ensure_bands(bands.values())
         for letter in queue:
             second += 1
             picker.now = second

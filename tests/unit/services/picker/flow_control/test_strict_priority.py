@@ -85,7 +85,7 @@ def test_peers_that_use_room_keep_lower_bands_back(before: int, after: int) -> N
 def test_requests_of_the_highest_band_do_not_prolong_the_wait_of_the_lowest() -> None:
     beside = BesidePeer(100)
     picker = beside.picker
-    picker.controller.want([20])
+    picker.controller.ensure_bands([20])
     kept_back = 0
     while ("low", Outcome.DISPATCHED) not in picker.told and kept_back < 1000:
         kept_back += 1

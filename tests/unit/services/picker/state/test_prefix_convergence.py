@@ -132,7 +132,7 @@ class Convergence(RuleBasedStateMachine):
         """What the origin answers: its batches once more, or a dump, which takes a while."""
         asked = self.pickers[origin.id]
         if asked.mine.run != origin.run:
-            picker.peers.do_without(origin)
+            picker.peers.drop_origin(origin)
         elif repeats:
             for batch in self.sent.get((origin.id, origin.run), [])[origin.applied :]:
                 picker.peers.receive(batch, self.now)

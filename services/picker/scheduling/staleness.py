@@ -10,7 +10,7 @@ from services.picker.scheduling.cycle import Cycle, Samples
 from services.picker.state.layout import Mask
 
 
-def judged(cycle: Cycle, samples: Samples) -> tuple[Mask, Mask]:
+def split_by_staleness(cycle: Cycle, samples: Samples) -> tuple[Mask, Mask]:
     """(the endpoints to judge by their values, those that pass without). The others have stale values, or none: they
     pass under `ignore`, and where there is no value at all."""
     known: Mask = ~np.isnan(samples.values)

@@ -380,7 +380,7 @@ def _messages(mode: tuple[BodyMode, BodyMode], rewrite: bool, size: int = LARGES
     cut = size if mode == LEAN else 2**16
     pieces = [sent[at : at + cut] for at in range(0, len(sent), cut)]
     messages = [headers(shown, modes=mode).SerializeToString()]
-    return messages + [body(one, end=at == len(pieces) - 1).SerializeToString() for at, one in enumerate(pieces)]
+    return messages + [body(piece, end=at == len(pieces) - 1).SerializeToString() for at, piece in enumerate(pieces)]
 
 
 def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
@@ -485,7 +485,7 @@ def scrapes() -> Iterator[Case]:
         ),
     }
     for size in (100, 400):
-        names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % one for one in range(1_020)]
+        names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % number for number in range(1_020)]
         lines = [b"h_bucket{%s} %%d\n" % name for name in names]
         pages[f"buckets with {size} labels"] = (
             _quantile,

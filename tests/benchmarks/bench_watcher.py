@@ -168,7 +168,7 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
         answered, sent = [], []
         for change in range(CHANGES):
             name, ready = f"p{change // 2 % count}", change % 2 == 1
-            expected = [one.expect(f"{namespace}/{name}-rank-0", ready) for one in seen]
+            expected = [watch.expect(f"{namespace}/{name}-rank-0", ready) for watch in seen]
             at = time.monotonic()
             await pods.report(name, ready=ready)
             acknowledged = time.monotonic()
@@ -262,7 +262,7 @@ async def measure_large(nats: NatsServer, directory: Path, parts: set[str]) -> N
         kubeconfig = StandIn().kubeconfig(directory / "large", server=await server.line())
         began = time.monotonic()
         async with watcher(nats, "default", kubeconfig, *ALONE) as process:
-            synced = max([await one.complete(PODS_LISTED) for one in seen]) - began
+            synced = max([await watch.complete(PODS_LISTED) for watch in seen]) - began
             used = _cpu(process.pid)
             if "start" in parts:
                 print(f"{PODS_LISTED} pods")

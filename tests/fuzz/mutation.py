@@ -63,7 +63,7 @@ class Mutator:
                 return {**value, chance.choice(self._keys): self._any(chance)}
             key = chance.choice(list(value))
             if chance.random() < 0.1:
-                return {name: one for name, one in value.items() if name is not key}
+                return {name: item for name, item in value.items() if name is not key}
             return {**value, key: self._changed(value[key], chance)}
         if isinstance(value, list) and value and chance.random() < 0.8:
             at = chance.randrange(len(value))

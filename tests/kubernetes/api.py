@@ -161,15 +161,15 @@ class Api:
 
     async def install(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Install CustomResourceDefinitions and wait until the server serves their kinds."""
-        for one in definitions:
-            await self.apply(one)
-        for one in definitions:
-            await eventually(partial(self._served, one), "its kind is served", step=0.05)
+        for definition in definitions:
+            await self.apply(definition)
+        for definition in definitions:
+            await eventually(partial(self._served, definition), "its kind is served", step=0.05)
 
     async def uninstall(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
-        for one in definitions:
-            await eventually(partial(self._removed, one), f"{one['metadata']['name']} is gone", step=0.05)
+        for definition in definitions:
+            await eventually(partial(self._removed, definition), f"{definition['metadata']['name']} is gone", step=0.05)
 
     async def _removed(self, definition: Mapping[str, Any]) -> bool:
         try:

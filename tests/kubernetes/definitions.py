@@ -186,7 +186,7 @@ CRDS = (
 
 def kinds(found: tuple[Definition, ...]) -> Mapping[str, Definition]:
     """By the kinds' plural and group, as they are named."""
-    return {one["metadata"]["name"]: one for one in found}
+    return {item["metadata"]["name"]: item for item in found}
 
 
 # Of kinds that deploy/kubernetes uses, its fields alone.

@@ -50,7 +50,7 @@ async def says(admin: Api, kind: tuple[str, str], name: str, namespace: str, rea
 
 async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
     found = (await admin.list("events.k8s.io/v1", "Event", namespace))["items"]
-    return [one for one in found if reason in ("", one["reason"])]
+    return [item for item in found if reason in ("", item["reason"])]
 
 
 async def event(admin: Api, namespace: str, reason: str) -> Object:

@@ -68,8 +68,8 @@ class Cluster:
         await self.pods.delete(name)
 
     async def close(self) -> None:
-        for one in self.simulators.values():
-            one.kill_now()
+        for simulator in self.simulators.values():
+            simulator.kill_now()
 
 
 @asynccontextmanager

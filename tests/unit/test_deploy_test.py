@@ -66,7 +66,7 @@ def test_a_question_is_answered_with_all_addresses(name: str, kind: int, code: i
     assert (number, flags & 0x000F, questions, answers) == (77, code, 1, len(addresses))
     assert said[12 : len(asked)] == asked[12:]
     found = [said[at + 12 : at + 16] for at in range(len(asked), len(said), 16)]
-    assert [socket.inet_ntoa(one) for one in found] == addresses
+    assert [socket.inet_ntoa(item) for item in found] == addresses
 
 
 def test_the_table_has_excused_failures_and_names_the_others() -> None:

@@ -49,8 +49,8 @@ async def start(nats: NatsServer, tmp_path: Path) -> AsyncIterator[Start]:
         return started[-1]
 
     yield starting
-    for one in started:
-        one.kill()
+    for process in started:
+        process.kill()
 
 
 async def both_at_work(picker: PickerView, *collectors: CollectorProcess) -> None:

@@ -200,9 +200,9 @@ async def test_a_dead_prefill_server_costs_the_one_request_from_which_the_picker
     await stack["prefill-1"].kill()
     try:
         asked = await ask_often(stack, client)
-        failed = [one for one in asked if one.status != 200]
+        failed = [request for request in asked if request.status != 200]
         assert len(failed) <= 1, asked
-        assert all((one.status, one.prefill) == (502, "prefill-1") for one in failed), asked
+        assert all((result.status, result.prefill) == (502, "prefill-1") for result in failed), asked
         await ranks_last(stack.pickers[0], "prefill-1")
         for one in await ask_often(stack, client):
             assert (one.status, one.prefilled, one.stages) == (200, "prefill-2", "prefill-decode")

@@ -314,8 +314,8 @@ def _packed(value: Any) -> Any:
             if value.keys() == {kind}:
                 with np.errstate(all="ignore"):
                     return np.asarray(value[kind], kind).tobytes()
-        return {name: _packed(one) for name, one in value.items()}
-    return [_packed(one) for one in value] if isinstance(value, list) else value
+        return {name: _packed(item) for name, item in value.items()}
+    return [_packed(item) for item in value] if isinstance(value, list) else value
 
 
 def _run(starting: Any) -> None:

@@ -17,9 +17,9 @@ def asked(objects: Objects) -> dict[str, str]:
     """The metrics of pods, by the tier that is scaled by them."""
     return {
         name.removeprefix("pointsman-"): metric["pods"]["metric"]["name"]
-        for (kind, name), one in objects.items()
+        for (kind, name), obj in objects.items()
         if kind == "HorizontalPodAutoscaler"
-        for metric in one["spec"]["metrics"]
+        for metric in obj["spec"]["metrics"]
         if metric["type"] == "Pods"
     }
 

@@ -65,7 +65,7 @@ def test_a_pod_has_no_rights_on_its_node_and_only_the_watchers_has_a_token(workl
 
 
 def test_no_service_account_hands_out_its_token_by_itself(objects: Objects) -> None:
-    accounts = [one for (kind, _), one in objects.items() if kind == "ServiceAccount"]
+    accounts = [obj for (kind, _), obj in objects.items() if kind == "ServiceAccount"]
     assert sorted(account["metadata"]["name"] for account in accounts) == list(NAMES)
     assert all(account["automountServiceAccountToken"] is False for account in accounts)
 
@@ -80,10 +80,13 @@ def test_memory_has_a_limit_and_the_cpu_none(workload: Object) -> None:
 def test_pods_are_spread_over_nodes_and_zones(workload: Object) -> None:
     labels = workload["spec"]["template"]["metadata"]["labels"]
     spread = pod(workload)["topologySpreadConstraints"]
-    assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    for one in spread:
-        assert one["labelSelector"]["matchLabels"].items() <= labels.items()
-        assert one["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]
+    assert [constraint["topologyKey"] for constraint in spread] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    for constraint in spread:
+        assert constraint["labelSelector"]["matchLabels"].items() <= labels.items()
+        assert constraint["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]
 
 
 def test_images_have_the_versions_that_were_tested(workload: Object) -> None:
@@ -141,7 +144,7 @@ def test_a_rollout_starts_a_new_pod_before_it_stops_an_old_one(objects: Objects)
 
 
 def test_replicas_are_said_where_no_autoscaler_says_them(objects: Objects) -> None:
-    scaled = {one["spec"]["scaleTargetRef"]["name"]: one for (kind, _), one in objects.items() if "Autoscaler" in kind}
+    scaled = {obj["spec"]["scaleTargetRef"]["name"]: obj for (kind, _), obj in objects.items() if "Autoscaler" in kind}
     assert scaled.keys() == {"pointsman-collector", "pointsman-picker"}
     for one in scaled.values():
         assert one["spec"]["minReplicas"] == 2
@@ -151,7 +154,7 @@ def test_replicas_are_said_where_no_autoscaler_says_them(objects: Objects) -> No
 
 
 def test_every_tier_loses_one_pod_at_a_time_to_a_drain(objects: Objects) -> None:
-    budgets = {name: one for (kind, name), one in objects.items() if kind == "PodDisruptionBudget"}
+    budgets = {name: obj for (kind, name), obj in objects.items() if kind == "PodDisruptionBudget"}
     assert sorted(budgets) == list(NAMES)
     for one in workloads(objects):
         budget = budgets[one["metadata"]["name"]]["spec"]
@@ -168,7 +171,7 @@ def test_a_service_has_the_pods_that_it_means_and_their_ports(renderer: Renderer
         "pointsman-picker": {"picker"},
         "pointsman-metrics": {"watcher", "collector", "picker", "console"},
     }
-    services = {name: one["spec"] for (kind, name), one in objects.items() if kind == "Service"}
+    services = {name: obj["spec"] for (kind, name), obj in objects.items() if kind == "Service"}
     assert services.keys() == meant.keys()
     for name, spec in services.items():
         selected = [

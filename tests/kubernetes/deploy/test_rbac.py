@@ -72,8 +72,8 @@ def permissions(rules: Sequence[dict[str, Any]]) -> set[Permission]:
 def allowed(objects: Objects, kind: str) -> set[Permission]:
     """What the watcher may by roles of that kind. A role that is bound to another, or to nobody, fails."""
     found: set[Permission] = set()
-    bindings = [one for (name, _), one in objects.items() if name == f"{kind}Binding"]
-    roles = {name: one for (other, name), one in objects.items() if other == kind}
+    bindings = [obj for (name, _), obj in objects.items() if name == f"{kind}Binding"]
+    roles = {name: obj for (other, name), obj in objects.items() if other == kind}
     for binding in bindings:
         assert binding["roleRef"]["kind"] == kind
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pointsman-watcher", "namespace": NAMESPACE}]

@@ -140,7 +140,7 @@ def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     command = container(objects["Deployment", "pointsman-picker"])
     variables = {one["name"]: one for one in command["env"]}
     assert variables["POINTSMAN_NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "login", "key": "picker"}}
-    environment = {name: one.get("value", "x") for name, one in variables.items()}
+    environment = {name: variable.get("value", "x") for name, variable in variables.items()}
     settings = parse(PickerSettings, command["args"][1:], environment, "picker")
     assert settings.nats_url == ("tls://bus.example:4222",)
     assert settings.nats_prefix == "second"
@@ -226,8 +226,8 @@ def test_every_pod_is_made_as_it_is_told(renderer: Renderer) -> None:
     image = {"repository": "registry.example/pointsman", "tag": "1.2.3"}
     tiers = {"watcher": own, "collector": scaled, "picker": scaled}
     objects = renderer.chart({**where, **tiers, "image": image, "podAnnotations": {"a": "b"}})
-    for one in workloads(objects):
-        pod = one["spec"]["template"]
+    for workload in workloads(objects):
+        pod = workload["spec"]["template"]
         assert {key: pod["spec"].get(key) for key in where} == where
         assert pod["metadata"]["annotations"]["a"] == "b"
     for tier in tiers:

@@ -45,7 +45,7 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
 async def endpoint(stack: LocalStack, id: str) -> list[dict[str, Any]]:
     """What each picker knows of the server."""
     states = [await picker.state() for picker in stack.pickers]
-    return [one for state in states for one in state["endpoints"] if one["id"] == id]
+    return [row for state in states for row in state["endpoints"] if row["id"] == id]
 
 
 async def busiest(stack: LocalStack) -> str:

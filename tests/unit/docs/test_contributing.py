@@ -28,7 +28,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 def blocks(language: str) -> list[str]:
     """The page's blocks of code in this language, without the indentation of a list."""
     found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", PAGE, re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{one[1]}", "", one[2], flags=re.MULTILINE) for one in found]
+    return [re.sub(rf"^{item[1]}", "", item[2], flags=re.MULTILINE) for item in found]
 
 
 PLUGIN, TEST, SOURCE = blocks("python")
@@ -93,10 +93,10 @@ def test_the_example_of_a_test_passes(package: str) -> None:
     module = ModuleType("example")
     code = TEST.replace("services.picker.scheduling.scorers.small_blocks", package)
     exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)
-    tests = [one for name, one in vars(module).items() if name.startswith("test_")]
+    tests = [var for name, var in vars(module).items() if name.startswith("test_")]
     assert len(tests) == 2
-    for one in tests:
-        one()
+    for test in tests:
+        test()
 
 
 class Pages:

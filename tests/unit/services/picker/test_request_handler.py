@@ -269,7 +269,7 @@ def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
     for piece in pieces:
         (answer,) = world.say(stream, response_body(piece))
         assert (answer.streamed, answer.end) == (piece, False)
-    assert [one.phase for one in world.say(stream, response_trailers())] == ["response_trailers"]
+    assert [answer.phase for answer in world.say(stream, response_trailers())] == ["response_trailers"]
     none = {"model_name": "", "target_model_name": ""}
     for name, total in (("input", 7), ("output", 10)):
         assert world.sample(f"inference_objective_{name}_tokens_sum", **none) == total
@@ -459,7 +459,7 @@ def test_a_record_says_who_served_with_what_status_and_how_long_it_took(
     world = World()
     stream = world.routed()
     world.now += 2.0
-    world.say(stream, *(one for one in said if one != "gone"))
+    world.say(stream, *(message for message in said if message != "gone"))
     if "gone" in said:
         stream.end()
     (kept,) = world.ring.newest(9)
@@ -537,7 +537,7 @@ def test_a_502_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: 
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:
     world = World()
     world.say(world.routed(), response_headers(served=A2))
-    ranked = {one["id"]: one["unhealthy"] for one in world.view.state(world.now)}
+    ranked = {row["id"]: row["unhealthy"] for row in world.view.state(world.now)}
     assert ranked == {"a1": REPLACED, "a2": None, "a3": None}
     assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a1") == 0
     assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a2") == 1
@@ -551,7 +551,7 @@ PREFIXES = DOCUMENT + "- type: prefix-cache-scorer\n"
 
 
 def held(world: World) -> list[int]:
-    return [one["prefix_blocks"] for one in world.view.state(world.now)]
+    return [row["prefix_blocks"] for row in world.view.state(world.now)]
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def entries(text: str) -> list[dict[str, Any]]:
 
 def missing(text: str, registry: Registry) -> dict[str, str]:
     """Where the document names types that aren't installed: `plugins[2].type`, and the type."""
-    named = ((f"plugins[{at}].type", one.get("type", "")) for at, one in enumerate(entries(text)))
+    named = ((f"plugins[{at}].type", entry.get("type", "")) for at, entry in enumerate(entries(text)))
     return {path: name for path, name in named if name and registry.find(name) is None}
 
 

@@ -41,7 +41,7 @@ class Listener(EndpointExtractor):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one.change.value, one.endpoint.id) for one in self.heard]
+        return [(event.change.value, event.endpoint.id) for event in self.heard]
 
 
 class Broken(Listener):

@@ -48,7 +48,7 @@ class Listener(NotificationExtractor):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one.change.value, one.object.name) for one in self.heard]
+        return [(event.change.value, event.object.name) for event in self.heard]
 
 
 class Broken(Listener):

@@ -32,7 +32,7 @@ class PoolView(Room):
             self.heard[sender] = in_flight, sent
 
     def expire(self, now: float) -> None:
-        self.heard = {sender: one for sender, one in self.heard.items() if now - one[1] <= EXPIRY}
+        self.heard = {sender: frame for sender, frame in self.heard.items() if now - frame[1] <= EXPIRY}
 
     def all_in_flight(self) -> int:
         return self.in_flight + sum(count for count, _ in self.heard.values())

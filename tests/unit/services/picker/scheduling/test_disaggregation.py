@@ -46,9 +46,9 @@ def servers(roles: str) -> View:
             name=f"a{at}",
             address=f"10.0.0.{at}",
             port=8000,
-            labels={ROLE: names[one]} if one in names else {},
+            labels={ROLE: names[role]} if role in names else {},
         )
-        for at, one in enumerate(roles)
+        for at, role in enumerate(roles)
     ]
     view = pool(*members)
     report(view, {WAITING_QUEUE_SIZE: list(range(len(roles)))})

@@ -103,7 +103,7 @@ def test_numbers_that_its_sender_never_used_are_forgotten_with_the_next_answer()
     world.hear(2**62, 9)
     world.hear(1, 1)
     world.asked()
-    ((_, origin),) = [(one.id, one) for one in world.peers.missing(world.now + 1)]
+    ((_, origin),) = [(item.id, item) for item in world.peers.missing(world.now + 1)]
     world.peers.answered(origin, 1)
     assert world.asked(10.0) == []
     world.hear(2, 2)

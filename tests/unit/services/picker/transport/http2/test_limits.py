@@ -358,7 +358,7 @@ def test_every_option_is_a_setting() -> None:
 def test_header_blocks_up_to_the_limits_pass() -> None:
     peer = Peer()
     pieces = [HEAD[at : at + 1] for at in range(16)] + [HEAD[16:]]
-    peer.say(frame(HEADERS, 0, 1, pieces[0]), *(frame(CONTINUATION, 0, 1, one) for one in pieces[1:-1]))
+    peer.say(frame(HEADERS, 0, 1, pieces[0]), *(frame(CONTINUATION, 0, 1, piece) for piece in pieces[1:-1]))
     peer.say(frame(CONTINUATION, END_HEADERS, 1, pieces[-1]))
     peer.say(headers(3, fields=[*request(path="/test.Test/Silent"), ("x-long", "x" * 15_000)]))
     peer.say(frame(HEADERS, END_HEADERS, 5, b"\x20\x3f\xe1\x1f" + HEAD))

@@ -225,8 +225,14 @@ class H2Client(RuleBasedStateMachine):
 
     def progress(self) -> object:
         return [
-            (len(one.unsent), one.ended, one.closed, len(one.echoed), len(one.trailers))
-            for one in self.conversations.values()
+            (
+                len(conversation.unsent),
+                conversation.ended,
+                conversation.closed,
+                len(conversation.echoed),
+                len(conversation.trailers),
+            )
+            for conversation in self.conversations.values()
         ] + [(call.ends, len(call.messages)) for call in self.peer.calls]
 
     # Choices
@@ -235,7 +241,11 @@ class H2Client(RuleBasedStateMachine):
         return self.peer.calls[pick % len(self.peer.calls)]
 
     def open(self) -> list[tuple[int, Conversation]]:
-        return [(stream, one) for stream, one in self.conversations.items() if not one.closed and not one.reset]
+        return [
+            (stream, conversation)
+            for stream, conversation in self.conversations.items()
+            if not conversation.closed and not conversation.reset
+        ]
 
     def sending(self) -> list[tuple[int, Conversation]]:
         return [(stream, one) for stream, one in self.open() if not one.ended]

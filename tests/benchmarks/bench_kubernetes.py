@@ -102,7 +102,7 @@ async def serve() -> None:
         last = start + PAGE >= PODS_LISTED
         metadata = {"resourceVersion": "2000000", **({} if last else {"continue": str(start // PAGE + 1)})}
         pages.append(msgspec.json.encode({"metadata": metadata, "items": pods[start : start + PAGE]}))
-    burst = b"".join(line("MODIFIED", one) for one in pods[:500])
+    burst = b"".join(line("MODIFIED", pod) for pod in pods[:500])
     sizes = sum(len(page) for page in pages) / PODS_LISTED
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -171,11 +171,11 @@ def main() -> None:
     with subprocess.Popen([*command, "serve"], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            told = json.loads(server.stdout.readline())
-            print(f"{PODS_LISTED} pods of {told['bytes']:.0f} bytes\n")
+            ready = json.loads(server.stdout.readline())
+            print(f"{PODS_LISTED} pods of {ready['bytes']:.0f} bytes\n")
             print("kept              list, s  CPU, s  peak RSS, MB (before)  CPU of an event, µs")
             for name, mode in (("whole objects", "whole"), ("endpoints' part", "cut")):
-                output = subprocess.run([*command, mode, told["url"]], stdout=subprocess.PIPE, check=True).stdout
+                output = subprocess.run([*command, mode, ready["url"]], stdout=subprocess.PIPE, check=True).stdout
                 found = json.loads(output.splitlines()[-1])
                 print(
                     f"{name:<16} {found['seconds']:>8.2f}{found['cpu']:>8.2f}"

@@ -412,11 +412,11 @@ def pages() -> Iterator[Case]:
     yield Case("the state of endpoints", ENDPOINTS, lambda: json_items(view.state(NOW), encoded))
     feed: EndpointExtractors = SourceExtractors(EndpointNotificationSource("e"), (TopologyExtractor("topology"),))
 
-    def told() -> Iterator[str]:
+    def name() -> Iterator[str]:
         counts = EventCounts(PluginFailures(time.monotonic))
         return EndpointDispatcher([feed], view.made, counts).reset(view.endpoints)
 
-    yield Case("endpoints for an extractor", ENDPOINTS, told)
+    yield Case("endpoints for an extractor", ENDPOINTS, name)
 
 
 def _scraped(binding: Callable[[], Binding], page: Callable[[int], bytes]) -> Callable[[], Iterator[Any]]:
@@ -528,10 +528,10 @@ def cases() -> Iterator[Case]:
     *_, renamed, _ = json_bodies(b'"model":"m","messages":[{"content":"%s"}]', b"\\n")
     yield Case("a model put in", len(renamed), lambda: iter([b"".join(replace_model(renamed, "other"))]))
     for rewrite in (False, True):
-        told = "renamed" if rewrite else "as it is"
-        yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
-        yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
-        yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(LARGEST, rewrite))
+        name = "renamed" if rewrite else "as it is"
+        yield Case(f"BUFFERED, whole picker, {name}", LARGEST, _exchanged(LEAN, rewrite))
+        yield Case(f"FULL_DUPLEX, whole picker, {name}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
+        yield Case(f"BUFFERED over gRPC, {name}", LARGEST, _streamed(LARGEST, rewrite))
     document = configuration(BOUNDS.entries)
     yield Case("a configuration", len(document), configured(document))
     yield from pages()

@@ -66,7 +66,9 @@ STEPS = {
 }
 """The files below services/picker, and where it isn't all of a file, the function. The longest name counts."""
 _PICKER = "/services/picker/"
-_PLACES = sorted(((place, step) for step, places in STEPS.items() for place in places), key=lambda one: -len(one[0]))
+_PLACES = sorted(
+    ((place, step) for step, places in STEPS.items() for place in places), key=lambda place: -len(place[0])
+)
 
 
 class Profile(Struct):

@@ -162,8 +162,8 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
     await asyncio.gather(*map(create, range(count)))
     kubeconfig = str(server.kubeconfig(directory / "kubeconfig", namespace=namespace))
     async with watcher(nats, namespace, kubeconfig) as process, views(nats, namespace) as seen:
-        for one in seen:
-            await one.complete(count)
+        for watch in seen:
+            await watch.complete(count)
         used, began = _cpu(process.pid), time.monotonic()
         answered, sent = [], []
         for change in range(CHANGES):
@@ -177,7 +177,7 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
             sent.append(last - at)
             await asyncio.sleep(PAUSE)
         cores = (_cpu(process.pid) - used) / (time.monotonic() - began)
-        figures = ["".join(f"{1000 * one:8.1f}" for one in _spread(times)) for times in (answered, sent)]
+        figures = ["".join(f"{1000 * seconds:8.1f}" for seconds in _spread(times)) for times in (answered, sent)]
         aim = held(1000 * _spread(answered)[1], 50, " ms for the first p99")
         print(f"  {count:<8} {figures[0]}                       {figures[1]}               {cores:8.3f}   {aim}")
 

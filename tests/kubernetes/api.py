@@ -146,9 +146,11 @@ class Api:
         if (known := self._kinds.get((version, kind))) is not None:
             return known
         root = "/apis" if "/" in version else "/api"
-        for one in (await self._send("GET", f"{root}/{version}"))["resources"]:
-            if "/" not in one["name"]:
-                self._kinds[version, one["kind"]] = Kind(version, one["kind"], one["name"], one["namespaced"])
+        for resource in (await self._send("GET", f"{root}/{version}"))["resources"]:
+            if "/" not in resource["name"]:
+                self._kinds[version, resource["kind"]] = Kind(
+                    version, resource["kind"], resource["name"], resource["namespaced"]
+                )
         if (version, kind) not in self._kinds:
             raise ApiError(f"{version} {kind}", 404, "NotFound", "the server has no such kind")
         return self._kinds[version, kind]

@@ -65,8 +65,8 @@ def conditions(pending: str = "") -> Schema:
 
 
 def _pending(kind: str) -> list[dict[str, str]]:
-    said = {"reason": "Pending", "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z"}
-    return [{"type": kind, "status": "Unknown", **said}]
+    pending = {"reason": "Pending", "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z"}
+    return [{"type": kind, "status": "Unknown", **pending}]
 
 
 def definition(

@@ -55,5 +55,5 @@ async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
 
 async def event(admin: Api, namespace: str, reason: str) -> Object:
     """The only Event of that reason, once it is there."""
-    [one] = await eventually(lambda: events(admin, namespace, reason), reason, step=0.05)
-    return one
+    [event] = await eventually(lambda: events(admin, namespace, reason), reason, step=0.05)
+    return event

@@ -83,7 +83,7 @@ def _blocks(data: bytes) -> list[bytes]:
 def _block(part: bytes, encoder: Encoder) -> bytes:
     """The bytes that a part of an input stands for."""
     try:
-        said = sequences.value(part)
-        return encoder.encode([(str(name), str(value), bool(said.get("plain"))) for name, value in said["headers"]])
+        step = sequences.value(part)
+        return encoder.encode([(str(name), str(value), bool(step.get("plain"))) for name, value in step["headers"]])
     except (ValueError, TypeError, AttributeError, KeyError, IndexError):
         return part

@@ -106,7 +106,7 @@ async def uses_all(site: Site, role: Object, cluster_roles: Sequence[Object] = (
         if settings.get("allow_actions"):
             place = Subjects(), pool_token(site.namespace, POOL), f"{site.namespace}/a-rank-0"
             assert (await drain(seen.bus, *place, drain=True, by="a test")).error == ""
-        expected = {site.namespace: granted(role), "": {one for role in cluster_roles for one in granted(role)}}
+        expected = {site.namespace: granted(role), "": {right for role in cluster_roles for right in granted(role)}}
 
         def all_used() -> bool:
             return {place: used(site.server, site.namespace, place) for place in expected} == expected

@@ -19,7 +19,7 @@ CONFIGURATION = ConfigMapKey(NAMESPACE, "pointsman-config")
 def told(objects: Objects) -> WatcherSettings:
     """The settings of the process, with the variables that the kubelet fills in."""
     command = container(objects["Deployment", "pointsman-watcher"])
-    environment = {one["name"]: NAMESPACE for one in command["env"]}
+    environment = {variable["name"]: NAMESPACE for variable in command["env"]}
     assert environment.keys() <= {row[1] for row in describe(WatcherSettings)}
     tier, *words = command["args"]
     assert tier == "watcher"

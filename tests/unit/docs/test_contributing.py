@@ -47,8 +47,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (folder / f"{MODULE}.py").write_text(PLUGIN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield (name := f"{PACKAGE}.{MODULE}")
-    for one in (PACKAGE, name):
-        sys.modules.pop(one, None)
+    for module in (PACKAGE, name):
+        sys.modules.pop(module, None)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_example_decides_by_its_parameters(registry: Registry) -> None:
     assert isinstance(decision.outcome, Route)
     assert decision.layout.endpoints[decision.picked[0]].id == "small"
     scored = decision.explain()["profiles"]["default"]["endpoints"]
-    scores = {name: one["scores"]["small-blocks-scorer"]["score"] for name, one in scored.items()}
+    scores = {name: endpoint["scores"]["small-blocks-scorer"]["score"] for name, endpoint in scored.items()}
     assert scores == {"large": 0, "middle": 0.5, "small": 1}
 
 

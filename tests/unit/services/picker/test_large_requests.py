@@ -91,13 +91,13 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     for number, (stream, answers) in enumerate(streams):
-        said = [read(answer) for answer in answers if answer]
-        assert destinations(said) == destinations(said[:1])
+        answers_read = [read(answer) for answer in answers if answer]
+        assert destinations(answers_read) == destinations(answers_read[:1])
         expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
         if modes == FULL_DUPLEX:
-            assert b"".join(message.streamed or b"" for message in said) == expected
+            assert b"".join(message.streamed or b"" for message in answers_read) == expected
         else:
-            assert said[-1].replaced == (expected if rewrite else None)
+            assert answers_read[-1].replaced == (expected if rewrite else None)
         assert world.handler.budget.used == (2 - number) * len(LARGE)
         stream.end()
     assert world.load == {}

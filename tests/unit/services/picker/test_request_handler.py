@@ -309,8 +309,8 @@ def test_an_error_has_no_first_token() -> None:
 def responses(world: World) -> dict[str, float | None]:
     """How many were observed, and how many not."""
     return {
-        one: world.sample("pointsman_picker_responses_total", observation=one)
-        for one in ("observed", "left_out", "not_applicable")
+        result: world.sample("pointsman_picker_responses_total", observation=result)
+        for result in ("observed", "left_out", "not_applicable")
     }
 
 
@@ -394,7 +394,7 @@ def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() ->
         return answer.asked is BodyMode.STREAMED
 
     first, second, third = (world.routed() for _ in range(3))
-    assert [asked(one) for one in (first, second, third)] == [True, True, False]
+    assert [asked(stream) for stream in (first, second, third)] == [True, True, False]
     second.end()
     third.end()
     assert [asked(world.routed()) for _ in range(2)] == [True, False]
@@ -408,7 +408,7 @@ def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_
     renamed = [world.routed() for _ in range(3)]
     world.view.delete("pool.rewrite.any")
     plain = [world.routed() for _ in range(2)]
-    answers = [world.say(one, started(kind))[0] for one in (*renamed[:2], *plain, renamed[2])]
+    answers = [world.say(stream, started(kind))[0] for stream in (*renamed[:2], *plain, renamed[2])]
     assert [answer.asked is not None for answer in answers] == [True, True, True, False, True]
 
 

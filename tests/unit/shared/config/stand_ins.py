@@ -55,7 +55,7 @@ def _stand_in(name: str, text: str) -> type[Plugin]:
     if _extractors(text) & {instance.get("name", name) for instance in instances}:
         roles.add(Role.EXTRACTOR)
     fields: list[Any] = [
-        (one, Any, None) for one in sorted({key for instance in instances for key in _given(instance)})
+        (key, Any, None) for key in sorted({key for instance in instances for key in _given(instance)})
     ]
     body = {
         "TYPE": name,

@@ -80,8 +80,8 @@ ONE_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]"
 
 def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
     types = registry()
-    for one in (FamilyExtractor, FamilyScorer, NamesExtractor, PositionExtractor, PositionSource):
-        types.add(one)
+    for kind in (FamilyExtractor, FamilyScorer, NamesExtractor, PositionExtractor, PositionSource):
+        types.add(kind)
     body = f"plugins:\n- {{type: metrics-data-source}}\n{plugins}"
     return load(f"{HEADER}{body}dataLayer: {{injectDefaults: {str(inject).lower()}, sources: {sources}}}\n", types)
 

@@ -84,8 +84,8 @@ class AnyOrder(RuleBasedStateMachine):
             self.take(self.conversation.receive(wire, 1.0))
             return
         assert not self.over
-        for one in relayed:
-            assert read(one).phase == "response_body"
+        for answer in relayed:
+            assert read(answer).phase == "response_body"
 
     @rule(
         values=st.lists(st.tuples(NAMES, VALUES), max_size=6),
@@ -128,8 +128,8 @@ class AnyOrder(RuleBasedStateMachine):
         ]
         if echoed:
             assert b"".join(echoed) == expected
-        for one in answers:
-            assert one.replaced is None or (one.phase == "request_body" and one.replaced == changed)
+        for answer in answers:
+            assert answer.replaced is None or (answer.phase == "request_body" and answer.replaced == changed)
 
     @precondition(lambda self: self.waiting is not None)
     @rule(status=st.integers(0, 1000), message=st.text(max_size=20))
@@ -198,7 +198,7 @@ OBJECTS = st.builds(
 )
 EVENTS = st.lists(
     st.one_of(
-        OBJECTS.map(lambda one: b"data: " + one.replace(b"\n", b"") + b"\n\n"),
+        OBJECTS.map(lambda text: b"data: " + text.replace(b"\n", b"") + b"\n\n"),
         st.sampled_from([b": comment\n\n", b"event: ping\r\ndata:{}\r\n\r\n", b"data: [DONE]\n\n", b"\n"]),
     ),
     max_size=5,
@@ -216,7 +216,7 @@ RESPONSES = st.one_of(
     st.tuples(st.just("text/plain"), OBJECTS),
     st.tuples(st.just("application/json"), OBJECTS.flatmap(begun)),
     st.tuples(
-        st.just("text/event-stream"), OBJECTS.flatmap(begun).map(lambda one: b"data: " + one.replace(b"\n", b""))
+        st.just("text/event-stream"), OBJECTS.flatmap(begun).map(lambda text: b"data: " + text.replace(b"\n", b""))
     ),
 )
 

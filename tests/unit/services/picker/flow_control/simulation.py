@@ -60,7 +60,7 @@ class Result:
     def jain(self, weights: Mapping[str, float] | None = None) -> float:
         """Jain's index of the flows' requests by weight: 1 is fair, 1 / flows is not."""
         got = [many / (weights or {}).get(flow, 1.0) for flow, many in self.dispatched.items()]
-        return sum(got) ** 2 / (len(got) * sum(one * one for one in got))
+        return sum(got) ** 2 / (len(got) * sum(share * share for share in got))
 
 
 def simulate(

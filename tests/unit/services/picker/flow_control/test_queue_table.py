@@ -150,7 +150,7 @@ def hear(*tables: Heard) -> tuple[Peers, list[News]]:
 
 
 def known(peers: Peers, priority: int) -> dict[str, tuple[int, int]]:
-    return {sender: (one.requests, one.running) for sender, _, one in peers.of(priority)}
+    return {sender: (peer_band.requests, peer_band.running) for sender, _, peer_band in peers.of(priority)}
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,13 @@ def test_rows_of_a_band_need_not_be_together() -> None:
     told = [(row % 3, row, row, 2 * row, row, 3 * row, 4 * row, 0) for row in range(1, 31)]
     peers, _ = hear(Heard(told))
     for priority in range(3):
-        ((_, _, one),) = peers.of(priority)
+        ((_, _, peer_band),) = peers.of(priority)
         mine = [row for row in range(1, 31) if row % 3 == priority]
-        assert one.flows.tolist() == mine
-        assert one.demands.tolist() == [4 * row for row in mine]
-        sums = one.requests, one.tokens, one.running, one.dispatched
+        assert peer_band.flows.tolist() == mine
+        assert peer_band.demands.tolist() == [4 * row for row in mine]
+        sums = peer_band.requests, peer_band.tokens, peer_band.running, peer_band.dispatched
         assert sums == tuple(times * sum(mine) for times in (1, 2, 3, 4))
-        assert one.age == max(mine) / 1000
+        assert peer_band.age == max(mine) / 1000
 
 
 def many(rows: int, bands: int = 1, first: int = 0) -> list[Row]:

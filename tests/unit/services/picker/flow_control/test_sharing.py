@@ -179,7 +179,7 @@ def test_a_picker_whose_peers_use_nothing_takes_a_request_after_a_while() -> Non
     assert wake == pytest.approx(me.now + 2 * PATIENCE)  # it is the second of the two
     me.now = wake
     assert me.dispatch() == ["a"]
-    assert other.told == []
+    assert other.outcomes == []
 
 
 @pytest.mark.parametrize(("rows", "refreshes"), [(1, 10), (2000, 8), (9000, 5)])

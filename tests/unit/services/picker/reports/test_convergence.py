@@ -50,7 +50,7 @@ def test_facts_that_differ_are_replaced(named: tuple[str, ...]) -> None:
     view = pool(*named)
     _, convergence = looking(view)
     convergence.compare_if_due(NOW)
-    assert [one.id for one in view.layout.endpoints] == ["a", "b"]
+    assert [endpoint.id for endpoint in view.layout.endpoints] == ["a", "b"]
     assert found(convergence)["view"] == 1
     convergence.compare_if_due(NOW + INTERVAL)
     assert found(convergence)["view"] == 1
@@ -74,4 +74,4 @@ def test_comparisons_are_rare() -> None:
     convergence.compare_if_due(NOW)
     told.known = facts(endpoint("c"))
     convergence.compare_if_due(NOW + INTERVAL / 2)
-    assert [one.id for one in view.layout.endpoints] == ["a", "b"]
+    assert [endpoint.id for endpoint in view.layout.endpoints] == ["a", "b"]

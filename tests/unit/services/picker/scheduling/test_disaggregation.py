@@ -295,7 +295,7 @@ def test_both_servers_have_the_prompt_afterwards_and_neither_if_nobody_served() 
 def test_each_stage_is_charged_with_what_it_computes() -> None:
     decision = decided(document("disagg-profile-handler", BOTH), servers("epd"), PICTURE)
     assert decision.tokens == 1000
-    assert {role: (one.row, one.tokens, one.until_response) for role, one in decision.roles.items()} == {
+    assert {role: (charge.row, charge.tokens, charge.until_response) for role, charge in decision.roles.items()} == {
         "prefill": (1, 1000, True),
         "encode": (0, 1000, True),
     }

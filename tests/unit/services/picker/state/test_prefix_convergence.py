@@ -114,8 +114,8 @@ class Convergence(RuleBasedStateMachine):
     @rule(at=st.integers(0, 50), again=st.booleans())
     def batch_is_lost_or_repeated(self, at: int, again: bool) -> None:
         if self.network:
-            one = self.network.pop(at % len(self.network))
-            self.network += [one, one] * again
+            batch = self.network.pop(at % len(self.network))
+            self.network += [batch, batch] * again
 
     @rule(who=WHO, to=WHO)
     def heartbeat_arrives(self, who: str, to: str) -> None:

@@ -147,7 +147,7 @@ def decided(view: View, priority: int, seed: int = 3, document: str = PROFILE) -
 def state(queues: list[float], usage: list[float], active: str = "") -> View:
     """Endpoints with room for two adapters; `active` says which have the requested one: `-+-`."""
     view = pool(*(f"a{number}" for number in range(len(queues))))
-    adapters = [["ad"] if one == "+" else ["x", "y"] for one in active or "-" * len(queues)]
+    adapters = [["ad"] if letter == "+" else ["x", "y"] for letter in active or "-" * len(queues)]
     report(
         view,
         {

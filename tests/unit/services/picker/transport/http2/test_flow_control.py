@@ -88,8 +88,8 @@ def test_a_paused_call_gets_what_was_promised_and_no_more() -> None:
 def test_thousands_of_messages_in_a_frame_take_several_turns(pad: int | None, fields: list[tuple[str, str]]) -> None:
     peer = Peer(SMALL)
     messages = [b"%5d" % number for number in range(1_500)]
-    said = headers(1, fields=fields) + data(1, b"".join(map(message, messages)), END_STREAM, pad)
-    turns, more = 0, peer.connection.receive(said + headers(3), 0.0)
+    sent = headers(1, fields=fields) + data(1, b"".join(map(message, messages)), END_STREAM, pad)
+    turns, more = 0, peer.connection.receive(sent + headers(3), 0.0)
     while more:
         before = len(peer.calls[0].messages)
         more = peer.connection.receive(b"", 0.0)
@@ -98,7 +98,7 @@ def test_thousands_of_messages_in_a_frame_take_several_turns(pad: int | None, fi
     peer.hear()
     assert (turns > 4, peer.calls[0].messages, peer.calls[0].half_closed) == (True, messages, 1)
     assert (peer.data(1), len(peer.calls)) == (b"".join(map(message, messages)), 2)
-    assert len(said) - credit(peer, 0) <= SMALL.connection_window / 2
+    assert len(sent) - credit(peer, 0) <= SMALL.connection_window / 2
 
 
 def test_a_call_that_ends_between_the_messages_of_a_frame_gets_no_more() -> None:

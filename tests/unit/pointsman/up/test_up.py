@@ -52,9 +52,9 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments_are_named_and_nothing_is_started(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, said = WRONG[case]
+    arguments, problem = WRONG[case]
     assert main(arguments) == 1
-    assert said in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(

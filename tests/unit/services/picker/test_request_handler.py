@@ -442,7 +442,7 @@ def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "record"),
+    ("messages", "record"),
     [
         ([], ("under way", None, None, None, None)),
         ([response_headers(served="10.0.0.1:8000")], ("under way", "first choice", "a1", 200, None)),
@@ -454,13 +454,13 @@ def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
     ],
 )
 def test_a_record_says_who_served_with_what_status_and_how_long_it_took(
-    said: list[Any], record: tuple[Any, ...]
+    messages: list[Any], record: tuple[Any, ...]
 ) -> None:
     world = World()
     stream = world.routed()
     world.now += 2.0
-    world.say(stream, *(message for message in said if message != "gone"))
-    if "gone" in said:
+    world.say(stream, *(message for message in messages if message != "gone"))
+    if "gone" in messages:
         stream.end()
     (kept,) = world.ring.newest(9)
     summary = kept.summary()
@@ -477,7 +477,7 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 
 
 @pytest.mark.parametrize(
-    ("said", "then"),
+    ("messages", "then"),
     [
         ([response_headers(served=A1)], [A1, A2, A3]),
         ([response_headers(served=A2)], [A2, A3, A1]),
@@ -488,11 +488,11 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
         ([], [A1, A2, A3]),
     ],
 )
-def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(said: list[Any], then: list[str]) -> None:
+def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(messages: list[Any], then: list[str]) -> None:
     """Of a request that nobody on the list, or nobody knows who, has served, nothing follows."""
     world = World()
     stream = world.routed()
-    world.say(stream, *said)
+    world.say(stream, *messages)
     stream.end()
     assert choices(world) == ",".join(then)
 
@@ -555,7 +555,7 @@ def held(world: World) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("said", "remembered"),
+    ("messages", "remembered"),
     [
         ([response_headers(served=A1, end=True)], "a1"),
         ([response_headers(served=A3, end=True)], "a3"),
@@ -573,14 +573,14 @@ def held(world: World) -> list[int]:
     ],
 )
 def test_a_prompt_is_remembered_where_it_was_served_unless_nothing_was_computed_for_it(
-    said: list[Any], remembered: str
+    messages: list[Any], remembered: str
 ) -> None:
     """A proxy needn't show response headers. An error computes nothing, also one that its client got wrong."""
     world = World(PREFIXES)
     stream = world.routed(FULL_DUPLEX)
     placed = held(world)
     assert placed[0] > 0, "while the request is under way"
-    world.say(stream, *said)
+    world.say(stream, *messages)
     stream.end()
     assert held(world) == {"a1": placed, "a3": placed[::-1], "": [0, 0, 0]}[remembered]
 

@@ -203,7 +203,7 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
 
 
 @pytest.mark.parametrize(
-    ("sent", "id", "told"),
+    ("sent", "id", "served_header"),
     [
         ({}, "made-id", "made-id"),
         ({"x-request-id": ""}, "made-id", "made-id"),
@@ -211,11 +211,11 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
     ],
 )
 def test_a_request_without_an_id_gets_one_which_the_server_sees(
-    sent: dict[str, str], id: str, told: str | None
+    sent: dict[str, str], id: str, served_header: str | None
 ) -> None:
     proxy = Proxy()
     answer = proxy.say(headers(sent, end=True))[0]
-    assert (proxy.ready.head.request_id, answer.set_headers.get("x-request-id")) == (id, told)
+    assert (proxy.ready.head.request_id, answer.set_headers.get("x-request-id")) == (id, served_header)
 
 
 def test_the_head_tells_path_method_headers_and_time() -> None:
@@ -374,7 +374,7 @@ def test_a_route_needs_a_destination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "served"),
+    ("served_header", "served"),
     [
         ("10.0.0.1:8000", "10.0.0.1:8000"),
         ("[fd00::1]:8000", "[fd00::1]:8000"),
@@ -384,10 +384,10 @@ def test_a_route_needs_a_destination() -> None:
         ("fd00::1:" + "9" * 5000, "fd00::1:" + "9" * 248),
     ],
 )
-def test_the_response_tells_who_served(told: str, served: str | None) -> None:
+def test_the_response_tells_who_served(served_header: str, served: str | None) -> None:
     proxy = Proxy()
     proxy.say(headers(end=True))
-    proxy.say(response_headers(503, served=told))
+    proxy.say(response_headers(503, served=served_header))
     assert proxy.events[-1] == ResponseStarted(503, served)
 
 

@@ -318,11 +318,11 @@ def test_an_evicted_request_gets_no_headers_beside_its_refusal() -> None:
     assert (answer.status, "x-late" in answer.set_headers) == (429, False)
 
 
-@pytest.mark.parametrize(("told", "names"), [(True, [":status", "server"]), (False, [])])
-def test_response_headers_are_told_if_asked_for(told: bool, names: list[str]) -> None:
+@pytest.mark.parametrize(("requested", "names"), [(True, [":status", "server"]), (False, [])])
+def test_response_headers_are_told_if_asked_for(requested: bool, names: list[str]) -> None:
     conversation = Conversation(Limits(), lambda: "made-id")
     conversation.receive(headers({":path": "/v1/models"}, modes=LEAN, end=True).SerializeToString(), 1.0)
-    conversation.route(ROUTE, tell_headers=told)
+    conversation.route(ROUTE, tell_headers=requested)
     shown = headers({":status": "200", "server": "vllm"}, phase="response_headers")
     (event,) = conversation.receive(shown.SerializeToString(), 2.0)
     assert isinstance(event, ResponseStarted)

@@ -160,7 +160,7 @@ def test_profiles_can_have_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "parameters", "said"),
+    ("handler", "parameters", "problem"),
     [
         (
             "disagg-profile-handler",
@@ -215,10 +215,10 @@ def test_profiles_can_have_other_names() -> None:
         ),
     ],
 )
-def test_what_a_handler_lacks(handler: str, parameters: str, said: str) -> None:
+def test_what_a_handler_lacks(handler: str, parameters: str, problem: str) -> None:
     with pytest.raises(Invalid) as caught:
         load(document(handler, parameters), REGISTRY)
-    assert caught.value.lines() == [said]
+    assert caught.value.lines() == [problem]
 
 
 class Broken(Decider):

@@ -320,7 +320,7 @@ def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "limits"),
+    ("sent", "limits"),
     [
         (headers(1, fields=[*request(), ("x-long", "x" * 4000)]), {"max_header_list": 1000}),
         (
@@ -329,10 +329,10 @@ def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
         ),
     ],
 )
-def test_the_limits_of_header_blocks_are_options(said: bytes, limits: dict[str, int]) -> None:
+def test_the_limits_of_header_blocks_are_options(sent: bytes, limits: dict[str, int]) -> None:
     for options, code in ((OPTIONS, None), (structs.replace(OPTIONS, **limits), CALM)):
         peer = Peer(options)
-        peer.say(said)
+        peer.say(sent)
         assert peer.failure() == code
 
 

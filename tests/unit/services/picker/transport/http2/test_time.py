@@ -31,14 +31,14 @@ NEVER = structs.replace(OPTIONS, keepalive_time=0.0, idle_timeout=0.0)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [b"", PREFACE[:5], PREFACE, PREFACE + settings(), PREFACE + settings() + headers(1)],
     ids=["nothing", "a part", "the preface", "no acknowledgement", "a request"],
 )
-def test_a_handshake_that_takes_too_long_ends_the_connection(said: bytes) -> None:
+def test_a_handshake_that_takes_too_long_ends_the_connection(sent: bytes) -> None:
     peer = Peer(greets=False)
-    for at in range(len(said)):
-        peer.say(said[at : at + 1])
+    for at in range(len(sent)):
+        peer.say(sent[at : at + 1])
     peer.wait(OPTIONS.handshake_timeout)
     assert peer.failure() is None
     peer.wait(OPTIONS.handshake_timeout + 0.1)

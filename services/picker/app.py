@@ -17,19 +17,19 @@ from services.picker.admin.decisions import DecisionRing, ring_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
+from services.picker.bus.load_publisher import LoadPublisher
+from services.picker.bus.prefix_sharing import PrefixSharing
+from services.picker.bus.view_updates import ViewUpdates
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.garbage import GarbageCollection, search_young_only
-from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
-from services.picker.prefix_sharing import PrefixSharing
 from services.picker.reports import explain
 from services.picker.reports.convergence import Convergence
 from services.picker.reports.replay_responder import DocumentRules, ReplayResponder
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
-from services.picker.request_handler import RequestHandler
-from services.picker.request_limits import request_limits
-from services.picker.settings import PickerSettings
+from services.picker.request_handler import RequestHandler, request_limits
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
@@ -38,7 +38,6 @@ from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, for_health, message_limit
 from services.picker.transport.health import Health
-from services.picker.view_updates import ViewUpdates
 from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus.duplicate_id import DuplicateId

@@ -29,7 +29,6 @@ from services.collector.sources.metrics import MetricsSource
 from services.picker.admin.decisions import DecisionRing
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
-from services.picker.http2_options import Http2Options
 from services.picker.parsers import json_counts
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.json_edit import replace_model
@@ -45,7 +44,8 @@ from services.picker.request import Headers, Request, Unparsable
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
-from services.picker.settings import PickerSettings
+from services.picker.settings.http2_options import Http2Options
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.topology import TopologyExtractor
 from services.picker.transport.grpc_server import message_limit
 from shared.attributes import AttributeMap

@@ -19,10 +19,10 @@ import numpy as np
 
 from pointsman.lab.plot import draw
 from pointsman.lab.server import LabServer
+from services.picker.bus.pace import Pace
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.flow_control.ticket import Ticket
 from services.picker.flow_control.waiting import DISPATCHED
-from services.picker.pace import Pace
 from services.picker.pipeline import build
 from services.picker.request import Content, Headers, Refusal, Request
 from services.picker.state.inflight import Charge

@@ -29,8 +29,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
 from services.picker.request_stream import RequestStream
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.http2.server import Http2Server
 from shared.service import logs

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admin.decisions import DecisionRing
+from services.picker.bus.load_publisher import LoadPublisher
+from services.picker.bus.prefix_sharing import PrefixSharing
 from services.picker.flow_control.admission import FlowAdmission
-from services.picker.load_publisher import LoadPublisher
-from services.picker.prefix_sharing import PrefixSharing
 from services.picker.request_handler import RequestHandler
 from services.picker.state.layout import Floats
 from services.picker.state.view import View

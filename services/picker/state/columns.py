@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.number_table import FrameRows, NumberColumn, NumberTable, rearranged
 from services.picker.state.object_column import NEVER, ROW, ObjectColumn

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Rows
 from services.picker.state.past_load import MAX_CHANGES, PastLoad
 from shared.bus.codec import load_digest

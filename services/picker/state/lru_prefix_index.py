@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.block_states import (
     ALL_BUT_GENERATION,
     ANNOUNCED,

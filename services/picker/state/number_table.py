@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.limits import ViewLimits
+from services.picker.settings.limits import ViewLimits
 from services.picker.state.layout import Floats, Mask, Rows
 from services.picker.state.object_column import NEVER
 from shared.attributes import REACHABLE, bounds_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight

@@ -9,7 +9,7 @@ import structlog
 from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import MAX_QUESTION, Methods
 from services.picker.transport.certificate import Certificates
 from services.picker.transport.http2.server import Http2Server

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Call, Methods, StatusCode
 from services.picker.transport.certificate import Certificates
 from shared.model import join_host_port

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.workers.channel import ADMIN, CONNECTION, RELEASE, STOP, Status, SupervisorEnd
 from shared.config.problems import Invalid
 

@@ -8,7 +8,7 @@ import pytest
 from pointsman.docs import TIERS
 from services.collector.settings import CollectorSettings
 from services.console.settings import ConsoleSettings
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.settings import WatcherSettings
 from shared.config import load
 from shared.plugin import Registry

@@ -9,7 +9,7 @@ import yaml
 
 from pointsman.chart_page import VALUES
 from services.console.settings import ConsoleSettings
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.settings import WatcherSettings
 from shared.service import parse
 from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.picker import prefix_sharing
 from services.picker.app import PickerService
+from services.picker.bus import prefix_sharing
 from services.picker.request_stream import RequestStream
 from services.picker.state import prefix_announcements, prefix_peers
 from shared.bus.codec import decode, encode

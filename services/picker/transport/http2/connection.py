@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods, StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.control_frames import PRIORITY_SIZE, ControlFrames, check_dependency

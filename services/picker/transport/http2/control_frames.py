@@ -1,6 +1,6 @@
 """Frames that carry no message and open no stream (RFC 9113, sections 6.3 to 6.9), and how many a peer may send."""
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
 from services.picker.transport.http2.frames import UINT32

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 
 

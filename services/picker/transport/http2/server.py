@@ -12,7 +12,7 @@ from math import inf
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol

@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed

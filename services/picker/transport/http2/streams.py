@@ -7,7 +7,7 @@ from math import inf
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated

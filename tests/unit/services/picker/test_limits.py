@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from services.picker.app import PickerService
 from services.picker.extproc.events import Limits
 from services.picker.request_stream import RequestStream
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.model import Endpoint
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, body, headers, response_body
 from tests.unit.services.picker.handler import PickerUnderTest

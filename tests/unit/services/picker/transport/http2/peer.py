@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpack import Decoder, Encoder
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode

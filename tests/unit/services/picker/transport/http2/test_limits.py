@@ -10,8 +10,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import DEFAULTS, Http2Options
-from services.picker.settings import PickerSettings
+from services.picker.settings.http2_options import DEFAULTS, Http2Options
+from services.picker.settings.picker import PickerSettings
 from services.picker.transport.calls import Metadata, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode

@@ -16,11 +16,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.picker.admin.prefix_metrics import PrefixMetrics
-from services.picker.limits import Sharing
-from services.picker.pace import Pace
+from services.picker.bus.pace import Pace
+from services.picker.bus.prefix_answers import PrefixAnswers
 from services.picker.pipeline import Pipeline
-from services.picker.prefix_answers import PrefixAnswers
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.settings.limits import Sharing
 from services.picker.state.lru_prefix_index import Change
 from services.picker.state.prefix import HASHING
 from services.picker.state.prefix_announcements import Announcements, parts

@@ -14,7 +14,7 @@ class Alarm:
         self._handle: asyncio.Handle | None = None
 
     def set(self, at: float) -> None:
-        """Call no later than at this time; at once, in a turn of the event loop of its own, if that is over."""
+        """Call no later than at this time. If it has passed, call in the next turn of the event loop."""
         if at >= self._at:
             return
         self.cancel()

@@ -40,7 +40,7 @@ class MemoryBudget:
         return missing <= 0 or (missing <= self._unfinished and self._make_room(missing))
 
     def part(self, limit: int) -> "MemoryBudget":
-        """A budget of so many of these bytes, so that what is in it leaves room for the rest."""
+        """A budget of part of these bytes, so that its bodies leave room for the others."""
         return _Part(self, limit)
 
     def grow(self, body: "BodyBuffer", more: int) -> None:
@@ -114,8 +114,8 @@ class BodyBuffer:
         return self.size + self._accounted
 
     def account(self, more: int, on_drop: Callable[[], None]) -> None:
-        """Something of so many bytes is kept as long as the body, such as the headers. `on_drop` lets go of it when the
-        body is dropped."""
+        """Count bytes of something that is kept as long as the body, such as the headers. `on_drop` releases it when
+        the body is dropped."""
         self._accounted += more
         self._budget.used += more
         self._on_drop = on_drop
@@ -141,7 +141,7 @@ class BodyBuffer:
             self._joined += 1
 
     def whole(self) -> bytes:
-        """All of it, which stays here."""
+        """The whole body. The buffer keeps it."""
         self._finish()
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
@@ -149,13 +149,13 @@ class BodyBuffer:
         return self._pieces[0] if self._pieces else b""
 
     def take(self) -> bytes:
-        """All of it; nothing is left."""
+        """The whole body. The buffer is empty afterwards."""
         pieces = self._pieces
         self.clear()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
-        """Let go what there is, for others."""
+        """Release all pieces, to make room for other bodies."""
         on_drop = self._on_drop
         self.clear()
         self.dropped = True

@@ -40,7 +40,7 @@ _MAX_PREFER = 1024
 
 
 class Prepared(Struct):
-    """A request, and what is known of it whatever the endpoints are."""
+    """A request, and what doesn't depend on the endpoints."""
 
     request: Request
     prepared_at: float
@@ -66,7 +66,7 @@ class Prepared(Struct):
 
 
 class SchedulingResult(Struct, frozen=True):
-    """What the profiles have chosen, of which no plugin has learnt yet."""
+    """What the profiles have chosen, before any plugin is notified."""
 
     saturation: float | None
     runs: dict[str, ProfileRun]

@@ -1,4 +1,4 @@
-"""Takes what the owner has to know of the bucket's messages, within a limit of memory. No I/O."""
+"""Reads from the bucket's messages what the owner has to know, within a memory limit. No I/O."""
 
 from collections.abc import Callable
 

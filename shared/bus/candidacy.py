@@ -39,7 +39,7 @@ class Candidates:
         self._last_seen: dict[str, tuple[float, Fitness]] = {}
 
     def observe(self, candidate: Candidate, now: float) -> None:
-        """Take in what a candidate says of itself."""
+        """Process the heartbeat of a candidate."""
         if candidate.leaving:
             self._last_seen.pop(candidate.owner, None)
             return
@@ -49,7 +49,7 @@ class Candidates:
             self._last_seen[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
-        """The fittest of those that are fitter than this; None when nobody is."""
+        """The fittest candidate that is fitter than this; None if none is."""
         live = self._live_candidates(now)
         best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
         return best if best is not None and live[best][1] > fitness else None
@@ -111,7 +111,8 @@ class Candidacy:
         await self._started.aclose()
 
     def may_lead(self) -> bool:
-        """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
+        """Whether to try for the lease: no candidate is fitter. A candidate without any fitness listens for a while
+        first."""
         fitness = self.fitness()
         if not any(fitness) and (self._listens_since is None or time.monotonic() - self._listens_since < self._expiry):
             return False
@@ -126,7 +127,7 @@ class Candidacy:
         return self._candidates.better(self.fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:
-        """Wait until somebody has been fitter for as long as `patience`; who."""
+        """Wait until another candidate has been fitter for `patience` seconds; returns its id."""
         since: float | None = None
         while True:
             better, now = self.preferred(), time.monotonic()

@@ -16,5 +16,5 @@ def next_epoch(unix_seconds: float, highest_seen: int) -> int:
 
 
 def plausible_epoch(epoch: int, unix_seconds: float) -> int:
-    """The epoch as it counts: below 0 where it can't be one."""
+    """The epoch for comparisons: below 0 if it isn't plausible."""
     return epoch if epoch <= (unix_seconds + MAX_AHEAD) * 1000 else epoch - EPOCHS

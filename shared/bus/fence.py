@@ -35,7 +35,7 @@ class Fence:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of a write that is refused once another owner has taken over."""
+        """The headers of a write that NATS refuses once another owner has taken over."""
         return {jetstream.EXPECTED_SEQUENCE: str(self.sequence), jetstream.EXPECTED_SUBJECT: self._subject}
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""Refuses what a process says under the id of another one of its tier.
+"""Refuses messages that a process publishes under the id of another process of its tier.
 
-A login is for a tier: NATS can't refuse that a picker publishes under another picker's id. But a sender draws a number
-when it starts, its run. While a run sends messages, those of another run under the same id come from somebody else. If
-a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
+A login is for a tier, so NATS can't refuse a picker's message under another picker's id. But each sender draws a number
+when it starts, its run. While a run sends messages, messages of another run under the same id come from another
+process. If a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
 """
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from shared.limits import LIMITS
 
 
 def sender_mismatch(subject: str, sender: str, position: int = -1) -> str | None:
-    """What is wrong with a message that has a sender, and its subject that of another one; None if nothing is."""
+    """What is wrong with a message whose subject names another sender than its content; None if both agree."""
     expected = Subjects.sender(subject, position)
     return None if sender == expected else f"it says that it is from {sender!r}"
 

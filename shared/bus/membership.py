@@ -66,7 +66,7 @@ class Members:
         return None if self._paused or not self._last_seen else min(self._last_seen.values()) + self._expiry
 
     def pause(self) -> None:
-        """There is no connection: silence says nothing."""
+        """There is no connection, so silence means nothing."""
         self._paused = True
 
     def resume(self, now: float) -> None:

@@ -100,7 +100,7 @@ class _Decoder:
         return MISSING
 
     def _suggestion(self, key: str, fields: Collection[str]) -> str:
-        """What to write instead."""
+        """A hint for what to write instead."""
         if len(self._problems.errors) > MAX_HINTS:
             return ""
         return nearest(key, fields) or (f"; known: {', '.join(sorted(fields))}" if fields else "; there are none")
@@ -287,7 +287,7 @@ def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> s
 
 
 def _describe(raw: object) -> str:
-    """The value and what it is."""
+    """Describe the value and its type."""
     return "null" if raw is None else f"{show(raw)} is {_kind(raw)}"
 
 

@@ -1,4 +1,4 @@
-"""What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
+"""Adds the defaults that a configuration leaves out, as the Go original does (by type, in a fixed order)."""
 
 import hashlib
 from collections import deque

@@ -113,7 +113,7 @@ class _Loader:
         """Sources by what they give."""
 
     def load(self, origin: str, text: str) -> LoadedConfig:
-        """What the document comes to; only sound when there were no problems."""
+        """The loaded configuration; only valid if there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
         for index, entry in enumerate(self._document.plugins):

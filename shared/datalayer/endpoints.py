@@ -44,7 +44,7 @@ class EndpointNotificationSource(Plugin):
 
 
 class EndpointExtractor(Plugin):
-    """Hears of endpoints. A type says in `TIER` or `TIERS` where it runs."""
+    """Receives events about endpoints. `TIER` or `TIERS` of the type say where it runs."""
 
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
     INPUT: ClassVar[str] = ENDPOINT_EVENTS

@@ -88,7 +88,8 @@ class NotificationSource(Plugin):
 
 
 class NotificationExtractor(Plugin):
-    """Hears of objects, and says what they mean for endpoints. What it says is declared in `produces`."""
+    """Receives events about objects and derives attributes of endpoints from them. `produces` declares these
+    attributes."""
 
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
     TIER: ClassVar[Tier] = Tier.WATCHER

@@ -145,13 +145,13 @@ class PoolView:
             self.version += 1
 
     def connected(self, now: float) -> None:
-        """There is a connection: everybody has one expiry to send."""
+        """There is a connection: each process has one expiry interval to send."""
         self._connected = True
         for member in self._members.values():
             member.last_seen = now
 
     def disconnected(self) -> None:
-        """There is no connection: silence says nothing."""
+        """There is no connection, so silence means nothing."""
         self._connected = False
 
     def expire(self, now: float) -> None:

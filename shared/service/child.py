@@ -76,7 +76,7 @@ class Child:
             await self._stdin().drain()
 
     async def answer(self, timeout: float, limit: int) -> bytes:
-        """What it writes after the end of its task, at most so many bytes. Raises ChildFailed."""
+        """The child's output after the end of its task, at most so many bytes. Raises ChildFailed."""
         process = self._process
         assert process is not None
         assert process.stdout is not None

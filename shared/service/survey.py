@@ -136,7 +136,7 @@ def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
 
 
 def _grouped(members: Sequence[MemberStatus], texts_of: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
-    """What is said of each member; what is said of several of a tier alike, once."""
+    """The texts about the members. A text about several members of a tier appears once, with their ids."""
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
         for text in texts_of(member):

@@ -1,4 +1,4 @@
-"""Answers pickers that have missed prefix placements: says what this picker has, repeats batches, gives dumps."""
+"""Answers pickers that have missed prefix placements: reports what this picker has, repeats batches, sends dumps."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Shares prefix placements with the other pickers: announces this picker's, and takes in theirs.
 
-A picker that starts asks who is there. If somebody has all placements, it takes a dump; if nobody answers requests, it
-is the first.
+A starting picker asks for its peers. If one has all placements, it takes a dump from it. If none answers, it is the
+first.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class PrefixSharing:
             self._index.changes = []
 
     def use(self, pipeline: Pipeline) -> None:
-        """Hashes are those of the first producer that makes any."""
+        """Use the hashes of the first producer that makes any."""
         producers = pipeline.director.scheduler.producers
         maker = next((producer for producer in producers if isinstance(producer, ApproxPrefixProducer)), None)
         if maker is not None and self._options.enabled:

@@ -76,7 +76,7 @@ class Band:
 
     @property
     def running(self) -> int:
-        """Requests that left and aren't finished."""
+        """Dispatched requests that haven't finished."""
         return self.dispatched - self.finished
 
     @property
@@ -146,7 +146,7 @@ class Band:
         return item
 
     def remove(self, item: Waiting, now: float) -> None:
-        """It doesn't wait any longer."""
+        """The request doesn't wait any longer."""
         flow: Flow = item.within
         first = flow.queue.peek() is item
         self._leave(item, flow)
@@ -159,7 +159,7 @@ class Band:
         self._request_removed(flow, now)
 
     def finish(self, item: Waiting, prompt_tokens: int, completion_tokens: int, now: float) -> None:
-        """It runs no longer, and has cost so many tokens."""
+        """The request has finished, and has cost so many tokens."""
         flow: Flow = item.within
         item.state = DONE
         flow.finished += 1

@@ -65,7 +65,7 @@ class _OpenBand(Struct, frozen=True):
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
-    """Nobody hears of policies' failures."""
+    """Report no policy's failure."""
 
 
 class FlowController:
@@ -112,8 +112,8 @@ class FlowController:
     # ---- bands -----------------------------------------------------------------------------------------------------
 
     def ensure_bands(self, priorities: Iterable[int]) -> None:
-        """These bands are wanted besides those of the configuration, which are always there. One that isn't wanted any
-        more goes when it is empty."""
+        """Have these bands besides those of the configuration, which always exist. Other bands are removed once they
+        are empty."""
         self._wanted = {0, *self.settings.bands, *priorities}
         for priority in self._wanted - self._bands.keys():
             band = Band(priority, self.settings.band(priority), self.settings.weights, self._failed)
@@ -139,8 +139,8 @@ class FlowController:
     # ---- requests come and go --------------------------------------------------------------------------------------
 
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
-        """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
-        be queued."""
+        """Dispatch a new request if nothing prevents it, without reporting its outcome. Returns False if it has to be
+        queued."""
         bands = self._open
         if self._open_at != pool.saturation or self._open_version != self.peers.version:
             bands = self._open_bands(pool.saturation)
@@ -173,7 +173,7 @@ class FlowController:
         return None
 
     def cancel(self, item: Waiting, now: float) -> bool:
-        """Nobody waits for it any longer. False if it isn't queued."""
+        """The client no longer waits for the request. False if it isn't queued."""
         return self._end(item, Outcome.CANCELLED, now)
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
@@ -184,7 +184,7 @@ class FlowController:
                 self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
-        """End the waits whose time is over; how many. `empty` says whether the pool has no endpoints."""
+        """End the waits whose time is over; returns how many. `empty` says whether the pool has no endpoints."""
         deadlines, ended = self._deadlines, 0
         deadlines.observe(empty, now)
         outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
@@ -244,8 +244,8 @@ class FlowController:
     # ---- dispatch --------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float, pool: Pool, cause: str = "") -> int:
-        """Let requests go while there is room for them, each charged before the next is looked at; how many. `cause` is
-        the event, for explanations. A call from within another does nothing: the outer one goes on."""
+        """Dispatch requests while there is room for them, each charged before the next; returns how many. `cause` is
+        the event, for explanations. A nested call does nothing: the outer one continues."""
         if self._dispatching:
             return 0
         self._deadlines.observe(pool.empty, now)
@@ -384,7 +384,7 @@ class FlowController:
     # ---- peers -----------------------------------------------------------------------------------------------------
 
     def table(self, now: float) -> QueueTable:
-        """What peers are to know."""
+        """The table for peers."""
         for band in self._bands.values():
             band.forget_idle(now - LINGER)
         bands = self.bands()
@@ -402,11 +402,11 @@ class FlowController:
                 band.served(news.flow, news.served, now)
 
     def forget(self, sender: str) -> None:
-        """A peer leaves, and what it held is its own affair."""
+        """A peer has left. Its requests don't count any more."""
         self.peers.forget(sender)
 
     def maintain(self, now: float) -> None:
-        """See to what needs no event. To be called a few times a second."""
+        """Handle changes without an event. Call it a few times a second."""
         self.peers.expire(now)
         self._drained.fold(now)
 

@@ -76,7 +76,7 @@ class Division:
         return min(patience, self._at + self._every if self._stale else inf)
 
     def no_room(self) -> None:
-        """There is no room for the band: nobody can be waited for."""
+        """There is no room for the band, so a peer's silence means nothing."""
         self._stalled_since = None
 
     def _patience(self) -> float:

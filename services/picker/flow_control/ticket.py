@@ -87,7 +87,7 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending_tokens += self.tokens
 
     def charged(self) -> None:
-        """Its endpoint is charged, or it was refused."""
+        """Its endpoint is charged, or it was refused: the gauge stops counting it."""
         if self.pending:
             self.pending = False
             gauge = self.gate.gauge
@@ -95,16 +95,16 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending_tokens -= self.tokens
 
     def runs(self, evictor: Evictor, now: float) -> bool:
-        """An endpoint works on it. Whether it may be evicted."""
+        """An endpoint serves the request. Returns whether it may be evicted."""
         self.evictable = evictor.track(self.priority, now, self.owner.evict)
         return bool(self.evictable)
 
     def cancel(self, now: float) -> None:
-        """Nobody waits for it any longer. Does nothing once it was let go."""
+        """The client no longer waits for the request. Does nothing after its dispatch."""
         self.gate.controller.cancel(self, now)
 
     def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        """It is over, whatever became of it."""
+        """The request is over, whatever its outcome."""
         gate = self.gate
         if self.pending:
             self.charged()

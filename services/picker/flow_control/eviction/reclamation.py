@@ -43,7 +43,7 @@ class Reclamation:
         self._outstanding[request] = saturation, now + CONFIRMATION_TIMEOUT
 
     def ended(self, request: str, now: float) -> None:
-        """The request's stream has ended. Of one that wasn't evicted this says nothing."""
+        """The request's stream has ended. Ignored for a request that wasn't evicted."""
         known = self._outstanding.pop(request, None)
         if known is not None:
             self._cooling[request] = known[0], now + self._grace

@@ -39,7 +39,7 @@ def action_routes(bus: Bus, subjects: Subjects, pool: str, id: str) -> APIRouter
     async def drain_endpoint(
         asked: Annotated[DrainRequest, Depends(json_body(DrainRequest))], request: Request
     ) -> Response:
-        who = f"{request.client.host if request.client else 'somebody'} at console {id}"[:MAX_BY]
+        who = f"{request.client.host if request.client else 'unknown'} at console {id}"[:MAX_BY]
         try:
             done = await drain(bus, subjects, pool, asked.endpoint, drain=asked.drain, by=who)
             status, problem = 409, done.error

@@ -16,7 +16,7 @@ from shared.limits import LIMITS
 def sender_mismatch(subject: str, sender: str, position: int = -1) -> str | None:
     """What is wrong with a message whose subject names another sender than its content; None if both agree."""
     expected = Subjects.sender(subject, position)
-    return None if sender == expected else f"it says that it is from {sender!r}"
+    return None if sender == expected else f"it claims to be from {sender!r}"
 
 
 class _Known(Struct):

@@ -345,7 +345,7 @@ class _Loader:
         elif former is UNSET:
             return None
         elif not former:
-            self._problems.warn(path, "says nothing; leave it out")
+            self._problems.warn(path, "has no effect; omit it")
             return None
         elif "pluginRef" not in former:
             return self._inline_detector(former, path)

@@ -19,7 +19,7 @@ LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
 MAX_WATCHES = 1_000
-"""Clients that are told of changes."""
+"""Clients that watch changes."""
 
 _pb: Any = health_pb2
 _SERVING = _pb.HealthCheckResponse.SERVING
@@ -125,7 +125,7 @@ class _Watch:
         if self._health.watch(self):
             self.send_status()
         else:
-            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients are told of changes by now")
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already")
 
     def send_status(self) -> None:
         """The status may have changed."""

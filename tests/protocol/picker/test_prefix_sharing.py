@@ -223,7 +223,7 @@ async def test_a_picker_cant_speak_for_another(nats: NatsServer, pool: AsyncExit
         await stranger.wait_connected(TIMEOUT)
         batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="1: whatever")
         await stranger.publish(Subjects().prefix_batch(POOL, "p3"), encode(batch))
-        await eventually(lambda: "it says that it is from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
+        await eventually(lambda: "it claims to be from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
     assert counted(service, "peers") == 0
 
 

@@ -43,7 +43,7 @@ class Members:
         return [row.id for row in self._reader.members() if row.tier == "picker"]
 
     def statuses(self) -> tuple[MemberStatus, ...]:
-        """What members last said of themselves; none before they were asked."""
+        """The last statuses of the members; none before the first query."""
         self._looked_at = time.monotonic()
         self._wanted.set()
         return () if self._survey is None else self._survey.members

@@ -24,7 +24,7 @@ MARGIN = 0.5
 
 
 class Stream(Protocol):
-    """Whose request it is."""
+    """The stream of the request."""
 
     @property
     def wake(self) -> Callable[[], None]:
@@ -55,7 +55,7 @@ class RequestWait:
 
     @property
     def over(self) -> bool:
-        """Whether a request is there that has waited enough."""
+        """Whether there is a request, and it has waited enough."""
         if self.prepared is None or self._preparing is not None or self.handed_back:
             return False
         return self.ticket is None or self.ticket.outcome is not None
@@ -114,7 +114,7 @@ class RequestWait:
             self._stream.wake()
 
     def requeue(self) -> None:
-        """Queue the request, with the configuration of the moment."""
+        """Queue the request with the current configuration."""
         prepared, now = self.prepared, self._handler.clock()
         if prepared is None:
             return
@@ -124,7 +124,7 @@ class RequestWait:
             self._wake()
 
     def wait_deadline(self, now: float) -> float:
-        """When a wait that begins now is over, because the proxy's patience is."""
+        """When a wait that begins now has to end, because the proxy gives up."""
         flow, most = self._handler.flow, self._handler.max_message_timeout
         shorter = flow is not None and 0 < most < flow.longest_wait
         if shorter and self._wait_deadline == inf and self._conversation.timed:

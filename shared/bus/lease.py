@@ -41,7 +41,7 @@ class LeaseClock:
         """The revision of another holder, and when it was first seen."""
 
     def succeeded(self, sent: float) -> None:
-        """The lease was got or renewed by a request that was sent then."""
+        """The lease was acquired or renewed by a request that was sent then."""
         self._sent = sent if self._sent is None else max(sent, self._sent)
 
     def tried(self, sent: float) -> None:

@@ -42,7 +42,7 @@ class Members:
         self._paused = False
 
     def observe(self, member: Member, now: float) -> bool:
-        """Take in a heartbeat; returns whether somebody came or left with it."""
+        """Process a heartbeat; returns whether a member joined or left with it."""
         known = member.id in self._last_seen
         if member.leaving:
             self._last_seen.pop(member.id, None)
@@ -70,7 +70,7 @@ class Members:
         self._paused = True
 
     def resume(self, now: float) -> None:
-        """There is a connection again: everybody has one expiry to send."""
+        """There is a connection again: each member has one expiry interval to send."""
         self._paused = False
         self._last_seen = dict.fromkeys(self._last_seen, now)
 

@@ -75,7 +75,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Error, "description
 
 
 class Pages(Protocol):
-    """What the routes that every tier has respond."""
+    """The responses of the routes that every tier has."""
 
     async def readyz(self) -> Mapping[str, Any]:
         """The members of a `ReadinessPage`."""
@@ -162,7 +162,7 @@ def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "point
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Have refused requests answered with an `Error`."""
+    """Answer refused requests with an `Error`."""
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
 

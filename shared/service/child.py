@@ -65,13 +65,13 @@ class Child:
         return self._process is not None and self._process.returncode is not None
 
     def write(self, data: bytes) -> bool:
-        """Send it a piece of its task; whether `drain` is to be awaited before the next one."""
+        """Send it a piece of its task; returns whether to await `drain` before the next one."""
         stdin = self._stdin()
         stdin.write(data)
         return stdin.transport.get_write_buffer_size() > UNSENT
 
     async def drain(self) -> None:
-        """Until it has read more. One that has exited reads nothing; its answer says so."""
+        """Wait until it has read more. A child that has exited reads nothing; its answer says so."""
         with contextlib.suppress(ConnectionError):
             await self._stdin().drain()
 
@@ -127,8 +127,8 @@ async def run_child(module: str, task: bytes, timeout: float, limit: int) -> byt
 
 
 def confine(memory: int = MEMORY, cpu: int = CPU) -> TextIO:
-    """In the child: have no more than that, at a low priority. Returns where the answer is written; whatever else is
-    printed goes to stderr."""
+    """In the child: limit its resources, at a low priority. Returns where to write the answer; all other output goes to
+    stderr."""
     os.nice(NICENESS)
     for what, limit in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]

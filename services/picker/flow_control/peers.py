@@ -75,8 +75,8 @@ class Peers:
         """Requests that wait at peers, per band; bands without any aren't there."""
 
     def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> list[News]:
-        """Take in a peer's sound table; one that a later table of the same run overtook says nothing. What the peer has
-        done since its last table; nothing of one that wasn't heard of."""
+        """Apply a peer's valid table, unless a later table of the same run came before it. Returns what the peer has
+        done since its last table; nothing for a new peer."""
         known = self._peers.get(sender)
         if known is not None and known.run == run and sent < known.sent:
             return []
@@ -119,7 +119,7 @@ class Peers:
         return self._dispatched.get(priority, 0)
 
     def rows(self, most: int, bands: int) -> int:
-        """Those that this picker's table of so many bands may have, so that all tables find room at every picker."""
+        """The rows that this picker's table of so many bands may have, so that all tables fit at every picker."""
         part = MAX_ROWS // (len(self._peers) + 1)
         return max(min(most, part - TABLE_WEIGHT - (BAND_WEIGHT + 1) * bands), 0)  # a band's rest has a row
 

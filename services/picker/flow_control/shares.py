@@ -2,8 +2,8 @@
 
 What is divided is the band's capacity: the room that is free and what the band has running. A picker's quota of it is
 fair to the flows, whichever pickers they wait at; a picker with less running than its quota is owed the difference, and
-the free room is divided among what is owed. So room goes first to who has just released it, without a word to anybody,
-and quotas move only as demand does.
+the free room is divided among what is owed. So room goes first to the picker that has just released it, without a
+message, and quotas change only with demand.
 """
 
 from collections.abc import Mapping, Sequence

@@ -55,7 +55,7 @@ class PastDecision(Struct, frozen=True):
 
 
 class PresentView(Struct, frozen=True):
-    """The view as it is now: what may stand for what a decision hasn't kept."""
+    """The current view, which stands in for what a decision hasn't kept."""
 
     layout: Layout
     columns: Mapping[str, NumberColumn | ObjectColumn]

@@ -69,7 +69,7 @@ def state(parts: Parts, picks: Mapping[str, int], now: float) -> dict[str, Any]:
 
 
 def picker_status(parts: Parts, now: float) -> PickerStatus:
-    """What only a picker says of itself."""
+    """The part of the status that only pickers have."""
     view = parts.view
     layout, unhealthy = view.layout, view.health.unhealthy
     ages = metric_ages(parts, now)

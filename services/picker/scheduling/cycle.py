@@ -102,7 +102,7 @@ class _Kept(Struct, frozen=True):
 
 
 class Cycle:
-    """What plugins see of one decision."""
+    """The state of one decision that plugins see."""
 
     def __init__(
         self,
@@ -199,15 +199,15 @@ class Cycle:
         return self._oldest if after is None or self.stale.policy == "lastKnown" else self.now - after
 
     def note(self, name: str, rows: Rows, values: Floats) -> None:
-        """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks. Raises
+        """Record a number for the explanation that isn't a scraped attribute: load in flight, matched blocks. Raises
         ValueError where there isn't one for each row."""
         if len(values) != len(rows):
             raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
         self.keep(name, Samples(rows, values))
 
     def keep(self, name: str, samples: Samples) -> None:
-        """Have the explanation show what was read, be it for an earlier decision. What a filter read of the endpoints
-        that it removed isn't lost when a scorer reads the same of the others."""
+        """Record what was read for the explanation, even if it was read for an earlier decision. What a filter read of
+        the endpoints that it removed isn't lost when a scorer reads the same of the others."""
         self.reads.append(name)
         before = self.samples.get(name)
         if before is None or len(before.rows) <= len(samples.rows):

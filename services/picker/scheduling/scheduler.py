@@ -155,7 +155,7 @@ class Scheduler:
         return headers
 
     def picked(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
-        """Tell the producers where the request goes: whom to tell of another endpoint that serves it, or that nobody
+        """Tell the producers where the request goes. Returns what to call when another endpoint serves it, or none
         does."""
         placements: list[Placement] = []
         for producer in self.producers:

@@ -78,7 +78,8 @@ class Columns:
         self._remembered = 0
 
     def own(self, made: Mapping[str, AttributeMap | None]) -> None:
-        """What the picker itself makes of these endpoints, by id, in the place of what it was before."""
+        """Set the attributes that the picker itself derives from these endpoints, by id. They replace the former
+        ones."""
         rows = {row: made[id] for id in made if (row := self._layout.index.get(id)) is not None}
         changed = np.fromiter(rows, np.intp, len(rows))
         numbers: dict[str, tuple[Floats, Floats]] = {}
@@ -105,7 +106,7 @@ class Columns:
         self._own_objects = {name: own for name, own in self._own_objects.items() if _any(own.at)}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
-        """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
+        """Apply a valid frame that arrived at `now` and took `extra_age` seconds longer than usual.
 
         Endpoints that the layout doesn't have are skipped.
         """
@@ -194,7 +195,7 @@ class Columns:
         return known
 
     def known(self) -> dict[str, NumberColumn | ObjectColumn]:
-        """Every column that somebody reported, by wire name, for who isn't a plugin: none is kept for being seen."""
+        """Every reported column, by wire name, for readers that aren't plugins: reading it keeps no column."""
         return {**self._numbers.columns, **self._objects, **self._own_numbers, **self._own_objects}
 
     def newest(self) -> Floats:

@@ -187,8 +187,8 @@ class LruPrefixIndex:
             self.changes.append(Change(self._server_of_slot[slot], False, new + renewed))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
-        """What one `add` said isn't so, or is so no longer. The endpoint keeps the blocks that other ones stand behind.
-        Blocks that it isn't known to hold are ignored."""
+        """Take back one `add`. The endpoint keeps the blocks that other placements stand behind. Blocks that it isn't
+        known to hold are ignored."""
         slot = self._slots.get(endpoint_id)
         if slot is None:
             return
@@ -239,7 +239,7 @@ class LruPrefixIndex:
             self._unmark(slot, blocks, mark, 0)
 
     def convert(self, mark: int, into: int, done: Callable[[], None]) -> None:
-        """Replace a mark, which nobody uses any more, by another one or none (0), little by little; then `done`."""
+        """Replace an unused mark by another one or none (0), step by step; then call `done`."""
         self._conversions.add(self._converted(mark, into), done)
 
     def servers(self) -> list[int]:

@@ -34,13 +34,13 @@ class NumberColumn:
 
     @classmethod
     def absent(cls, size: int) -> "NumberColumn":
-        """One that has no value of any of so many endpoints."""
+        """A column without values for so many endpoints."""
         return cls(np.full(size, np.nan), np.full(size, NEVER))
 
     @property
     def median(self) -> float:
-        """The middle one of the endpoints' values, the lower of two: whatever few of them say, it is what another one
-        says. 0 when no endpoint has one."""
+        """The median of the endpoints' values, the lower of two middle ones: a few wrong values don't change it. 0 when
+        no endpoint has a value."""
         if self._median is None:
             known = np.sort(self.values[self.at > NEVER])
             self._median = known.item((len(known) - 1) // 2) if len(known) else 0.0
@@ -79,7 +79,7 @@ class NumberTable:
         self._read: set[str] = set()
 
     def column(self, name: str) -> NumberColumn:
-        """The column of this name, for who reads it; one that nobody reported is all absent."""
+        """The column of this name, for a reader. Without reports, all its values are absent."""
         if name not in self._read:
             self._read.add(name)
             self._lines.clear()  # frames may have been taken in without it

@@ -225,5 +225,5 @@ class View:
 
 
 def _has_state(attributes: AttributeMap) -> bool:
-    """Whether there is anything that the endpoint has."""
+    """Whether the endpoint has any attribute."""
     return any(sample.value is not None for _, sample in attributes.items())

@@ -249,7 +249,7 @@ class RequestStream:
             self._conversation.route(route, self._reader, self._handler.observes)
             return
         observes = _always if hooks.reads_body else self._handler.observes
-        self._conversation.route(route, self._reader, observes, tell_headers=hooks.reads_headers)
+        self._conversation.route(route, self._reader, observes, report_headers=hooks.reads_headers)
         if hooks.reads_chunks:
             self._hooks = hooks
 

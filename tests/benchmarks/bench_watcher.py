@@ -101,13 +101,13 @@ class PickersView:
             case Upsert(key=key, fact=fact):
                 self.changes += 1
                 self.view.upsert(key, fact)
-                self._tell(parse_key(key).name, True)
+                self._notify(parse_key(key).name, True)
             case Delete(key=key):
                 self.changes += 1
                 self.view.delete(key)
-                self._tell(parse_key(key).name, False)
+                self._notify(parse_key(key).name, False)
 
-    def _tell(self, id: str, present: bool) -> None:
+    def _notify(self, id: str, present: bool) -> None:
         future = self._waiting.pop((id, present), None)
         if future is not None:
             future.set_result(time.monotonic())

@@ -131,11 +131,11 @@ class Conversation:
         reader: ResponseReader | None = None,
         observe: Callable[[], bool] = lambda: False,
         *,
-        tell_headers: bool = False,
+        report_headers: bool = False,
     ) -> None:
         """Answer the request of `RequestReady`; `reader` reads the response. If the proxy shows no bodies, `observe`
-        says whether to request this one. `tell_headers` says whether `ResponseStarted` has the response's headers. Does
-        nothing when the request is already over.
+        says whether to request this one. `report_headers` says whether `ResponseStarted` has the response's headers.
+        Does nothing when the request is already over.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
@@ -163,7 +163,7 @@ class Conversation:
             destination=destination, set_headers=set_headers, remove_headers=remove_headers, scores=route.scores
         )
         self._state = _ROUTED
-        self.response.expect(reader, observe, tell_headers=tell_headers)
+        self.response.expect(reader, observe, report_headers=report_headers)
         answers, self._echo = request_answers(
             mutation,
             body,

@@ -352,7 +352,7 @@ class Http2Stream:
                 self._end(self._finishing)
             elif self._congested and not self.congested:
                 self._congested = False
-                self._tell_drained()
+                self._notify_drained()
         if self.pending:
             siblings.block(self)
         else:
@@ -401,7 +401,7 @@ class Http2Stream:
             except Exception:  # the top of a call: the others go on
                 log.exception("grpc.call_failed", path=self._path)
 
-    def _tell_drained(self) -> None:
+    def _notify_drained(self) -> None:
         if self._call is not None:
             try:
                 self._call.drained()

@@ -322,7 +322,7 @@ def test_an_evicted_request_gets_no_headers_beside_its_refusal() -> None:
 def test_response_headers_are_told_if_asked_for(requested: bool, names: list[str]) -> None:
     conversation = Conversation(Limits(), lambda: "made-id")
     conversation.receive(headers({":path": "/v1/models"}, modes=LEAN, end=True).SerializeToString(), 1.0)
-    conversation.route(ROUTE, tell_headers=requested)
+    conversation.route(ROUTE, report_headers=requested)
     shown = headers({":status": "200", "server": "vllm"}, phase="response_headers")
     (event,) = conversation.receive(shown.SerializeToString(), 2.0)
     assert isinstance(event, ResponseStarted)

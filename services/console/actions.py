@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Drained(BaseModel):
-    """The source of the endpoints says so. Pickers follow when the watcher has read it."""
+    """The source of the endpoints has the change. Pickers follow when the watcher has read it."""
 
     endpoint: str
     draining: bool

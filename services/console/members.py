@@ -1,6 +1,6 @@
 """The members of all tiers: those with heartbeats on the bus, and the status that each reports.
 
-They are asked only while somebody looks.
+The console queries them only while a page is open.
 """
 
 import asyncio

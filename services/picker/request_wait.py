@@ -76,7 +76,7 @@ class RequestWait:
         return True
 
     def take(self) -> Prepared | None:
-        """The request, which is to be scheduled now."""
+        """Take the request, to schedule it now."""
         prepared = self.prepared
         self._release()
         return prepared

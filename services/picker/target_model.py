@@ -28,9 +28,9 @@ def refusal_of_model(
     """Refuses a request without a model where it needs one, and a request for a model that the pool doesn't name,
     if the pool serves only named models. `model` and `rewrite` are those of `target_model`.
 
-    Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
-    model and is refused. A body that no model reads needs no model. A request without a body could do anything
-    else, such as loading an adapter: only the paths that show models and health pass.
+    Clients send the rewrite header, so its model has to be named, too. A body that hasn't been read could name any
+    model and is refused. A body that no model reads needs no model. A request without a body could do anything else,
+    such as loading an adapter: only the paths that show models and health pass.
     """
     content = request.content
     if content.takes_model and not model:

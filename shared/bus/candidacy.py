@@ -123,7 +123,7 @@ class Candidacy:
         return self._candidates.owners(time.monotonic())
 
     def preferred(self) -> str | None:
-        """The fittest of those that are fitter; None when nobody is."""
+        """The fittest candidate among the fitter ones; None if there is none."""
         return self._candidates.better(self.fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:

@@ -277,7 +277,7 @@ class ReplicaState:
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
 
     def unconfirmed(self, now: float) -> float:
-        """Seconds since the facts were last confirmed by their source or, if nobody has said so, since they were first
+        """Seconds since the facts were last confirmed by their source or, without such a report, since they were first
         complete; infinite if they never were."""
         if self.synced_at is None:
             return math.inf

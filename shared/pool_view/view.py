@@ -139,7 +139,7 @@ class PoolView:
         return member
 
     def leader(self, owner: str) -> None:
-        """Who holds the watchers' lease, as it calls itself there; empty if nobody."""
+        """Who holds the watchers' lease, as it calls itself there; empty without a holder."""
         if owner != self._leader:
             self._leader = owner
             self.version += 1

@@ -183,7 +183,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Anything as JSON. A number that isn't one (a value that nobody reported) is null."""
+    """Anything as JSON. NaN (a value without reports) is null."""
     return Response(encoded(content), status, headers, media_type="application/json")
 
 
@@ -252,7 +252,7 @@ class AdminServer:
         return join_host_port(self.host, self.port)
 
     async def adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that somebody else has accepted. Before `serve` has begun, close it."""
+        """Serve a connection that another process has accepted. Before `serve` has begun, close it."""
         server = self._server
         if not server.started:
             connection.close()

@@ -70,7 +70,7 @@ class PrefixSharing:
         *,
         on_own_id: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synced` says whether the endpoints are known. `on_own_id` is called when somebody else has this id."""
+        """`synced` says whether the endpoints are known. `on_own_id` is called when another process has this id."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock

@@ -1,7 +1,7 @@
 """Encodes refusals, and makes those of the conversation itself.
 
 gRPC clients get a gRPC status, all others the error JSON of their API. The path alone determines the API, so a request
-whose body nobody has read is refused in the right format, too.
+whose body hasn't been read is refused in the right format, too.
 """
 
 from enum import Enum, auto

@@ -2,7 +2,7 @@
 
 It has no clock and starts nothing: its caller calls `dispatch` on every event that can make room or turn (an arrival, a
 released charge, a fresh frame, another layout, a peer's table) and when `next_wake` is due. Each request's outcome is
-told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
+reported once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
 says that there are more.
 """
 

@@ -1,7 +1,7 @@
 """How much of a band's room is this picker's: the quotas of `shares`, kept for a while.
 
-Quotas change as demand does, which is slowly where much waits, so they are computed anew at most every `REFRESH`
-seconds, and less often of long tables. What is owed to this picker and the room are those of the moment.
+Quotas change with demand, which changes slowly when many requests wait. So they are computed again at most every
+`REFRESH` seconds, and less often for long tables. What is owed to this picker and the room are those of the moment.
 
 Pickers that know of each other's queues don't exceed the room together. What isn't known is taken for nothing: where
 bursts come to several pickers of an idle pool within one interval of the tables, each can fill the room that it sees.

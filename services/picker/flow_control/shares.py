@@ -62,7 +62,7 @@ def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]
 
     `demands` are those of the flows' rows: the requests that wait and those that run. `ages` has for each picker how
     long its oldest request waits. Where parts of a request are left over, pickers get one each in the order of these,
-    the oldest first; so nobody's part is always too small. Of equal ones, the lower number comes first.
+    the oldest first; so no picker's part is always too small. Of equal ones, the lower number comes first.
     """
     if float(demands.sum()) <= capacity:
         return [int(demand) for demand in np.bincount(flows.pickers, demands, len(ages))]

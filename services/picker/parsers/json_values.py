@@ -1,6 +1,6 @@
 """Reads JSON: bodies into structs, values that were kept raw, and errors that name the field and show the value.
 
-Values that nobody reads are skipped. Values of any type are kept raw, so they cost no more than their bytes. Only typed
+Values that aren't read are skipped. Values of any type are kept raw, so they cost no more than their bytes. Only typed
 fields are decoded; if a body has many values, its prompt is kept raw, too. A body with more values than the limits is
 refused before it is decoded, because even skipping a value takes time.
 """

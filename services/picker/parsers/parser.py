@@ -144,7 +144,7 @@ def _checked(content: Any) -> Content:
 
 
 def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:
-    """In the order in which a path is to be compared with suffixes."""
+    """In the order in which to compare a path with the suffixes."""
     return sorted(by_suffix.items(), key=lambda item: len(item[0]), reverse=True)
 
 

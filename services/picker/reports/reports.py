@@ -99,8 +99,8 @@ def stale_after(parts: Parts) -> float:
 
 
 def metric_ages(parts: Parts, now: float) -> Floats | None:
-    """The age of each endpoint's newest metric that some plugin reads; infinite where there never was any. None where
-    nobody reads metrics."""
+    """The age of each endpoint's newest metric that some plugin reads; infinite where there never was any. None if no
+    plugin reads metrics."""
     keys = [key for key in parts.handler.pipeline.reads if key.kind is float]
     layout = parts.view.layout
     if not keys:

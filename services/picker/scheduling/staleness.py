@@ -1,7 +1,7 @@
 """Which endpoints a filter judges by an attribute: those whose values are fresh.
 
 When no candidate's value is fresh it is the collectors that failed, not the servers: then the last values count, so
-that losing the metrics refuses nobody who wasn't refused before.
+that losing the metrics refuses no request that wasn't refused before.
 """
 
 import numpy as np

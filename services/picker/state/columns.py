@@ -151,11 +151,11 @@ class Columns:
             self._on_out_of_range(frame.sender, names[line], frame.ids[first], values.item(line, first), len(where))
 
     def numbers(self, name: str) -> NumberColumn:
-        """The column of an attribute of numbers; all absent when nobody reported it."""
+        """The column of an attribute of numbers; all absent if no frame has it."""
         return self._own_numbers.get(name) or self._numbers.column(name)
 
     def objects(self, key: AttributeKey[Any]) -> ObjectColumn:
-        """The column of an attribute whose values aren't numbers but of the key's kind; all absent when nobody reported
+        """The column of an attribute whose values aren't numbers but of the key's kind; all absent if no frame has
         it."""
         own = self._own_objects.get(key.wire)
         if own is not None:

@@ -20,8 +20,8 @@ def _format_bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
 class Histogram:
     """Counts amounts by upper bound, and adds them up. Not for several threads.
 
-    What is observed with every request is only noted: it is counted when somebody looks, or when `fold` is called,
-    which has to happen from time to time.
+    What is observed with every request is only noted: it is counted when the histogram is read, or by `fold`, which has
+    to be called from time to time.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum", "_waiting", "note")

@@ -241,11 +241,11 @@ class PrefixPeers:
         return origin.mark
 
     def allocate_mark(self) -> int:
-        """A mark that nobody else has; `FORMER` if there is none."""
+        """An unused mark; `FORMER` if there is none."""
         return self._free.pop() if self._free else FORMER
 
     def release_mark(self, mark: int, into: int) -> None:
-        """The mark is nobody's any more: another one replaces it, or none (0), and later it is free."""
+        """Release the mark: another one replaces it, or none (0), and later it is free."""
         if mark > FORMER:
             if into:
                 self._former.add(mark)

@@ -64,8 +64,8 @@ class StreamHandler(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be done before the next message: the stream isn't closed or handed back, and there are
-        and will be no other answers. Asked after each message, so it is one question in the place of four."""
+        """Whether the stream only waits for the next message: the stream isn't closed or handed back, and there are and
+        will be no other answers. Asked after each message, so it is one question in the place of four."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class StreamHandler(Protocol):
         ...
 
     def outbox(self) -> Iterable[bytes]:
-        """The answers that no message brings, once they can be made, in order. Empty ones as in `receive`."""
+        """The answers without a further message, once they can be made, in order. Empty ones as in `receive`."""
         ...
 
     def end(self) -> None:

@@ -135,7 +135,7 @@ class _Watch:
             self._stream.send(_answer(status))
 
     def half_close(self) -> None:
-        """The client has nothing more to say, and goes on to listen."""
+        """The client sends nothing more, and continues to receive."""
 
     def drained(self) -> None:
         self.send_status()

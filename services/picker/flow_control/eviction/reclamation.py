@@ -1,7 +1,7 @@
 """When the next eviction may be decided: after every earlier one is over, and shows in the saturation.
 
 An evicted request's saturation is on its way back until the stream has ended and the metrics have had time to show it.
-Deciding anew before would evict twice for one need.
+Another decision before that would evict twice for one need.
 """
 
 from math import inf

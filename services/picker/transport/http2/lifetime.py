@@ -1,4 +1,4 @@
-"""When a connection is to be asked whether it lives, and when it has lasted long enough. Monotonic seconds."""
+"""When to send a connection a keepalive PING, and when it has lasted long enough. Monotonic seconds."""
 
 from math import inf
 

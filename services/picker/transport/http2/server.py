@@ -39,7 +39,7 @@ _RESPITE = 1.0
 class Http2Server:
     """A gRPC server on one address. `tls` is where each new connection gets its context from; None serves plaintext.
 
-    It accepts connections itself, because they count from their TLS handshake on: asyncio's server tells nobody when
+    It accepts connections itself, because they count from their TLS handshake on: asyncio's server doesn't report when
     one begins or fails.
     """
 

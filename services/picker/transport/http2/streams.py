@@ -44,7 +44,7 @@ class StreamCount:
 
 
 class Streams:
-    """The streams of one connection. `wake` is called when `out` gets something that nobody will look for.
+    """The streams of one connection. `wake` is called when `out` gets something outside of a call that flushes it.
 
     Streams that wait for a window are sent from by turns, a frame at a time.
     """

@@ -127,7 +127,7 @@ class PoolTopic:
             else:
                 if _columns_changed(known.row, row):
                     described.append(known)
-                if _moved(known, row, sampled):
+                if _numbers_changed(known, row, sampled):
                     moved.append(known)
                 known.row, known.sampled = row, sampled
             self._known[row.id] = known
@@ -155,7 +155,7 @@ def _columns_changed(before: EndpointRow, row: EndpointRow) -> bool:
     )
 
 
-def _moved(known: _Known, row: EndpointRow, sampled: float | None) -> bool:
+def _numbers_changed(known: _Known, row: EndpointRow, sampled: float | None) -> bool:
     before = known.row
     return (
         before.queue != row.queue

@@ -109,7 +109,7 @@ class PickerService(Service):
         chance = random.Random(settings.seed).random
         path = settings.config_file
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
-        self.config = Reloader(self._read, self._use, running=first, origin=path, limit=settings.max_file_size)
+        self.config = Reloader(self._read, self._apply_config, running=first, origin=path, limit=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.former_metric_names)
         self.flow = flow_metrics.flow = FlowAdmission(
@@ -380,7 +380,7 @@ class PickerService(Service):
         if not self._settings.config_file:
             self.config.offer(text, origin)
 
-    def _use(self, config: LoadedConfig) -> None:
+    def _apply_config(self, config: LoadedConfig) -> None:
         """Replace the configuration."""
         pipeline = self._build(config)
         self._configure(pipeline)

@@ -202,13 +202,13 @@ def _problems_of(member: MemberStatus) -> Iterator[str]:
     if member.watcher is not None and member.watcher.disagreement:
         yield member.watcher.disagreement
     if member.collector is not None and member.collector.down_count:
-        yield f"no pages of {_counted(member.collector.down_count, member.collector.down)}"
+        yield f"no pages of {_endpoints_text(member.collector.down_count, member.collector.down)}"
     if (picker := member.picker) is not None:
         if picker.stale_count:
-            yield f"no fresh metrics of {_counted(picker.stale_count, picker.stale)}"
+            yield f"no fresh metrics of {_endpoints_text(picker.stale_count, picker.stale)}"
         if picker.unhealthy_count:
             named = [f"{id} ({why})" for id, why in picker.unhealthy.items()]
-            yield f"ranked last: {_counted(picker.unhealthy_count, named)}"
+            yield f"ranked last: {_endpoints_text(picker.unhealthy_count, named)}"
 
 
 def _configurations(members: Sequence[MemberStatus]) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _pickers(pickers: Sequence[MemberStatus]) -> Iterator[str]:
         )
 
 
-def _counted(count: int, names: Sequence[str]) -> str:
+def _endpoints_text(count: int, names: Sequence[str]) -> str:
     return f"{count} endpoint{'' if count == 1 else 's'}: {few(names, count)}"
 
 

@@ -174,7 +174,7 @@ class FlowController:
 
     def cancel(self, item: Waiting, now: float) -> bool:
         """The client no longer waits for the request. False if it isn't queued."""
-        return self._end(item, Outcome.CANCELLED, now)
+        return self._dequeue(item, Outcome.CANCELLED, now)
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
@@ -189,7 +189,7 @@ class FlowController:
         deadlines.observe(empty, now)
         outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
         while ended < MAX_AT_ONCE and (item := deadlines.due(now)) is not None:
-            ended += self._end(item, outcome, now)
+            ended += self._dequeue(item, outcome, now)
         return ended
 
     def shut_down(self, now: float) -> int:
@@ -200,7 +200,7 @@ class FlowController:
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
                 head = flow.queue.peek()
                 assert head is not None
-                ended += self._end(head, Outcome.SHUT_DOWN, now)
+                ended += self._dequeue(head, Outcome.SHUT_DOWN, now)
         return ended
 
     def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
@@ -226,17 +226,17 @@ class FlowController:
         forgotten = any(other.forget_idle(inf, 1) for other in self._bands.values())
         return item.flow if forgotten else OTHER_FLOWS
 
-    def _end(self, item: Waiting, outcome: Outcome, now: float) -> bool:
+    def _dequeue(self, item: Waiting, outcome: Outcome, now: float) -> bool:
         if not item.queued:
             return False
         self._bands[item.priority].remove(item, now)
-        self._gone(item)
+        self._forget_item(item)
         if self._unwanted and item.priority in self._unwanted:
             self._drop_bands()
         self._on_outcome(item, outcome)
         return True
 
-    def _gone(self, item: Waiting) -> None:
+    def _forget_item(self, item: Waiting) -> None:
         self._deadlines.discard(item)
         self.requests -= 1
         self.bytes -= item.bytes
@@ -297,7 +297,7 @@ class FlowController:
             if flow is None:
                 continue
             item = band.dispatch(flow, now)
-            self._gone(item)
+            self._forget_item(item)
             self._drained.passed += 1
             self._drained.fold(now)
             return item

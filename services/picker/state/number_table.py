@@ -111,7 +111,7 @@ class NumberTable:
     def _add(self, names: Collection[str], wanted: tuple[str, ...]) -> None:
         """Lines for what is reported for the first time, in a frame with `wanted`."""
         room = self._most - sum(name not in self._read for name in wanted)
-        lines_kept = self._kept(self._at, room, frozenset(wanted))
+        lines_kept = self._lines_to_keep(self._at, room, frozenset(wanted))
         kept = np.array(lines_kept, np.intp)
         lines = len(kept) + len(names)
         values, at = np.full((lines, self.size), np.nan), np.full((lines, self.size), NEVER)
@@ -122,9 +122,9 @@ class NumberTable:
         for name in names:
             self.columns[name] = self._unreported.pop(name) if name in self._unreported else NumberColumn.absent(0)
         self._lines.clear()
-        self._show(values, at)
+        self._set_tables(values, at)
 
-    def _kept(self, at: Floats, room: int, wanted: Collection[str] = ()) -> list[int]:
+    def _lines_to_keep(self, at: Floats, room: int, wanted: Collection[str] = ()) -> list[int]:
         """The lines without those for which there is no room, of what nobody reads and isn't `wanted`: the ones whose
         newest sample in `at` is the oldest."""
         lines = range(len(self.columns))
@@ -135,7 +135,7 @@ class NumberTable:
         gone = frozenset(sorted(spare, key=newest.__getitem__)[: len(spare) - room])
         return [line for line in lines if line not in gone]
 
-    def _show(self, values: Floats, at: Floats) -> None:
+    def _set_tables(self, values: Floats, at: Floats) -> None:
         """Have these tables from now on."""
         values.flags.writeable = at.flags.writeable = False  # and so are their lines
         self._values, self._at = values, at
@@ -169,7 +169,7 @@ class NumberTable:
             (all_values := self._values.copy())[cells] = values
             (all_at := self._at.copy())[cells] = at
             values, at = all_values, all_at
-        self._show(values, at)
+        self._set_tables(values, at)
         return out_of_range
 
     def drop(self, absent: Mapping[str, Rows], at: float) -> None:
@@ -186,7 +186,7 @@ class NumberTable:
             values, at_all = self._values.copy(), self._at.copy()
             for line, rows in cells:
                 values[line, rows], at_all[line, rows] = np.nan, NEVER
-            self._show(values, at_all)
+            self._set_tables(values, at_all)
 
     def moved(self, size: int, here: Rows, there: Rows) -> "NumberTable":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
@@ -197,7 +197,7 @@ class NumberTable:
         source[here] = there
         at = rearranged(self._at, source, NEVER)
         newest = at.max(axis=1, initial=NEVER).tolist()
-        lines = [line for line in self._kept(self._at, moved._most) if newest[line] > NEVER]
+        lines = [line for line in self._lines_to_keep(self._at, moved._most) if newest[line] > NEVER]
         everything = len(lines) == len(at)
         moved._at = at if everything else at[lines]
         moved._values = rearranged(self._values if everything else self._values[lines], source, np.nan)

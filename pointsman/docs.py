@@ -22,7 +22,7 @@ from pointsman.metrics_page import metrics_page
 from pointsman.up.systemd import units
 from services.collector.settings import CollectorSettings
 from services.console.settings import ConsoleSettings
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.simulator.settings import SimulatorSettings
 from services.watcher.settings import WatcherSettings
 from shared.plugin import Registry

@@ -27,11 +27,11 @@ def sentences(views: Mapping[str, Sequence[View]]) -> list[str]:
     missing = [view["member"] for view in views.get("picker", ()) if not view.get("known")]
     if missing:
         problems.append(f"not known to picker {', '.join(missing)}")
-    said: dict[str, list[str]] = {}
+    members_by_text: dict[str, list[str]] = {}
     for view in pickers:
         for text in _picker(view):
-            said.setdefault(text, []).append(view["member"])
-    problems += [f"picker {', '.join(members)}: {text}" for text, members in said.items()]
+            members_by_text.setdefault(text, []).append(view["member"])
+    problems += [f"picker {', '.join(members)}: {text}" for text, members in members_by_text.items()]
     lines += [f"  {problem}" for problem in problems] or ["  nothing is wrong with it"]
     return [*lines, *(f"  picker {view['member']}: {_normal(view)}" for view in pickers if "recently" in view)]
 

@@ -13,7 +13,7 @@ from pointsman.markdown import code, table
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.workers.exposition import MIN, SUM
 from services.picker.workers.supervisor import Supervisor
 from services.watcher.app import WatcherService

@@ -108,8 +108,8 @@ def sample_names(page: bytes) -> list[str]:
 
 def similar(name: str, names: Sequence[str]) -> tuple[str, ...]:
     """The name that this one most likely misspells; otherwise names with mostly the same words, best first."""
-    if meant := closest(name, names):
-        return (meant,)
+    if match := closest(name, names):
+        return (match,)
     words = _words(name)
     shares = {candidate: len(words & _words(candidate)) / len(words | _words(candidate)) for candidate in names}
     return tuple(

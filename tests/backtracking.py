@@ -87,7 +87,7 @@ class _Automaton:
         if kind is _parser.ATOMIC_GROUP:
             return self._sequence(value)
         if kind is _parser.BRANCH:
-            parts = [self._sequence(one) for one in value[1]]
+            parts = [self._sequence(item) for item in value[1]]
             return _Part(
                 any(part.empty for part in parts),
                 frozenset().union(*(part.first for part in parts)),

@@ -39,7 +39,7 @@ class Authority:
         end = now - datetime.timedelta(hours=1) if expired else now + DAY
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, host)])
         builder = self._builder(subject, key.public_key(), now - 2 * DAY, end)
-        alternatives = x509.SubjectAlternativeName([x509.IPAddress(ip_address(one)) for one in (host, *others)])
+        alternatives = x509.SubjectAlternativeName([x509.IPAddress(ip_address(address)) for address in (host, *others)])
         builder = builder.add_extension(alternatives, critical=False).add_extension(self._identifier, critical=False)
         signed = builder.sign(self._key, hashes.SHA256())
         certificate, private = self.ca.with_suffix(f".{self._issued}.crt"), self.ca.with_suffix(f".{self._issued}.key")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata
 from services.picker.transport.certificate import Certificate, Certificates
 from services.picker.transport.ext_proc import METHOD, ExtProc, StreamHandler

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.plugin import Registry
 from shared.service import Service
 from shared.service.readiness import Phase

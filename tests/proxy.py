@@ -48,16 +48,16 @@ class Proxy:
 
     def cut(self) -> None:
         """Reset every connection; new ones are forwarded."""
-        for one in tuple(self._connections):
+        for connection in tuple(self._connections):
             self.cuts += 1
-            one.end()
+            connection.end()
 
     def swallow(self) -> None:
         """Half-open: whatever is sent on the connections that there are vanishes without a word, now and for ever; new
         ones are accepted, and the same becomes of them until `forward`."""
         self._swallows = True
-        for one in self._connections:
-            one.dead = True
+        for connection in self._connections:
+            connection.dead = True
 
     def forward(self) -> None:
         """New connections work again. Those that were lost stay lost, as they do in a network."""

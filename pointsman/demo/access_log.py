@@ -39,7 +39,7 @@ class AccessLog:
         self._position = 0
         self._entries: dict[str, Entry] = {}
 
-    async def begun_by(self, request_id: str) -> str:
+    async def responding_server(self, request_id: str) -> str:
         """The `address:port` of the server that broke off its response to this request; empty if none did, or if no
         line comes in time."""
         end = time.monotonic() + self._within

@@ -31,8 +31,8 @@ class Client:
     """Sends a workload to a URL, or to several in turn. Use as an async context manager; leaving it cancels open
     requests.
 
-    `begun_by` returns the server that had begun to respond to a request although the client has seen no response;
-    empty if none had.
+    `responding_server` returns the server that had begun to respond to a request although the client has seen no
+    response; empty if there was none.
     """
 
     def __init__(
@@ -41,14 +41,14 @@ class Client:
         workload: Workload,
         tally: Tally,
         *,
-        begun_by: Callable[[str], Awaitable[str]] = no_server,
+        responding_server: Callable[[str], Awaitable[str]] = no_server,
         max_open: int = 200,
         timeout: float = TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._workload = workload
         self._tally = tally
-        self._begun_by = begun_by
+        self._responding_server = responding_server
         self._clock = clock
         self._slots = asyncio.Semaphore(max_open)
         self._open: set[asyncio.Task[None]] = set()
@@ -123,7 +123,7 @@ class Client:
         """Whether a killed server had begun to respond; `server` is set if its response headers have arrived."""
         if server or not self._tally.killed_since(started):
             return self._tally.count_interrupted(server, started)
-        return self._tally.count_interrupted(await self._begun_by(name), started, unseen=True)
+        return self._tally.count_interrupted(await self._responding_server(name), started, unseen=True)
 
     def _closed(self, task: asyncio.Task[None]) -> None:
         self._open.discard(task)

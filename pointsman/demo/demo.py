@@ -99,7 +99,9 @@ class Demo(Session):
         journal.seen(f"Everything is up. {settings.rate:g} requests/s through Envoy, seed {settings.seed}.")
         script = Script(stack, monitor, tally, journal, self.clock)
         async with AsyncExitStack() as clients:
-            own = Client(stack.url, self._workload(), tally, begun_by=_begun_by(stack), clock=self.clock)
+            own = Client(
+                stack.url, self._workload(), tally, responding_server=_responding_server(stack), clock=self.clock
+            )
             running = [await clients.enter_async_context(own)]
             if self._round_robin is not None:
                 urls = [server.url for server in stack.simulators if server not in stack.listed]
@@ -204,13 +206,13 @@ async def _the_end_of(task: asyncio.Task[None]) -> None:
     task.result()
 
 
-def _begun_by(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
+def _responding_server(stack: LocalStack) -> Callable[[str], Awaitable[str]]:
     """A function that returns the name of the server that had begun to respond to a request, according to Envoy."""
     assert stack.envoy is not None, "the demo's plan has an Envoy"
     log = AccessLog(stack.envoy.log)
     names = {server.authority: server.name for server in stack.simulators}
 
-    async def begun_by(request_id: str) -> str:
-        return names.get(await log.begun_by(request_id), "")
+    async def responding_server(request_id: str) -> str:
+        return names.get(await log.responding_server(request_id), "")
 
-    return begun_by
+    return responding_server

@@ -33,27 +33,27 @@ class Journal:
     def step(self, event: str, text: str) -> None:
         """The demo does something: `event` for the summary (`picker-1 restarted`), `text` for now."""
         self.events[event] += 1
-        self._say("step", text)
+        self._write("step", text)
 
     def seen(self, text: str) -> None:
         """Something happens that should."""
-        self._say("seen", text)
+        self._write("seen", text)
 
     def problem(self, text: str) -> None:
         """Something is wrong, so the demo fails."""
         self.problems.append(text)
-        self._say("bad", text)
+        self._write("bad", text)
 
     def failure(self, text: str) -> None:
         """A request failed; the tally counts it."""
-        self._say("bad", text)
+        self._write("bad", text)
 
     @property
     def elapsed(self) -> float:
         """Seconds since the load began."""
         return self._clock() - self._began
 
-    def _say(self, tone: Tone, text: str) -> None:
+    def _write(self, tone: Tone, text: str) -> None:
         self._show(Entry(self.elapsed, tone, text))
 
     def __repr__(self) -> str:

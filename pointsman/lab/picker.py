@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pointsman.lab.workload import Arrival
-from services.picker.pace import Pace
+from services.picker.bus.pace import Pace
 from services.picker.pipeline import build
 from services.picker.request import Content, Headers, Refusal, Request
 from services.picker.scheduling.interfaces import Placement

@@ -76,8 +76,8 @@ class CollectorService(Service):
         """Of the configuration that was built last."""
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
-        first = self._first() if text is None else self._build(self._read(text, path))
-        self.config = Reloader(self._read, self._take, running=text, origin=path, limit=settings.max_file_size)
+        first = self._first_pipeline() if text is None else self._build(self._read(text, path))
+        self.config = Reloader(self._read, self._apply_config, running=text, origin=path, limit=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
         self.members = Membership(self.bus, subjects, self._pool, self.tier, self.id, lambda _: self._reassign_soon())
@@ -105,7 +105,7 @@ class CollectorService(Service):
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
         self.responder = make_responder(self, self.bus, subjects, [self._pool], self.status, {ViewQuery: self._view})
-        self._use(first)
+        self._replace_pipeline(first)
         self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
@@ -253,7 +253,7 @@ class CollectorService(Service):
 
     # Configuration
 
-    def _first(self) -> Pipeline:
+    def _first_pipeline(self) -> Pipeline:
         """The default configuration, until the bus brings another. Metric flags may be invalid with the default and
         valid with that one, so the collector starts, but isn't ready."""
         try:
@@ -270,12 +270,12 @@ class CollectorService(Service):
         if not self._settings.config_file:
             self.config.offer(*((config.text, config.origin) if config else ("", "")))
 
-    def _take(self, config: LoadedConfig) -> None:
+    def _apply_config(self, config: LoadedConfig) -> None:
         """Use a configuration that was read."""
-        self._use(self._build(config))
+        self._replace_pipeline(self._build(config))
         self._unconfigured = ""
 
-    def _use(self, pipeline: Pipeline) -> None:
+    def _replace_pipeline(self, pipeline: Pipeline) -> None:
         """Replace the pipeline. Its endpoint extractors start with all endpoints of the share."""
         self.scraper.use(pipeline)
         self._endpoint_events.close()

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 
 
 class Drained(BaseModel):
-    """The source of the endpoints says so. Pickers follow when the watcher has read it."""
+    """The source of the endpoints has the change. Pickers follow when the watcher has read it."""
 
     endpoint: str
     draining: bool
@@ -39,7 +39,7 @@ def action_routes(bus: Bus, subjects: Subjects, pool: str, id: str) -> APIRouter
     async def drain_endpoint(
         asked: Annotated[DrainRequest, Depends(json_body(DrainRequest))], request: Request
     ) -> Response:
-        who = f"{request.client.host if request.client else 'somebody'} at console {id}"[:MAX_BY]
+        who = f"{request.client.host if request.client else 'unknown'} at console {id}"[:MAX_BY]
         try:
             done = await drain(bus, subjects, pool, asked.endpoint, drain=asked.drain, by=who)
             status, problem = 409, done.error

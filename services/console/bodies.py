@@ -1,4 +1,5 @@
-"""Bodies of requests: JSON that is read as a type. What the type doesn't have is skipped: no objects are made of it."""
+"""Bodies of requests: JSON that is read as a type. Fields that the type doesn't have are skipped: no objects are made
+of them."""
 
 from collections.abc import Awaitable, Callable
 from email.message import Message

@@ -32,7 +32,7 @@ class CheckResult(Struct, frozen=True):
 
 
 class CheckFailed(Exception):
-    """Nobody knows what the tiers make of a document; the text says why."""
+    """The check of a document failed; the text says why."""
 
 
 class _Document(Struct, frozen=True):

@@ -124,7 +124,7 @@ class DecisionsTopic:
         pickers = self._decisions.pickers()
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
         missing: list[str] = []
-        found = await asyncio.gather(*(self._of(picker, missing) for picker in pickers))
+        found = await asyncio.gather(*(self._new_decisions(picker, missing) for picker in pickers))
         news = sorted((decision for some in found for decision in some), key=lambda decision: str(decision.get("at")))
         if not news and missing == self._missing:
             return None
@@ -144,7 +144,7 @@ class DecisionsTopic:
         content = {"about": self._about(), "decisions": list(self._kept), "missing": self._missing}
         return event("whole", msgspec.json.encode(content))
 
-    async def _of(self, picker: str, missing: list[str]) -> list[T]:
+    async def _new_decisions(self, picker: str, missing: list[str]) -> list[T]:
         cursor = self._cursors.setdefault(picker, _Cursor())
         try:
             run, newest = await self._decisions.newest(picker, cursor.after)

@@ -1,7 +1,7 @@
 """News of one topic as server-sent events, for any number of listeners.
 
-The work is done once for all, and only while somebody listens. A listener gets the whole, then what changes. One that
-is too slow for the changes that are kept gets the whole again, so nothing is queued for it.
+The work is done once for all listeners, and only while there are any. A listener gets the whole, then what changes. One
+that is too slow for the changes that are kept gets the whole again, so nothing is queued for it.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Feed:
                 yield b"".join(pieces)
 
     async def refresh(self) -> None:
-        """Look at what is new now, unless somebody has just done so."""
+        """Refresh now, unless that has just happened."""
         async with self._refreshing:
             if self._clock() - self._refreshed_at < self._interval / 2:
                 return  # somebody else has just done so

@@ -1,4 +1,4 @@
-"""What stands before every request of the console: who may ask, how much, and what browsers may do with the answer.
+"""Checks every request to the console: who may ask, how much, and what browsers may do with the answer.
 
 Without a token, only requests by an IP address, `localhost` or a configured name are answered: a page of another origin
 can have its own name lead to this machine (DNS rebinding), and would read the API as its own.

@@ -1,6 +1,6 @@
 """The members of all tiers: those with heartbeats on the bus, and the status that each reports.
 
-They are asked only while somebody looks.
+The console queries them only while a page is open.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class Members:
         return [row.id for row in self._reader.members() if row.tier == "picker"]
 
     def statuses(self) -> tuple[MemberStatus, ...]:
-        """What members last said of themselves; none before they were asked."""
+        """The last statuses of the members; none before the first query."""
         self._looked_at = time.monotonic()
         self._wanted.set()
         return () if self._survey is None else self._survey.members

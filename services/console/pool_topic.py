@@ -125,9 +125,9 @@ class PoolTopic:
                 described.append(known)
                 moved.append(known)
             else:
-                if _described_otherwise(known.row, row):
+                if _columns_changed(known.row, row):
                     described.append(known)
-                if _moved(known, row, sampled):
+                if _numbers_changed(known, row, sampled):
                     moved.append(known)
                 known.row, known.sampled = row, sampled
             self._known[row.id] = known
@@ -144,7 +144,7 @@ class PoolTopic:
         return f"<PoolTopic of {len(self._known)} endpoints>"
 
 
-def _described_otherwise(before: EndpointRow, row: EndpointRow) -> bool:
+def _columns_changed(before: EndpointRow, row: EndpointRow) -> bool:
     return (
         before.labels is not row.labels
         or before.authority != row.authority
@@ -155,7 +155,7 @@ def _described_otherwise(before: EndpointRow, row: EndpointRow) -> bool:
     )
 
 
-def _moved(known: _Known, row: EndpointRow, sampled: float | None) -> bool:
+def _numbers_changed(known: _Known, row: EndpointRow, sampled: float | None) -> bool:
     before = known.row
     return (
         before.queue != row.queue

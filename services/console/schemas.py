@@ -251,7 +251,7 @@ MAX_HEADER_BYTES = 256 * 1024
 
 
 class ExplainRequest(Struct):
-    """A request that nobody sends to a model server."""
+    """A request that isn't sent to a model server."""
 
     picker: Text = ""
     """Who is asked; empty: any."""

@@ -14,13 +14,13 @@ class Alarm:
         self._handle: asyncio.Handle | None = None
 
     def set(self, at: float) -> None:
-        """Call no later than at this time; at once, in a turn of the event loop of its own, if that is over."""
+        """Call no later than at this time. If it has passed, call in the next turn of the event loop."""
         if at >= self._at:
             return
         self.cancel()
         self._at = at
         delay, loop = at - self._clock(), asyncio.get_running_loop()
-        self._handle = loop.call_soon(self._ring) if delay <= 0 else loop.call_later(delay, self._ring)
+        self._handle = loop.call_soon(self._fire) if delay <= 0 else loop.call_later(delay, self._fire)
 
     def cancel(self) -> None:
         """Don't call."""
@@ -28,7 +28,7 @@ class Alarm:
             self._handle.cancel()
         self._handle, self._at = None, inf
 
-    def _ring(self) -> None:
+    def _fire(self) -> None:
         self._handle, self._at = None, inf
         self._call()
 

@@ -17,19 +17,19 @@ from services.picker.admin.decisions import DecisionRing, ring_routes
 from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.alarm import Alarm
+from services.picker.bus.load_publisher import LoadPublisher
+from services.picker.bus.prefix_sharing import PrefixSharing
+from services.picker.bus.view_updates import ViewUpdates
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.garbage import GarbageCollection, search_young_only
-from services.picker.load_publisher import LoadPublisher
 from services.picker.pipeline import Pipeline, build
-from services.picker.prefix_sharing import PrefixSharing
 from services.picker.reports import explain
 from services.picker.reports.convergence import Convergence
 from services.picker.reports.replay_responder import DocumentRules, ReplayResponder
 from services.picker.reports.reports import Parts, picker_status, state
 from services.picker.reports.view import view
-from services.picker.request_handler import RequestHandler
-from services.picker.request_limits import request_limits
-from services.picker.settings import PickerSettings
+from services.picker.request_handler import RequestHandler, request_limits
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.proxy_failure_mode import ProxyFailureMode
 from services.picker.state.vanished import VanishedAttributes
 from services.picker.state.view import View
@@ -38,7 +38,6 @@ from services.picker.transport.certificate import certificates_of
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.grpc_server import GrpcServer, for_health, message_limit
 from services.picker.transport.health import Health
-from services.picker.view_updates import ViewUpdates
 from services.picker.workers.supervisor import Supervisor
 from shared.attributes import bounds_of
 from shared.bus.duplicate_id import DuplicateId
@@ -110,7 +109,7 @@ class PickerService(Service):
         chance = random.Random(settings.seed).random
         path = settings.config_file
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
-        self.config = Reloader(self._read, self._use, running=first, origin=path, limit=settings.max_file_size)
+        self.config = Reloader(self._read, self._apply_config, running=first, origin=path, limit=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.former_metric_names)
         self.flow = flow_metrics.flow = FlowAdmission(
@@ -211,8 +210,8 @@ class PickerService(Service):
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
         self.readiness.mention("configuration", lambda: self.config.problem or None)
-        self._vanished = VanishedAttributes()
-        self.readiness.mention("metrics", self._vanished.problem)
+        self._missing_attributes = VanishedAttributes()
+        self.readiness.mention("metrics", self._missing_attributes.problem)
         self._proxy = ProxyFailureMode(self.view, time.monotonic, named_models_only=settings.require_named_models)
         self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("load", lambda: self._load.problem or None)
@@ -381,7 +380,7 @@ class PickerService(Service):
         if not self._settings.config_file:
             self.config.offer(text, origin)
 
-    def _use(self, config: LoadedConfig) -> None:
+    def _apply_config(self, config: LoadedConfig) -> None:
         """Replace the configuration."""
         pipeline = self._build(config)
         self._configure(pipeline)
@@ -410,14 +409,14 @@ class PickerService(Service):
             if gone := self.view.in_flight.expire(time.monotonic()):
                 log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
             self.view.prefixes.sweep()
-            self.convergence.look(time.monotonic())
+            self.convergence.compare_if_due(time.monotonic())
             layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
             stale_after = pipeline.config.stale_metrics.after
-            self._vanished.look(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
+            self._missing_attributes.check(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
             self.view.health.refresh(time.monotonic())
             self.metrics.forget_endpoints()
             self.flow.maintain()
-            garbage.look(time.monotonic())
+            garbage.collect_if_due(time.monotonic())
 
 
 def main(argv: Sequence[str]) -> int:

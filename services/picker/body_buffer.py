@@ -40,7 +40,7 @@ class MemoryBudget:
         return missing <= 0 or (missing <= self._unfinished and self._make_room(missing))
 
     def part(self, limit: int) -> "MemoryBudget":
-        """A budget of so many of these bytes, so that what is in it leaves room for the rest."""
+        """A budget of part of these bytes, so that its bodies leave room for the others."""
         return _Part(self, limit)
 
     def grow(self, body: "BodyBuffer", more: int) -> None:
@@ -93,7 +93,7 @@ class _Part(MemoryBudget):
 class BodyBuffer:
     """The pieces of one body, in order. They count in the budget. A droppable body may be dropped until it is whole."""
 
-    __slots__ = ("_beside", "_budget", "_droppable", "_joined", "_on_drop", "_pieces", "dropped", "size")
+    __slots__ = ("_accounted", "_budget", "_droppable", "_joined", "_on_drop", "_pieces", "dropped", "size")
 
     def __init__(self, budget: MemoryBudget | None = None, *, droppable: bool = False) -> None:
         self._budget = MemoryBudget() if budget is None else budget
@@ -103,7 +103,7 @@ class BodyBuffer:
         """How many at the beginning are joined already."""
         self.size = 0
         """Bytes of all pieces."""
-        self._beside = 0
+        self._accounted = 0
         self._on_drop: Callable[[], None] | None = None
         self.dropped = False
         """Whether the body had to make room for others."""
@@ -111,12 +111,12 @@ class BodyBuffer:
     @property
     def held(self) -> int:
         """Bytes of all pieces, and of what is kept beside them."""
-        return self.size + self._beside
+        return self.size + self._accounted
 
-    def keep_beside(self, more: int, on_drop: Callable[[], None]) -> None:
-        """Something of so many bytes is kept as long as the body, such as the headers. `on_drop` lets go of it when the
-        body is dropped."""
-        self._beside += more
+    def account(self, more: int, on_drop: Callable[[], None]) -> None:
+        """Count bytes of something that is kept as long as the body, such as the headers. `on_drop` releases it when
+        the body is dropped."""
+        self._accounted += more
         self._budget.used += more
         self._on_drop = on_drop
         if self._droppable:
@@ -141,7 +141,7 @@ class BodyBuffer:
             self._joined += 1
 
     def whole(self) -> bytes:
-        """All of it, which stays here."""
+        """The whole body. The buffer keeps it."""
         self._finish()
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
@@ -149,13 +149,13 @@ class BodyBuffer:
         return self._pieces[0] if self._pieces else b""
 
     def take(self) -> bytes:
-        """All of it; nothing is left."""
+        """The whole body. The buffer is empty afterwards."""
         pieces = self._pieces
         self.clear()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def drop(self) -> None:
-        """Let go what there is, for others."""
+        """Release all pieces, to make room for other bodies."""
         on_drop = self._on_drop
         self.clear()
         self.dropped = True
@@ -163,12 +163,12 @@ class BodyBuffer:
             on_drop()
 
     def clear(self) -> None:
-        if not (self._pieces or self._beside):
+        if not (self._pieces or self._accounted):
             return
         self._finish()
-        self._budget.used -= self.size + self._beside
+        self._budget.used -= self.size + self._accounted
         self._pieces = []
-        self._joined = self.size = self._beside = 0
+        self._joined = self.size = self._accounted = 0
         self._on_drop = None
 
     def _finish(self) -> None:

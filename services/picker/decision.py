@@ -176,7 +176,7 @@ class Decision(Struct, frozen=True, kw_only=True):
         return replace(self, outcome=replace(outcome, message=outcome.kept))
 
     def summary(self) -> dict[str, Any]:
-        """One line's worth: what, where to, why not, and what became of it."""
+        """A summary: the request, its destination or the reason of its refusal, and its outcome."""
         progress = self.progress
         fields: dict[str, Any] = {
             "request_id": self.request.id,

@@ -40,7 +40,7 @@ _MAX_PREFER = 1024
 
 
 class Prepared(Struct):
-    """A request, and what is known of it whatever the endpoints are."""
+    """A request, and what doesn't depend on the endpoints."""
 
     request: Request
     prepared_at: float
@@ -66,7 +66,7 @@ class Prepared(Struct):
 
 
 class SchedulingResult(Struct, frozen=True):
-    """What the profiles have chosen, of which no plugin has learnt yet."""
+    """What the profiles have chosen, before any plugin is notified."""
 
     saturation: float | None
     runs: dict[str, ProfileRun]
@@ -254,7 +254,7 @@ class Director:
         if prepared.refusal is not None:
             return AdmissionResult(prepared.refusal)
         if not len(candidates):
-            return AdmissionResult(_none_left(cycle.layout))
+            return AdmissionResult(_no_candidates(cycle.layout))
         saturation = self._saturation(cycle) if cycle.priority < 0 and sheds else None
         if saturation is not None and saturation >= 1.0:
             return AdmissionResult(_SHED, saturation)
@@ -355,7 +355,7 @@ def _scores(run: ProfileRun, layout: Layout) -> Mapping[str, float]:
     return dict(zip([layout.authorities[row] for row in run.rows.tolist()], run.totals.tolist(), strict=True))
 
 
-def _none_left(layout: Layout) -> Refusal:
+def _no_candidates(layout: Layout) -> Refusal:
     """The refusal of a request without candidates."""
     if len(layout.candidates):
         return _NONE_IN_SUBSET

@@ -18,7 +18,7 @@ _NEVER = 2**30
 
 
 def search_young_only() -> None:
-    """From here on this process searches all objects only when `GarbageCollection` says so."""
+    """From now on, this process searches all objects only when `GarbageCollection` does."""
     gc.set_threshold(gc.get_threshold()[0], _NEVER, _NEVER)
 
 
@@ -37,8 +37,8 @@ class GarbageCollection:
         self._open, self._young, self._search = open, young, search
         self._at = now
 
-    def look(self, now: float) -> None:
-        """Search now, if it is time for it. To be called every now and then."""
+    def collect_if_due(self, now: float) -> None:
+        """Search all objects if it is time to. Call it from time to time."""
         passed = now - self._at
         if passed < EVERY or self._young() <= YOUNG:
             return

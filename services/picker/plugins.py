@@ -1,6 +1,5 @@
 """The plugin types that run in a picker. A new one is a file in its folder and a line here."""
 
-from services.picker.admission.utilization import UtilizationDetector
 from services.picker.flow_control.concurrency import ConcurrencyDetector
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
@@ -13,6 +12,7 @@ from services.picker.flow_control.ordering.slo_deadline import SloDeadlineOrderi
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
 from services.picker.flow_control.usage_limits.soft_reflective_ceiling import SoftReflectiveCeilingPolicy
 from services.picker.flow_control.usage_limits.static import StaticUsageLimitPolicy
+from services.picker.flow_control.utilization import UtilizationDetector
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.passthrough import PassthroughParser

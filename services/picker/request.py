@@ -168,7 +168,7 @@ MODEL_SHOWN = 256
 
 
 def unknown_model(model: str, why: str) -> Refusal:
-    """The refusal of a request for a model that isn't to be had here; `why` goes on from its name."""
+    """The refusal of a request for a model that isn't available here; `why` continues the sentence after its name."""
     return Refusal(status=404, message=f"model: {model[:MODEL_SHOWN]!r} is {why}", kind="model_not_found")
 
 

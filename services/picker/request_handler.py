@@ -21,12 +21,26 @@ from services.picker.parsers.parser import ParserFailed
 from services.picker.pipeline import Pipeline
 from services.picker.request import Content, Headers, Refusal, Request, Unparsable
 from services.picker.responses.usage import NOTHING, Usage
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.view import View
 
 log = structlog.get_logger(__name__)
 
 _NO_METADATA: Mapping[tuple[str, str], float] = {}
 BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
+
+
+def request_limits(settings: PickerSettings) -> Limits:
+    """How much of a request or response all conversations keep, as the settings say."""
+    return Limits(
+        request_body=settings.max_request_body,
+        held_bodies=settings.max_held_bodies,
+        header_bytes=settings.max_request_headers,
+        header_count=settings.max_header_count,
+        response_object=settings.max_response_object,
+        model_name=settings.max_model_name,
+        subset_entries=settings.max_subset_entries,
+    )
 
 
 @dataclass(repr=False, eq=False)

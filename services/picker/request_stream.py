@@ -86,12 +86,12 @@ class RequestStream:
 
     @property
     def closed(self) -> bool:
-        """Whether the stream has been answered for good and is to be ended."""
+        """Whether the stream has its last answer and has to be ended."""
         return self._conversation.closed
 
     @property
     def waiting(self) -> bool:
-        """Whether there will or may be answers that no message brings: see `wake`."""
+        """Whether there may be answers without a further message: see `wake`."""
         return self._wait.prepared is not None or self._evictable
 
     @property
@@ -102,7 +102,7 @@ class RequestStream:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be done before the next message: the stream is none of the others."""
+        """Whether the stream only waits for the next message: it is in none of the other states."""
         wait = self._wait
         if self._evictable or self._evicted or wait.prepared is not None or wait.handed_back:
             return False
@@ -110,12 +110,12 @@ class RequestStream:
 
     @property
     def handed_back(self) -> str:
-        """Why the proxy is to ask another picker, empty if it isn't. Nothing has been answered."""
+        """Why the proxy has to ask another picker; empty if it hasn't. Set only before any answer."""
         return self._wait.handed_back
 
     def outbox(self) -> Iterable[bytes]:
-        """The answers that no message brings. A request that has waited enough is scheduled, a large one in steps, as
-        `receive` does."""
+        """The answers without a further message. A request that has waited enough is scheduled, a large one in steps,
+        as `receive` does."""
         self._evicted = False
         prepared = self._wait.take() if self._wait.over else None
         if prepared is None:
@@ -249,7 +249,7 @@ class RequestStream:
             self._conversation.route(route, self._reader, self._handler.observes)
             return
         observes = _always if hooks.reads_body else self._handler.observes
-        self._conversation.route(route, self._reader, observes, tell_headers=hooks.reads_headers)
+        self._conversation.route(route, self._reader, observes, report_headers=hooks.reads_headers)
         if hooks.reads_chunks:
             self._hooks = hooks
 

@@ -24,7 +24,7 @@ MARGIN = 0.5
 
 
 class Stream(Protocol):
-    """Whose request it is."""
+    """The stream of the request."""
 
     @property
     def wake(self) -> Callable[[], None]:
@@ -48,14 +48,14 @@ class RequestWait:
         self._handler, self._conversation = handler, conversation
         self._stream: Stream | None = None
         self._preparing: asyncio.Task[None] | None = None
-        self._patient_until = inf
+        self._wait_deadline = inf
         """When the wait is to end, because the proxy's does."""
         self._since: float | None = None
         """When it began to wait for room."""
 
     @property
     def over(self) -> bool:
-        """Whether a request is there that has waited enough."""
+        """Whether there is a request, and it has waited enough."""
         if self.prepared is None or self._preparing is not None or self.handed_back:
             return False
         return self.ticket is None or self.ticket.outcome is not None
@@ -76,7 +76,7 @@ class RequestWait:
         return True
 
     def take(self) -> Prepared | None:
-        """The request, which is to be scheduled now."""
+        """Take the request, to schedule it now."""
         prepared = self.prepared
         self._release()
         return prepared
@@ -114,7 +114,7 @@ class RequestWait:
             self._stream.wake()
 
     def requeue(self) -> None:
-        """Queue the request, with the configuration of the moment."""
+        """Queue the request with the current configuration."""
         prepared, now = self.prepared, self._handler.clock()
         if prepared is None:
             return
@@ -123,13 +123,13 @@ class RequestWait:
         if not waits or self.handed_back or self._conversation.has_answers:
             self._wake()
 
-    def patient_until(self, now: float) -> float:
-        """When a wait that begins now is over, because the proxy's patience is."""
+    def wait_deadline(self, now: float) -> float:
+        """When a wait that begins now has to end, because the proxy gives up."""
         flow, most = self._handler.flow, self._handler.max_message_timeout
         shorter = flow is not None and 0 < most < flow.longest_wait
-        if shorter and self._patient_until == inf and self._conversation.timed:
+        if shorter and self._wait_deadline == inf and self._conversation.timed:
             return now + _shortened(most)
-        return self._patient_until
+        return self._wait_deadline
 
     def released(self) -> None:
         """The wait for room is over."""
@@ -150,9 +150,9 @@ class RequestWait:
         if ticket.outcome is None:
             self._since = ticket.enqueued_at
             patience = min(self._handler.max_message_timeout, flow.longest_wait)
-            if patience and self._patient_until == inf and self._conversation.timed:
+            if patience and self._wait_deadline == inf and self._conversation.timed:
                 self._conversation.wait(patience)
-                self._patient_until = now + _shortened(patience)
+                self._wait_deadline = now + _shortened(patience)
             return True
         self._note_outcome(prepared, ticket, now)
         return self.handed_back != ""

@@ -28,9 +28,9 @@ def refusal_of_model(
     """Refuses a request without a model where it needs one, and a request for a model that the pool doesn't name,
     if the pool serves only named models. `model` and `rewrite` are those of `target_model`.
 
-    Clients send the rewrite header, so its model has to be named, too. A body that nobody has read could name any
-    model and is refused. A body that no model reads needs no model. A request without a body could do anything
-    else, such as loading an adapter: only the paths that show models and health pass.
+    Clients send the rewrite header, so its model has to be named, too. A body that hasn't been read could name any
+    model and is refused. A body that no model reads needs no model. A request without a body could do anything else,
+    such as loading an adapter: only the paths that show models and health pass.
     """
     content = request.content
     if content.takes_model and not model:
@@ -39,11 +39,11 @@ def refusal_of_model(
         return None
     for adapter in content.adapters:
         if not rewrites.names(adapter):
-            return _not_named(adapter)
+            return _model_not_found(adapter)
     if rewrites.names(content.model):  # none at all only by a rule for every model
-        return None if rewrite or rewrites.names(model) else _not_named(model)
+        return None if rewrite or rewrites.names(model) else _model_not_found(model)
     if content.model:
-        return _not_named(content.model)
+        return _model_not_found(content.model)
     if content.takes_model:
         return _NO_MODEL
     if content.unread:
@@ -59,7 +59,7 @@ def _needs_no_model(request: Request) -> bool:
     return request.headers.get(":method") in ("GET", "HEAD") and bare_path(request.path) in _UNNAMED_PATHS
 
 
-def _not_named(model: str) -> Refusal:
+def _model_not_found(model: str) -> Refusal:
     return unknown_model(model, "not served by this pool: no InferenceModel names it")
 
 

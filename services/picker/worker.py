@@ -16,7 +16,7 @@ import structlog
 
 from services.picker.app import PickerService
 from services.picker.garbage import search_young_only
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.workers.channel import Status, WorkerEnd
 from shared.config.problems import Invalid
 from shared.service import logs

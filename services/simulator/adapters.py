@@ -30,7 +30,7 @@ class Adapters:
         """When the next adapter will be loaded, in nanoseconds."""
         return min(self._loading.values(), default=None)
 
-    def want(self, name: str, now: int, keep: Collection[str]) -> bool:
+    def request(self, name: str, now: int, keep: Collection[str]) -> bool:
         """Whether a request for this adapter can run. If not, the adapter begins to load if a slot is free or another
         adapter can be evicted. `keep` are adapters for which earlier requests wait; they aren't evicted."""
         if not name or name in self._users or name in self._idle:

@@ -293,7 +293,7 @@ class Engine:
             if len(self._running) + len(admitted) >= self.settings.slots:
                 break
             adapter = sequence.request.adapter
-            sequence.deferred = not self.adapters.want(adapter, now, wanted)
+            sequence.deferred = not self.adapters.request(adapter, now, wanted)
             wanted.add(adapter)
             if sequence.deferred:
                 continue

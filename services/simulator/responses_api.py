@@ -105,8 +105,8 @@ def _add(item: Item, chat: list[Message]) -> None:
             function = {"name": item.name, "arguments": item.arguments}
             call = {"id": item.call_id, "type": "function", "function": function}
             if chat and chat[-1].role == "assistant":
-                said = chat.pop()
-                chat.append(Message("assistant", said.content, [*(said.tool_calls or ()), call]))
+                previous = chat.pop()
+                chat.append(Message("assistant", previous.content, [*(previous.tool_calls or ()), call]))
             else:
                 chat.append(Message("assistant", None, [call]))
         case "function_call_output":

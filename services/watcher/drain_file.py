@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from services.watcher.documents import read_documents
 from services.watcher.files import Limits, list_files, read_bytes
-from services.watcher.write_over import write_over
+from services.watcher.write_if_unchanged import write_if_unchanged
 from shared.config.problems import Invalid, Problems, nearest
 from shared.model import Endpoint
 
@@ -47,7 +47,7 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
             raise DrainError(
                 f"{file}: the entry of {endpoint.id} can't be edited safely; set its `drain`, or its label, there"
             )
-        if write_over(Path(os.path.realpath(file)), text.encode(), edited.encode()):
+        if write_if_unchanged(Path(os.path.realpath(file)), text.encode(), edited.encode()):
             return endpoint.id, str(file), True
     raise DrainError(f"{file} changes all the time")
 
@@ -90,7 +90,7 @@ def _add(lines: list[str], flow: bool, name: Any) -> None:
     """Add the field before the name: no value ends there, of whatever style."""
     at, column = name.start_mark.line, name.start_mark.column
     line = lines[at]
-    added = _IN_FLOW if flow else f"{_IN_BLOCK}{_ending(line) or _ending(lines[0])}{' ' * column}"
+    added = _IN_FLOW if flow else f"{_IN_BLOCK}{_line_break(line) or _line_break(lines[0])}{' ' * column}"
     lines[at] = f"{line[:column]}{added}{line[column:]}"
 
 
@@ -112,7 +112,7 @@ def _change(lines: list[str], flow: bool, key: Any, value: Any, drain: bool) -> 
         lines[start.line] = f"{line[: start.column]}{'true' if drain else 'false'}{line[end.column :]}"
 
 
-def _ending(line: str) -> str:
+def _line_break(line: str) -> str:
     """Its line break; the last line may have none."""
     return line[len(line.rstrip(_BREAKS)) :]
 

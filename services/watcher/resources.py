@@ -2,7 +2,7 @@
 InferenceModel become the facts of `shared.model`.
 
 A resource is accepted as by a Kubernetes API server with the resources' definitions, in each version that they had. An
-unknown field of a `spec` is an error, because nobody else checks files. `metadata` and `status` aren't checked.
+unknown field of a `spec` is an error, because nothing else checks files. `metadata` and `status` aren't checked.
 """
 
 from collections.abc import Callable, Mapping

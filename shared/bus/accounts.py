@@ -93,7 +93,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
             (
                 subjects.republished(">"),
                 subjects.lease_events,
-                *_heard(subjects, "watcher", (ANY_POOL,)),
+                *_received(subjects, "watcher", (ANY_POOL,)),
                 subjects.actions(ANY_POOL),
             ),
         ),
@@ -106,7 +106,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
             ),
             (
                 *(subjects.republished(f"{pool}.>") for pool in pools),
-                *_heard(subjects, "collector", pools),
+                *_received(subjects, "collector", pools),
             ),
         ),
         "picker": Permissions(
@@ -122,7 +122,7 @@ def permissions(subjects: Subjects, pools: Sequence[str] = (ANY_POOL,)) -> Mappi
                 *(subject for pool in pools for subject in _of_pickers(subjects, pool)),
                 *(subjects.republished(f"{pool}.>") for pool in pools),
                 *(subjects.frames(pool) for pool in pools),
-                *_heard(subjects, "picker", pools),
+                *_received(subjects, "picker", pools),
             ),
         ),
         READER: reader,
@@ -167,7 +167,7 @@ def _of_pickers(subjects: Subjects, pool: str) -> Iterator[str]:
     yield subjects.prefix_peers(pool)
 
 
-def _heard(subjects: Subjects, tier: str, pools: Sequence[str]) -> Iterator[str]:
+def _received(subjects: Subjects, tier: str, pools: Sequence[str]) -> Iterator[str]:
     """What a process of any tier subscribes to: its tier's heartbeats, queries, and answers."""
     for pool in pools:
         yield subjects.members(pool, tier)

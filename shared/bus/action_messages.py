@@ -1,4 +1,4 @@
-"""The messages of actions: what a watcher is to do, and what came of it."""
+"""The messages of actions: the request to a watcher, and its result."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ class Drain(Struct, frozen=True, kw_only=True, tag="drain/1"):
 
 
 class ActionResult(Struct, frozen=True, kw_only=True, tag="action-result/1"):
-    """What came of an action."""
+    """The result of an action."""
 
     sender: Annotated[str, Meta(max_length=MAX_SENDER)]
     """The watcher's id."""

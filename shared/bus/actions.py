@@ -1,4 +1,4 @@
-"""Actions: what a person may have the owner of a pool's facts do, asked over the bus.
+"""Actions: changes that a person requests over the bus from the owner of a pool's facts.
 
 Only watchers with `--allow-actions` listen, and only the one that leads acts: it changes its source, as `pointsman
 drain` does, so what was done outlives every process.

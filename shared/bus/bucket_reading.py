@@ -1,4 +1,4 @@
-"""Takes what the owner has to know of the bucket's messages, within a limit of memory. No I/O."""
+"""Reads from the bucket's messages what the owner has to know, within a memory limit. No I/O."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from shared.bus.subjects import EPOCH, SYNCED, Subjects
 
 class BucketReading:
     """Takes the messages of one reading. What the owner doesn't know takes `memory` bytes at most: kept content beyond
-    it counts as somebody else's, and other keys beyond it are found once those that were read are deleted.
+    it counts as foreign, and other keys beyond it are found once those that were read are deleted.
 
     `plausible` says whether an epoch can be one; `fence` is the sequence of the owner's own `epoch`.
     """

@@ -166,12 +166,12 @@ class BucketReconciler:
 
     @property
     def due(self) -> int:
-        """How many changes there are, about: foreign keys may be wanted by now."""
+        """About how many changes there are: foreign keys may be desired by now."""
         return sum(map(len, self._prepare())) + len(self._foreign)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is to be written but deletes of keys that nobody wants."""
+        """Whether only deletes of undesired keys are left to write."""
         news, deletes, _, repetitions = self._prepare()
         return not (news or deletes or repetitions)
 
@@ -200,7 +200,7 @@ class BucketReconciler:
         return self._due
 
     def knows(self, key: str) -> bool:
-        """Whether a key is wanted, or one that this owner writes or has written."""
+        """Whether a key is desired, or this owner writes or has written it."""
         return not self._is_orphan(key) or key == EPOCH or (key.endswith(f".{SYNCED}") and _pool(key) in self._pools)
 
     def _is_orphan(self, key: str) -> bool:
@@ -303,7 +303,7 @@ class BucketReconciler:
         return len(odd) + sum(not key.endswith(f".{SYNCED}") for key in self._foreign)
 
     def found_age(self, pool: str) -> float | None:
-        """How old a pool that is kept was said to be when it was found; None for the others."""
+        """The age that a kept pool had when it was read; None for other pools."""
         return self._found_ages.get(pool)
 
     def _find_synced(self, pool: str, raw: bytes) -> None:
@@ -315,7 +315,7 @@ class BucketReconciler:
             self._found_ages[pool] = synced.age
 
     def synced(self, pool: str, age: float = 0.0) -> Synced:
-        """What a complete copy of the pool looks like now. To be written when nothing is in doubt."""
+        """The `synced` of a complete copy of the pool. Write it when no change is in doubt."""
         count, digest = self._totals.get(pool, (0, 0))
         return Synced(epoch=self.epoch, sequence=self.sequence, count=count, digest=digest, age=age, pool=pool)
 

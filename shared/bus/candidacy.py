@@ -17,7 +17,7 @@ from shared.bus.codec import decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -39,29 +39,29 @@ class Candidates:
         self._last_seen: dict[str, tuple[float, Fitness]] = {}
 
     def observe(self, candidate: Candidate, now: float) -> None:
-        """Take in what a candidate says of itself."""
+        """Process the heartbeat of a candidate."""
         if candidate.leaving:
             self._last_seen.pop(candidate.owner, None)
             return
         if candidate.owner not in self._last_seen and len(self._last_seen) >= self._limit:
-            self._last_seen = self._live(now)
+            self._last_seen = self._live_candidates(now)
         if candidate.owner in self._last_seen or len(self._last_seen) < self._limit:
             self._last_seen[candidate.owner] = now, candidate.fitness
 
     def better(self, fitness: Fitness, now: float) -> str | None:
-        """The fittest of those that are fitter than this; None when nobody is."""
-        live = self._live(now)
+        """The fittest candidate that is fitter than this; None if none is."""
+        live = self._live_candidates(now)
         best = max(live, key=lambda owner: (live[owner][1], owner), default=None)
         return best if best is not None and live[best][1] > fitness else None
 
     def owners(self, now: float) -> tuple[str, ...]:
         """Those that are live, sorted."""
-        return tuple(sorted(self._live(now)))
+        return tuple(sorted(self._live_candidates(now)))
 
     def __len__(self) -> int:
         return len(self._last_seen)
 
-    def _live(self, now: float) -> dict[str, tuple[float, Fitness]]:
+    def _live_candidates(self, now: float) -> dict[str, tuple[float, Fitness]]:
         return {owner: seen for owner, seen in self._last_seen.items() if now - seen[0] < self._expiry}
 
 
@@ -96,10 +96,12 @@ class Candidacy:
         self._started = AsyncExitStack()
 
     async def start(self) -> None:
-        self._started.push_async_callback(self._say, leaving=True)
+        self._started.push_async_callback(self._publish_heartbeat, leaving=True)
         subscription = await self._bus.subscribe(self._everybody, self._receive)
         self._started.push_async_callback(subscription.unsubscribe)
-        beats = beat(self._say, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner)
+        beats = beat(
+            self._publish_heartbeat, self._interval, time.monotonic, "candidate.heartbeat.failed", owner=self.owner
+        )
         self._started.push_async_callback(cancel, asyncio.create_task(beats, name=f"candidate {self.owner}"))
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._disconnected))
@@ -109,7 +111,8 @@ class Candidacy:
         await self._started.aclose()
 
     def may_lead(self) -> bool:
-        """Whether to try for the lease: nobody fitter is there. Who is fit for nothing listens for a while first."""
+        """Whether to try for the lease: no candidate is fitter. A candidate without any fitness listens for a while
+        first."""
         fitness = self.fitness()
         if not any(fitness) and (self._listens_since is None or time.monotonic() - self._listens_since < self._expiry):
             return False
@@ -120,11 +123,11 @@ class Candidacy:
         return self._candidates.owners(time.monotonic())
 
     def preferred(self) -> str | None:
-        """The fittest of those that are fitter; None when nobody is."""
+        """The fittest candidate among the fitter ones; None if there is none."""
         return self._candidates.better(self.fitness(), time.monotonic())
 
     async def wait_for_preferred(self) -> str:
-        """Wait until somebody has been fitter for as long as `patience`; who."""
+        """Wait until another candidate has been fitter for `patience` seconds; returns its id."""
         since: float | None = None
         while True:
             better, now = self.preferred(), time.monotonic()
@@ -148,12 +151,12 @@ class Candidacy:
         except Malformed as error:
             self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if problem := impostor(message.subject, candidate.owner):
+        if problem := sender_mismatch(message.subject, candidate.owner):
             self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         else:
             self._candidates.observe(candidate, time.monotonic())
 
-    async def _say(self, *, leaving: bool = False) -> None:
+    async def _publish_heartbeat(self, *, leaving: bool = False) -> None:
         candidate = Candidate(owner=self.owner, fitness=self.fitness(), leaving=leaving)
         await self._bus.publish(self._subject, encode(candidate))
 

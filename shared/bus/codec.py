@@ -231,8 +231,8 @@ class SenderLog:
 
 
 class MalformedLog(SenderLog):
-    """Messages that can't be read, and, told apart, those that say what can't be true, those under the id of another
-    process, and those of this process for which its login has no permission."""
+    """Messages that can't be read. Counts separately: implausible messages, messages under the id of another process,
+    and messages of this process for which its login has no permission."""
 
     def __init__(self, clock: Callable[[], float], *, max_senders: int = 1000) -> None:
         super().__init__(clock, "malformed", max_senders=max_senders)

@@ -413,7 +413,7 @@ class Bus:
             except TimeoutError as error:
                 raise RequestTimeout(f"{subject}: no answer in {timeout:g} s") from error
         if is_no_responders(answer):
-            raise NoResponders(f"{subject}: nobody answers requests")
+            raise NoResponders(f"{subject}: no process answers requests")
         return answer
 
     def __repr__(self) -> str:

@@ -38,7 +38,7 @@ class DuplicateId:
             log.warning("id.taken", problem=problem)
 
     def problem(self, now: float) -> str | None:
-        """None while nobody else has the id, otherwise the problem."""
+        """None while no other process has the id, otherwise the problem."""
         if not self._present(now) or self._last_seen - (self._since or 0.0) < LASTING:
             return None
         return f"another {self._tier} has the id {self._id!r} too; each needs an --id of its own"

@@ -15,6 +15,6 @@ def next_epoch(unix_seconds: float, highest_seen: int) -> int:
     return max(int(unix_seconds * 1000), highest_seen + 1)
 
 
-def believed(epoch: int, unix_seconds: float) -> int:
-    """The epoch as it counts: below 0 where it can't be one."""
+def plausible_epoch(epoch: int, unix_seconds: float) -> int:
+    """The epoch for comparisons: below 0 if it isn't plausible."""
     return epoch if epoch <= (unix_seconds + MAX_AHEAD) * 1000 else epoch - EPOCHS

@@ -1,4 +1,4 @@
-"""What can go wrong on the bus. Everything a caller may have to handle derives from `BusError`."""
+"""The errors of the bus. Every error that a caller may have to handle derives from `BusError`."""
 
 
 class BusError(Exception):
@@ -28,7 +28,7 @@ class RequestTimeout(BusError):
 
 
 class NoResponders(BusError):
-    """Nobody listens to the subject: of a JetStream subject, its stream or JetStream itself is missing."""
+    """No process subscribes to the subject. For a JetStream subject, the stream or JetStream itself is missing."""
 
 
 class JetStreamError(BusError):
@@ -42,7 +42,8 @@ class JetStreamError(BusError):
 
 
 class WrongLastSequence(JetStreamError):
-    """Error 10071: the key isn't at the revision that the write expects. Somebody else wrote it, or it is gone."""
+    """Error 10071: the key isn't at the revision that the write expects. Another process wrote the key, or it is
+    gone."""
 
 
 class NoRoom(JetStreamError):

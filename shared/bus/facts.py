@@ -1,4 +1,4 @@
-"""Facts of a pool in motion: the events that a reader gets, and the messages of the endpoints bucket they come from."""
+"""Events about a pool's facts, and the messages of the endpoints bucket that they come from."""
 
 from collections.abc import Mapping
 from typing import TypeAlias

@@ -10,7 +10,7 @@ from shared.bus import jetstream
 from shared.bus.bucket_reconciler import BucketReconciler
 from shared.bus.codec import SHOWN, decode, encode
 from shared.bus.connection import Bus
-from shared.bus.epochs import believed, next_epoch
+from shared.bus.epochs import next_epoch, plausible_epoch
 from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequence
 from shared.bus.messages import Epoch
 from shared.bus.subjects import EPOCH, Subjects
@@ -35,7 +35,7 @@ class Fence:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Of a write that is refused once another owner has taken over."""
+        """The headers of a write that NATS refuses once another owner has taken over."""
         return {jetstream.EXPECTED_SEQUENCE: str(self.sequence), jetstream.EXPECTED_SUBJECT: self._subject}
 
     def release(self) -> None:
@@ -62,7 +62,7 @@ class Fence:
         first = not self._taken
         if not ours:
             now = time.time()
-            self._reconciler.start_epoch(next_epoch(now, max(seen.epoch, believed(self._reconciler.epoch, now))))
+            self._reconciler.start_epoch(next_epoch(now, max(seen.epoch, plausible_epoch(self._reconciler.epoch, now))))
             self._taken = True
         try:
             self.sequence = await jetstream.put(
@@ -84,7 +84,7 @@ class Fence:
             seen = decode(Epoch, found.data)
         except Malformed as error:
             self._log.warning("facts.epoch.malformed", bucket=self._bucket, reason=str(error))
-        if believed(seen.epoch, time.time()) < 0:
+        if plausible_epoch(seen.epoch, time.time()) < 0:
             reason = f"epoch {seen.epoch} can't be the time at which it took over; it is written over"
             self._bus.malformed.implausible.report(seen.owner, reason, subject=self._subject)
             seen = Epoch(epoch=0, owner=seen.owner)

@@ -1,7 +1,7 @@
-"""The attributes bucket. Watchers make sure of it, collectors only write to it: NATS doesn't check a stream's
-configuration against the login that creates it, and a stream can publish what it gets under any subject.
+"""The attributes bucket. Watchers create it, and collectors only write to it.
 
-Without a watcher frames flow all the same; only the snapshot is missing that a new reader takes.
+NATS doesn't check a stream's configuration against the login that creates it, and a stream can publish what it gets
+under any subject. Without a watcher, frames still reach the readers; only new readers get no snapshot.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ would keep watchers from leading."""
 
 
 class FrameBucket:
-    """Makes sure of the bucket at every connection, and every `check` seconds. `ttl`: seconds after which the bucket
-    drops a frame."""
+    """Creates or repairs the bucket at every connection, and every `check` seconds. `ttl`: seconds after which the
+    bucket drops a frame."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, ttl: float = ATTRIBUTES_TTL, check: float = CHECK) -> None:
         self._bus = bus

@@ -20,7 +20,7 @@ Row = tuple[str, AttributeMap]
 
 
 class FrameContent(Struct, frozen=True, kw_only=True):
-    """What a frame says; the fields are those of `shared.bus.messages.Frame`."""
+    """The content of a frame; the fields are those of `shared.bus.messages.Frame`."""
 
     ids: tuple[str, ...]
     columns: dict[str, bytes] = {}

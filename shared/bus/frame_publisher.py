@@ -1,7 +1,7 @@
 """Sends a collector's frames without waiting for acknowledgements.
 
 The next frame replaces a lost one. Once a second, a frame is sent with an acknowledgement, which shows whether the
-bucket gets them. Watchers make sure of the bucket (`shared.bus.frame_bucket`).
+bucket gets them. Watchers create the bucket (`shared.bus.frame_bucket`).
 """
 
 import asyncio

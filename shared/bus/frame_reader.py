@@ -19,7 +19,7 @@ from shared.bus import jetstream
 from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Frame
 from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.replies import STREAM
@@ -42,22 +42,22 @@ OVERTAKEN = 1000
 
 
 class FrameSequence:
-    """Which frames are news: those later than the last live one of their key, or of another run. One that is far behind
-    wasn't overtaken: an earlier one had a forged number. Of keys beyond `limit`, all frames are news."""
+    """Tells which frames are new: those later than the last live one of their key, or of another run. A frame that is
+    far behind isn't late: an earlier frame had a forged number. For keys beyond `limit`, all frames are new."""
 
     def __init__(self, limit: int = LIMITS.max_runs) -> None:
         self._limit = limit
         self._newest: dict[str, tuple[int, int, float]] = {}
 
     def live(self, key: str, frame: Frame, now: float) -> None:
-        """Take down a live frame; one that was overtaken doesn't count as the last one."""
+        """Record a live frame. A late frame doesn't count as the last one."""
         if key not in self._newest and len(self._newest) >= self._limit:
             return
         if self.news(key, frame) or frame.sequence < self._newest[key][1] - OVERTAKEN:
             self._newest[key] = (frame.run, frame.sequence, now)
 
     def news(self, key: str, frame: Frame) -> bool:
-        """Whether a frame says more than what came live."""
+        """Whether a frame is newer than the live ones."""
         newest = self._newest.get(key)
         return newest is None or frame.run != newest[0] or frame.sequence > newest[1]
 
@@ -187,7 +187,7 @@ class FrameReader:
             self._on_frame(frame, self._ttl)
 
     def _is_forged(self, subject: str, frame: Frame) -> bool:
-        problem = impostor(subject, frame.sender, -2)
+        problem = sender_mismatch(subject, frame.sender, -2)
         if problem:
             self.malformed.conflicting.report(Subjects.sender(subject, -2), problem, subject=subject)
         return problem is not None

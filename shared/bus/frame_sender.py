@@ -114,12 +114,12 @@ class FrameSender:
         """Attributes of which the log has said that one couldn't be encoded."""
 
     def note(self, id: str, changed: bool) -> None:
-        """What is known of an endpoint was confirmed, or has changed."""
+        """The attributes of an endpoint were confirmed, or have changed."""
         if self._outbox.note(id, changed):
             self._earlier.set()
 
     def gathered(self) -> None:
-        """No others are about to come that could travel with the changes that wait."""
+        """No further changes are about to come that could share a frame with the waiting ones."""
         if self._outbox.changes:
             self._gathered.set()
 

@@ -1,4 +1,4 @@
-"""Heartbeats: a process says again and again that it is there, and is taken to be gone when it hasn't for a while."""
+"""Heartbeats: a process publishes periodically that it is alive, and counts as gone after some time without one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,8 +1,8 @@
-"""Refuses what a process says under the id of another one of its tier.
+"""Refuses messages that a process publishes under the id of another process of its tier.
 
-A login is for a tier: NATS can't refuse that a picker publishes under another picker's id. But a sender draws a number
-when it starts, its run. While a run sends messages, those of another run under the same id come from somebody else. If
-a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
+A login is for a tier, so NATS can't refuse a picker's message under another picker's id. But each sender draws a number
+when it starts, its run. While a run sends messages, messages of another run under the same id come from another
+process. If a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
 """
 
 from msgspec import Struct
@@ -13,10 +13,10 @@ from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
 
 
-def impostor(subject: str, sender: str, position: int = -1) -> str | None:
-    """What is wrong with a message that has a sender, and its subject that of another one; None if nothing is."""
+def sender_mismatch(subject: str, sender: str, position: int = -1) -> str | None:
+    """What is wrong with a message whose subject names another sender than its content; None if both agree."""
     expected = Subjects.sender(subject, position)
-    return None if sender == expected else f"it says that it is from {sender!r}"
+    return None if sender == expected else f"it claims to be from {sender!r}"
 
 
 class _Known(Struct):
@@ -35,7 +35,7 @@ class Incarnations:
 
     def accepts(self, subject: str, sender: str, run: int, now: float, *, leaving: bool = False) -> bool:
         """Whether a message is from the sender that its subject names. `leaving`: it is the sender's last one."""
-        problem = impostor(subject, sender) or self._conflict(sender, run, now)
+        problem = sender_mismatch(subject, sender) or self._conflict(sender, run, now)
         if problem:
             self._log.report(Subjects.sender(subject), problem, subject=subject)
             return False

@@ -3,7 +3,7 @@
 The key is created or nothing happens, and renewed by its own revision, so there is one holder at a time. The holder
 stops by its own clock, counted from the sending of its last renewal. A standby counts from when it first saw that
 renewal, which is later, and writes over it a little after the holder has stopped. Whichever write comes second is
-refused. The bucket's time to live is for a lease that nobody waits for: the server takes up to a quarter of a second
+refused. The bucket's time to live is for a lease without a standby: the server takes up to a quarter of a second
 longer, and a key's own would be lost at the first renewal.
 """
 
@@ -41,7 +41,7 @@ class LeaseClock:
         """The revision of another holder, and when it was first seen."""
 
     def succeeded(self, sent: float) -> None:
-        """The lease was got or renewed by a request that was sent then."""
+        """The lease was acquired or renewed by a request that was sent then."""
         self._sent = sent if self._sent is None else max(sent, self._sent)
 
     def tried(self, sent: float) -> None:

@@ -19,7 +19,7 @@ from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
 from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import impostor
+from shared.bus.incarnations import sender_mismatch
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -42,7 +42,7 @@ class Members:
         self._paused = False
 
     def observe(self, member: Member, now: float) -> bool:
-        """Take in a heartbeat; returns whether somebody came or left with it."""
+        """Process a heartbeat; returns whether a member joined or left with it."""
         known = member.id in self._last_seen
         if member.leaving:
             self._last_seen.pop(member.id, None)
@@ -66,11 +66,11 @@ class Members:
         return None if self._paused or not self._last_seen else min(self._last_seen.values()) + self._expiry
 
     def pause(self) -> None:
-        """There is no connection: silence says nothing."""
+        """There is no connection, so silence means nothing."""
         self._paused = True
 
     def resume(self, now: float) -> None:
-        """There is a connection again: everybody has one expiry to send."""
+        """There is a connection again: each member has one expiry interval to send."""
         self._paused = False
         self._last_seen = dict.fromkeys(self._last_seen, now)
 
@@ -129,19 +129,19 @@ class Membership:
         self._members.pause()
         tasks = [asyncio.create_task(self._expire(), name=f"members {self.tier}")]
         if self.id is not None:
-            say = partial(self._say, self.id)
-            beats = beat(say, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
+            publish = partial(self._publish_heartbeat, self.id)
+            beats = beat(publish, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
             tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
         self._started.push_async_callback(cancel, *tasks)
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._members.pause))
-        self._tell()
+        self._notify()
 
     async def close(self) -> None:
         """Leave, and publish that at once."""
         await self._started.aclose()
         if self.id is not None:
-            await self._say(self.id, leaving=True)
+            await self._publish_heartbeat(self.id, leaving=True)
 
     def _connected(self) -> None:
         self._members.resume(self._clock())
@@ -153,7 +153,7 @@ class Membership:
         except Malformed as error:
             self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
             return
-        if problem := impostor(message.subject, member.id):
+        if problem := sender_mismatch(message.subject, member.id):
             self.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         elif member.id == self.id:
             self.duplicate_id.observe(self._clock(), leaving=member.leaving)
@@ -164,7 +164,7 @@ class Membership:
         """Why the id isn't unique: another member has it too. None if it is."""
         return self.duplicate_id.problem(self._clock())
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         ids = self.ids
         if ids != self._logged:
             self._logged = ids
@@ -180,12 +180,12 @@ class Membership:
             self._wake.clear()  # only now: somebody may have come or left during `GATHER`
             try:
                 self._members.expire(self._clock())
-                self._tell()
+                self._notify()
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
             await asyncio.sleep(GATHER)
 
-    async def _say(self, id: str, *, leaving: bool = False) -> None:
+    async def _publish_heartbeat(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)
         await self._bus.publish(self._subjects.member(self.pool, self.tier, id), encode(member))
 

@@ -71,7 +71,7 @@ class Synced(Struct, frozen=True, kw_only=True, tag="synced/1"):
     """The pool's token: copied to another pool's key, this is refused. Empty from owners of an earlier version."""
 
     def fault(self) -> str | None:
-        """What can't be about it, or None."""
+        """Why it is implausible, or None."""
         return None if isfinite(self.age) and self.age >= 0 else f"its facts were confirmed {self.age} s ago"
 
 
@@ -107,7 +107,7 @@ class Frame(Struct, frozen=True, kw_only=True, tag="frame/1"):
     unknown."""
 
     def fault(self) -> str | None:
-        """What is inconsistent about it, or None. `decode` has seen that no list is too long."""
+        """Why it is inconsistent, or None. `decode` has seen that no list is too long."""
         if problem := _sender_fault(self.sender, self.sent):
             return problem
         rows = len(self.ids)
@@ -179,7 +179,7 @@ class QueueTable(Struct, frozen=True, kw_only=True):
     """Tokens of finished requests so far, completion tokens counted twice."""
 
     def fault(self) -> str | None:
-        """What is inconsistent about it, or None."""
+        """Why it is inconsistent, or None."""
         if (rows := len(self.flows) // 8) > MAX_FLOWS:
             return f"{rows} flows in a queue table, at most {MAX_FLOWS} are allowed"
         counts = {name: getattr(self, name) for name in ("priorities", *QUEUE_COUNTS)}
@@ -210,7 +210,7 @@ class Load(Struct, frozen=True, kw_only=True, tag="load/1"):
     """The picker stops: its row is withdrawn at once."""
 
     def fault(self) -> str | None:
-        """What is inconsistent about it, or None."""
+        """Why it is inconsistent, or None."""
         if problem := _sender_fault(self.sender, self.sent):
             return problem
         if problem := _counts_fault("ids", self.ids, {"requests": self.requests, "tokens": self.tokens}):
@@ -238,7 +238,7 @@ class PrefixBatch(Struct, frozen=True, kw_only=True, tag="prefix/1"):
     """What one picker has placed since its last batch, and taken back; one without blocks is a heartbeat, and has the
     last one's number. A row for each request, or less.
 
-    In the order of the rows, a picker's batches say which blocks stand on its word.
+    The rows of a picker's batches, in their order, determine which blocks it stands behind.
     """
 
     sender: str
@@ -262,7 +262,7 @@ class PrefixBatch(Struct, frozen=True, kw_only=True, tag="prefix/1"):
     """Packed uint64: the blocks of all rows, one row after the other, each the least recently used first."""
 
     def fault(self) -> str | None:
-        """What is inconsistent about it, or None."""
+        """Why it is inconsistent, or None."""
         if len(self.sender) > MAX_ID:
             return f"a sender of {len(self.sender)} characters"
         if 8 * len(self.withdrawn) != len(self.servers):
@@ -283,7 +283,7 @@ class PrefixRequest(Struct, frozen=True, kw_only=True, tag="prefix-request/1"):
     """… from the one after this number."""
 
     def fault(self) -> str | None:
-        """What can't be about it, or None."""
+        """Why it is implausible, or None."""
         return None if len(self.sender) <= MAX_ID else f"a sender of {len(self.sender)} characters"
 
 
@@ -298,7 +298,7 @@ class PrefixOrigin(Struct, frozen=True, kw_only=True):
 
 
 class PrefixPiece(Struct, frozen=True, kw_only=True, tag="prefix-piece/1"):
-    """Either batches once more, or a piece of a dump: what servers hold, by whose word."""
+    """Either repeated batches, or a piece of a dump: what servers hold, according to which picker."""
 
     run: Number
     """The sender's."""
@@ -322,7 +322,7 @@ class PrefixPiece(Struct, frozen=True, kw_only=True, tag="prefix-piece/1"):
     """Packed uint64: on whose word each block stands."""
 
     def fault(self) -> str | None:
-        """What is inconsistent about it, or None."""
+        """Why it is inconsistent, or None."""
         if len(self.marks) != len(self.blocks):
             return f"marks has {len(self.marks)} bytes for {len(self.blocks) // 8} blocks"
         return _blocks_fault(self.servers, self.counts, self.blocks)
@@ -339,12 +339,12 @@ class Member(Struct, frozen=True, kw_only=True, tag="member/1"):
     """A clean stop: others take over without waiting for the expiry."""
 
     def fault(self) -> str | None:
-        """What can't be about it, or None."""
+        """Why it is implausible, or None."""
         return None if len(self.id) <= MAX_ID else f"an id of {len(self.id)} characters"
 
 
 class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
-    """One that would hold a lease, and how well it is placed."""
+    """A candidate for a lease, and its fitness."""
 
     owner: str
     fitness: tuple[int, ...]
@@ -353,7 +353,7 @@ class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
     """A clean stop."""
 
     def fault(self) -> str | None:
-        """What can't be about it, or None."""
+        """Why it is implausible, or None."""
         if len(self.owner) > MAX_ID:
             return f"a name of {len(self.owner)} characters"
         return None if len(self.fitness) <= MAX_FITNESS else f"a fitness of {len(self.fitness)} numbers"

@@ -17,7 +17,7 @@ from shared.bus.bucket_reading import BucketReading
 from shared.bus.bucket_reconciler import BucketReconciler, Change
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.epochs import believed
+from shared.bus.epochs import plausible_epoch
 from shared.bus.errors import BusError, LostLeadership, NoRoom, WrongLastSequence
 from shared.bus.facts import EPOCH_HEADER, KEY_HEADER, SEQUENCE_HEADER, Delete, Upsert
 from shared.bus.fence import Fence
@@ -241,7 +241,7 @@ class FactPublisher:
             self._subjects,
             fence=self._fence.sequence,
             memory=self._bus.limits.max_fact_memory,
-            plausible=lambda epoch: believed(epoch, time.time()) >= 0,
+            plausible=lambda epoch: plausible_epoch(epoch, time.time()) >= 0,
         )
         kept, everything = self._reconciler.kept, self._subjects.fact(">")
         self._reconciler.begin_reading(known=known)

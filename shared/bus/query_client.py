@@ -25,7 +25,7 @@ VALUE = 100
 
 
 class QueryFailed(BusError):
-    """A member says why it does not answer a query."""
+    """A member refused a query, with the reason."""
 
 
 _Member: TypeAlias = tuple[str, str, int]

@@ -46,7 +46,7 @@ class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
     """Seconds for which the requester waits."""
 
     def fault(self) -> str | None:
-        """What can't be about it, or None."""
+        """Why it is implausible, or None."""
         return None if isfinite(self.within) and self.within > 0 else f"the requester waits for {self.within} s"
 
 

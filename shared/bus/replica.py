@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from shared.bus import jetstream
 from shared.bus.connection import Bus
-from shared.bus.epochs import believed
+from shared.bus.epochs import plausible_epoch
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.facts import Entry, Event, Put, parse_entry
 from shared.bus.messages import Synced
@@ -138,7 +138,7 @@ class Replica:
         entry = parse_entry(key, data, headers, self._limits.max_fact_entries)
         if isinstance(entry, Put) and entry.fact is None:
             self._report(entry.fault, subject, entry.epoch)
-        epoch = believed(entry.epoch, time.time())
+        epoch = plausible_epoch(entry.epoch, time.time())
         if epoch == entry.epoch:
             return entry
         sender = f"{self.pool}, epoch {entry.epoch}"

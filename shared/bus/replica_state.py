@@ -185,7 +185,7 @@ class ReplicaState:
         """A message of the subscription."""
         if self._challengers:
             self._challengers = {epoch: since for epoch, since in self._challengers.items() if epoch >= entry.epoch}
-        if entry.epoch < self.epoch and not self._believe_lower(entry, now):
+        if entry.epoch < self.epoch and not self._accept_lower_epoch(entry, now):
             self.counters.late += 1
             return
         if entry.epoch > self.epoch:
@@ -277,7 +277,7 @@ class ReplicaState:
         return math.inf if self.confirmed_at is None else max(0.0, now - self.confirmed_at)
 
     def unconfirmed(self, now: float) -> float:
-        """Seconds since the facts were last confirmed by their source or, if nobody has said so, since they were first
+        """Seconds since the facts were last confirmed by their source or, without such a report, since they were first
         complete; infinite if they never were."""
         if self.synced_at is None:
             return math.inf
@@ -290,7 +290,7 @@ class ReplicaState:
         self._latest = None
         self._latest_heard = None
 
-    def _believe_lower(self, entry: Entry, now: float) -> bool:
+    def _accept_lower_epoch(self, entry: Entry, now: float) -> bool:
         """Whether a lower epoch counts from now on: its `synced` came long enough, and nothing of the higher one."""
         if not isinstance(entry, Synced):
             return False

@@ -27,7 +27,7 @@ def status(message: Msg) -> str | None:
 
 
 def is_no_responders(message: Msg) -> bool:
-    """The server says that nobody listens to the request's subject."""
+    """The server reports that no process subscribes to the request's subject."""
     return status(message) == "503"
 
 
@@ -66,7 +66,7 @@ class Replies:
                 reply.complete.exception()  # seen, also when the request ended for another reason
 
     async def receive(self, message: Msg) -> None:
-        """An answer; one that nobody expects any more is dropped."""
+        """An answer; a reply without a waiting request is dropped."""
         reply = self._expected.get(message.subject.rpartition(".")[2])
         if reply is not None:
             reply.add(message)

@@ -96,11 +96,11 @@ class _Decoder:
             value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, kind, path, extra)
             if not attempt.errors:
                 return value
-        self._problems.error(path, f"{_said(raw)}; {' or '.join(map(expected, rest))} is expected")
+        self._problems.error(path, f"{_describe(raw)}; {' or '.join(map(expected, rest))} is expected")
         return MISSING
 
-    def _meant(self, key: str, fields: Collection[str]) -> str:
-        """What to write instead."""
+    def _suggestion(self, key: str, fields: Collection[str]) -> str:
+        """A hint for what to write instead."""
         if len(self._problems.errors) > MAX_HINTS:
             return ""
         return nearest(key, fields) or (f"; known: {', '.join(sorted(fields))}" if fields else "; there are none")
@@ -117,7 +117,7 @@ class _Decoder:
             name = folded.get(key.lower() if self._ignore_case else key) if isinstance(key, str) else None
             at = join(path, str(key))
             if name is None:
-                self._problems.error(at, f"unknown field{self._meant(str(key), fields)}")
+                self._problems.error(at, f"unknown field{self._suggestion(str(key), fields)}")
                 sound = False
                 continue
             if name in seen:
@@ -221,7 +221,7 @@ class _Decoder:
         return self._no_choice(raw, values, path)
 
     def _mismatch(self, raw: object, info: inspect.Type, path: str) -> Any:
-        self._problems.error(path, f"{_said(raw)}; {expected(info)} is expected")
+        self._problems.error(path, f"{_describe(raw)}; {expected(info)} is expected")
         return MISSING
 
     def _no_choice(self, raw: object, values: Iterable[object], path: str) -> Any:
@@ -286,8 +286,8 @@ def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> s
     return ""
 
 
-def _said(raw: object) -> str:
-    """The value and what it is."""
+def _describe(raw: object) -> str:
+    """Describe the value and its type."""
     return "null" if raw is None else f"{show(raw)} is {_kind(raw)}"
 
 

@@ -1,4 +1,4 @@
-"""What a configuration gets that it doesn't say, as the Go original injects it (by type, in a fixed order)."""
+"""Adds the defaults that a configuration leaves out, as the Go original does (by type, in a fixed order)."""
 
 import hashlib
 from collections import deque
@@ -115,8 +115,8 @@ class Injector:
         def band(entry: PriorityBand) -> PriorityBand:
             return replace(
                 entry,
-                fairness_policy_ref=entry.fairness_policy_ref or _name(self._of(FAIRNESS)),
-                ordering_policy_ref=entry.ordering_policy_ref or _name(self._of(ORDERING)),
+                fairness_policy_ref=entry.fairness_policy_ref or _name(self._default_plugin(FAIRNESS)),
+                ordering_policy_ref=entry.ordering_policy_ref or _name(self._default_plugin(ORDERING)),
             )
 
         negative = given.default_negative_priority_band
@@ -125,7 +125,8 @@ class Injector:
             default_priority_band=band(given.default_priority_band or PriorityBand()),
             default_negative_priority_band=None if negative is None else band(negative),
             priority_bands=tuple(map(band, given.priority_bands)),
-            usage_limit_policy_plugin_ref=given.usage_limit_policy_plugin_ref or _name(self._of(USAGE_LIMITS)),
+            usage_limit_policy_plugin_ref=given.usage_limit_policy_plugin_ref
+            or _name(self._default_plugin(USAGE_LIMITS)),
         )
         for role, kind in EVICTION.items() if given.enable_eviction else ():
             _ = self._playing(role) or self.add(kind)
@@ -133,10 +134,12 @@ class Injector:
 
     def parsers(self) -> tuple[str, ...]:
         """The default list; a parser that the document configures keeps its parameters there."""
-        return tuple(_name(self._of(kind)) for kind in DEFAULT_PARSERS if self._registry.find(kind) is not None)
+        return tuple(
+            _name(self._default_plugin(kind)) for kind in DEFAULT_PARSERS if self._registry.find(kind) is not None
+        )
 
     def saturation_detector(self) -> str:
-        return _name(self._of(DETECTOR))
+        return _name(self._default_plugin(DETECTOR))
 
     def sources(self, given: tuple[SourceSpec, ...], inject: bool) -> tuple[SourceSpec, ...]:
         """The given sources and the added ones.
@@ -150,10 +153,10 @@ class Injector:
                 source = self._source(
                     sources, spec.kind.DEFAULT_SOURCE, spec.topic, spec.kind.DEFAULT_SOURCE_PARAMETERS
                 )
-                sources = _hung(sources, source, spec)
+                sources = _with_extractor(sources, source, spec)
         if not inject or any(self._plugins[name].kind.TYPE == CORE for name in fed_extractors(sources)):
             return sources
-        return _hung(sources, self._source(sources, "metrics-data-source"), self._of(CORE))
+        return _with_extractor(sources, self._source(sources, "metrics-data-source"), self._default_plugin(CORE))
 
     def _source(
         self,
@@ -216,7 +219,7 @@ class Injector:
     def _playing(self, role: Role) -> PluginSpec | None:
         return next((spec for spec in self._plugins.values() if role in spec.kind.ROLES), None)
 
-    def _of(self, kind: str) -> PluginSpec | None:
+    def _default_plugin(self, kind: str) -> PluginSpec | None:
         """The plugin of the type, added where there is none."""
         there = next((spec for spec in self._plugins.values() if spec.kind.TYPE == kind), None)
         return there or self.add(kind)
@@ -243,13 +246,13 @@ class Injector:
         return spec
 
 
-def _hung(
+def _with_extractor(
     sources: tuple[SourceSpec, ...], source: PluginSpec | None, extractor: PluginSpec | None
 ) -> tuple[SourceSpec, ...]:
     """The sources with the extractor on that one, which may be new among them; as they are without either."""
     if source is None or extractor is None:
         return sources
-    at = next((at for at, hung in enumerate(sources) if hung.source == source.name), len(sources))
+    at = next((at for at, attached in enumerate(sources) if attached.source == source.name), len(sources))
     extractors = sources[at].extractors if at < len(sources) else ()
     return (*sources[:at], SourceSpec(source.name, (*extractors, extractor.name)), *sources[at + 1 :])
 

@@ -1,4 +1,4 @@
-"""What the plugins of a configuration want of each other, and whether those that are asked can do it."""
+"""What the plugins of a configuration require of each other, and whether the others provide it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -44,7 +44,7 @@ def check(
     stale: StaleMetrics,
     problems: Problems,
 ) -> None:
-    """Note what plugins lack for what is wanted of them."""
+    """Note the requirements that plugins don't meet."""
     for name, demand in demands(plugins, sources, inputs, stale).items():
         spec = plugins[name]
         for concern in spec.kind.check(spec.parameters, demand):

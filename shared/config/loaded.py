@@ -1,4 +1,4 @@
-"""What a document comes to: every plugin by name, resolved, validated, with the defaults that it left out."""
+"""The result of loading a document: every plugin by name, resolved and validated, with the defaults added."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -66,7 +66,7 @@ def load(
     meaning = Problems()
     loaded = _Loader(document, registry, meaning, allow_experimental, form).load(origin, text)
     bad = {problem.path for problem in form.errors}
-    form.errors += [problem for problem in meaning.errors if bad.isdisjoint(_around(problem.path))]
+    form.errors += [problem for problem in meaning.errors if bad.isdisjoint(_path_prefixes(problem.path))]
     form.raise_if_any(origin)
     return loaded
 
@@ -85,7 +85,7 @@ def _bound_lists(raw: object, path: str, problems: Problems, limit: int) -> bool
     return sum(_bound_lists(value, at, problems, limit) for at, value in inner) > 0
 
 
-def _around(path: str) -> Iterator[str]:
+def _path_prefixes(path: str) -> Iterator[str]:
     """The path, and every path that it may lie inside."""
     yield path
     for end, char in enumerate(path):
@@ -106,14 +106,14 @@ class _Loader:
             registry,
             problems,
             nameless=any(re.fullmatch(r"plugins(\[\d+\])?", path) for path in bad),
-            incomplete=not all({"plugins", "dataLayer", "data"}.isdisjoint(_around(path)) for path in bad),
+            incomplete=not all({"plugins", "dataLayer", "data"}.isdisjoint(_path_prefixes(path)) for path in bad),
         )
         self._plugins = self._names.plugins
         self._givers: dict[tuple[str, str], PluginSpec] = {}
         """Sources by what they give."""
 
     def load(self, origin: str, text: str) -> LoadedConfig:
-        """What the document comes to; only sound when there were no problems."""
+        """The loaded configuration; only valid if there were no problems."""
         self._header()
         gates = read_gates(self._document.feature_gates, "featureGates", self._problems)
         for index, entry in enumerate(self._document.plugins):
@@ -345,7 +345,7 @@ class _Loader:
         elif former is UNSET:
             return None
         elif not former:
-            self._problems.warn(path, "says nothing; leave it out")
+            self._problems.warn(path, "has no effect; omit it")
             return None
         elif "pluginRef" not in former:
             return self._inline_detector(former, path)

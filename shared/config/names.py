@@ -1,4 +1,4 @@
-"""Names that a document refers to: which plugin each one means, and what is said where it means none."""
+"""Resolves the names in a document to its plugins, and reports names without a plugin."""
 
 from shared.config.loaded import PluginSpec
 from shared.config.problems import Problems, show

@@ -1,4 +1,5 @@
-"""Which data producers run for a request, and in which order: what somebody reads, after what it is made from."""
+"""Which data producers run for a request, and in which order: those whose products are read, each after its own
+inputs."""
 
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter

@@ -101,13 +101,13 @@ def closest(word: str, known: Iterable[str]) -> str:
     limit = 0 if len(folded) < 3 else 1 if len(folded) < 6 else 2
     found = ""
     for name in known:
-        slips = _slips(folded, name.lower(), limit)
-        if slips <= limit and (not found or slips < limit):
-            found, limit = name, slips
+        distance = _edit_distance(folded, name.lower(), limit)
+        if distance <= limit and (not found or distance < limit):
+            found, limit = name, distance
     return found
 
 
-def _slips(word: str, other: str, limit: int) -> int:
+def _edit_distance(word: str, other: str, limit: int) -> int:
     """The optimal string alignment distance of two words, or anything above `limit` where it is above that."""
     if abs(len(word) - len(other)) > limit:
         return limit + 1

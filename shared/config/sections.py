@@ -40,7 +40,8 @@ def _check_fit(source: str, extractor: str, path: str, names: Names, problems: P
 
 
 def check_replicas(section: DataLayerSection, key: str, names: Names, problems: Problems) -> None:
-    """What the newest generation writes to let replicas share their load, which pickers do by themselves."""
+    """Warn about keys with which the newest generation lets replicas share their load: pickers share it without
+    configuration."""
     given: list[str] = []
     if section.peer_discovery is not None:
         given.append("peerDiscovery")

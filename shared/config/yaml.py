@@ -76,7 +76,7 @@ def parse_documents(text: str, problems: Problems, limit: int | None = None) -> 
                     _Nodes(problems, limit).check(node)
                     document = loader.construct_document(node)
                 finally:
-                    _free(node)
+                    _free_tree(node)
                 if document is not None:
                     documents.append(document)
         finally:
@@ -105,7 +105,7 @@ def parse_documents(text: str, problems: Problems, limit: int | None = None) -> 
     return documents
 
 
-def _free(root: Any) -> None:
+def _free_tree(root: Any) -> None:
     """Free a tree of nodes one by one. In one go, a large one would hold other threads for tenths of a second."""
     rest = [root]
     while rest:
@@ -214,7 +214,7 @@ class _Json:
                     values += 1
                     if values > self._limit:
                         raise _too_many(self._problems, self._limit)
-        return self._sound(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
+        return self._checked(json.loads(text, object_pairs_hook=self._mapping), "", MAX_DEPTH)
 
     def _mapping(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -224,7 +224,7 @@ class _Json:
             found[key] = value
         return found
 
-    def _sound(self, value: Any, path: str, levels: int) -> Any:
+    def _checked(self, value: Any, path: str, levels: int) -> Any:
         """The value with characters only. Raises ValueError where it has more levels of nesting."""
         self._values += 1 + (len(value) if isinstance(value, dict) else 0)
         if self._limit is not None and self._values > self._limit:
@@ -234,12 +234,12 @@ class _Json:
         if not levels and isinstance(value, list | dict):
             raise ValueError("nested too deep")
         if isinstance(value, list):
-            return [self._sound(item, join(path, index), levels - 1) for index, item in enumerate(value)]
+            return [self._checked(item, join(path, index), levels - 1) for index, item in enumerate(value)]
         if isinstance(value, dict):
             sound: dict[str, Any] = {}
             for key, item in value.items():
                 name = characters(key, path, self._problems)
-                sound[name] = self._sound(item, join(path, name), levels - 1)
+                sound[name] = self._checked(item, join(path, name), levels - 1)
             return sound
         return value
 

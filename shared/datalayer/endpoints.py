@@ -44,7 +44,7 @@ class EndpointNotificationSource(Plugin):
 
 
 class EndpointExtractor(Plugin):
-    """Hears of endpoints. A type says in `TIER` or `TIERS` where it runs."""
+    """Receives events about endpoints. `TIER` or `TIERS` of the type say where it runs."""
 
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
     INPUT: ClassVar[str] = ENDPOINT_EVENTS
@@ -105,7 +105,7 @@ class EndpointDispatcher:
         if previous == endpoint:
             return False
         self._known[endpoint.id] = endpoint
-        self._tell(EndpointEvent(Change.ADDED if previous is None else Change.UPDATED, endpoint, previous))
+        self._notify(EndpointEvent(Change.ADDED if previous is None else Change.UPDATED, endpoint, previous))
         return True
 
     def delete(self, id: str) -> None:
@@ -113,7 +113,7 @@ class EndpointDispatcher:
         self._pending.pop(id, None)
         endpoint = self._known.pop(id, None)
         if endpoint is not None:
-            self._tell(EndpointEvent(Change.DELETED, endpoint))
+            self._notify(EndpointEvent(Change.DELETED, endpoint))
 
     def close(self) -> None:
         """Take back what the extractors made: they run no more."""
@@ -139,7 +139,7 @@ class EndpointDispatcher:
                 self.upsert(endpoint)
             yield id
 
-    def _tell(self, event: EndpointEvent) -> None:
+    def _notify(self, event: EndpointEvent) -> None:
         attributes = self._attributes(event.endpoint.id)
         for feed in self._feeds:
             self._event_counts.sent(feed.source.name, event.change)

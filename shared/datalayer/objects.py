@@ -88,7 +88,8 @@ class NotificationSource(Plugin):
 
 
 class NotificationExtractor(Plugin):
-    """Hears of objects, and says what they mean for endpoints. What it says is declared in `produces`."""
+    """Receives events about objects and derives attributes of endpoints from them. `produces` declares these
+    attributes."""
 
     ROLES: ClassVar[frozenset[Role]] = frozenset({Role.EXTRACTOR})
     TIER: ClassVar[Tier] = Tier.WATCHER
@@ -149,13 +150,13 @@ class ObjectDispatcher:
         now = {found.key: found for found in objects if found.kind in wanted}
         changed = False
         for key in [key for key in self._known if key not in now]:
-            changed |= self._tell(NotificationEvent(Change.DELETED, self._known.pop(key)))
+            changed |= self._notify(NotificationEvent(Change.DELETED, self._known.pop(key)))
         for key, found in now.items():
             previous = self._known.get(key)
             if previous is found or previous == found:
                 continue
             self._known[key] = found
-            changed |= self._tell(
+            changed |= self._notify(
                 NotificationEvent(Change.ADDED if previous is None else Change.UPDATED, found, previous)
             )
         return changed
@@ -171,7 +172,7 @@ class ObjectDispatcher:
             for feed in self.feeds
         ]
 
-    def _tell(self, event: NotificationEvent) -> bool:
+    def _notify(self, event: NotificationEvent) -> bool:
         changed = False
         for feed in self.feeds:
             if feed.source.kind != event.object.kind:

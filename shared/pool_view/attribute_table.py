@@ -56,7 +56,7 @@ class AttributeTable:
         self._places.clear()
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
-        """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual."""
+        """Apply a valid frame that arrived at `now` and took `extra_age` seconds longer than usual."""
         rows, positions = self._place(frame.ids)
         if not len(rows):
             return

@@ -59,7 +59,7 @@ class Queues:
         self._readings: deque[tuple[float, dict[int, int]]] = deque()
 
     def apply(self, sender: str, run: int, table: QueueTable, now: float) -> None:
-        """Take in a picker's sound table. Rows that find no room aren't counted."""
+        """Apply a picker's valid table. Rows beyond the limit aren't counted."""
         before = self._tables.pop(sender, None)
         room = MAX_ROWS - sum(len(known.keys) for known in self._tables.values())
         new = self._tables[sender] = _Table(run, table, now, room)

@@ -16,7 +16,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.frame_reader import FrameReader
 from shared.bus.heartbeat import EXPIRY
-from shared.bus.incarnations import Incarnations, impostor
+from shared.bus.incarnations import Incarnations, sender_mismatch
 from shared.bus.messages import Candidate, Frame, Holder, Load, Member
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -152,7 +152,7 @@ class PoolReader:
             return None
 
     def _is_own(self, message: Msg, id: str) -> bool:
-        problem = impostor(message.subject, id)
+        problem = sender_mismatch(message.subject, id)
         if problem:
             self._bus.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
         return problem is None

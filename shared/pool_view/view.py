@@ -139,19 +139,19 @@ class PoolView:
         return member
 
     def leader(self, owner: str) -> None:
-        """Who holds the watchers' lease, as it calls itself there; empty if nobody."""
+        """Who holds the watchers' lease, as it calls itself there; empty without a holder."""
         if owner != self._leader:
             self._leader = owner
             self.version += 1
 
     def connected(self, now: float) -> None:
-        """There is a connection: everybody has one expiry to send."""
+        """There is a connection: each process has one expiry interval to send."""
         self._connected = True
         for member in self._members.values():
             member.last_seen = now
 
     def disconnected(self) -> None:
-        """There is no connection: silence says nothing."""
+        """There is no connection, so silence means nothing."""
         self._connected = False
 
     def expire(self, now: float) -> None:
@@ -178,14 +178,14 @@ class PoolView:
 
     @property
     def pool(self) -> Pool | None:
-        return next(self._of(Pool), None)
+        return next(self._facts_of(Pool), None)
 
     @property
     def configuration(self) -> Configuration | None:
         """The published one."""
-        return next(self._of(Configuration), None)
+        return next(self._facts_of(Configuration), None)
 
-    def _of(self, kind: type[F]) -> Iterator[F]:
+    def _facts_of(self, kind: type[F]) -> Iterator[F]:
         return (fact for fact in self._facts.values() if isinstance(fact, kind))
 
     def rows(self, now: float) -> list[EndpointRow]:
@@ -273,7 +273,7 @@ class PoolView:
         if not self._stale_order:
             return
         self._stale_order = False
-        self._order = sorted(self._of(Endpoint), key=lambda endpoint: _natural(endpoint.id))
+        self._order = sorted(self._facts_of(Endpoint), key=lambda endpoint: _natural(endpoint.id))
         hashes = np.array([endpoint_hash(endpoint.id) for endpoint in self._order], np.uint64)
         self._hash_rows = np.argsort(hashes)
         self._hashes = hashes[self._hash_rows]

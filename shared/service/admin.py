@@ -75,7 +75,7 @@ REFUSED: dict[int | str, dict[str, Any]] = {"4XX": {"model": Error, "description
 
 
 class Pages(Protocol):
-    """What the routes that every tier has respond."""
+    """The responses of the routes that every tier has."""
 
     async def readyz(self) -> Mapping[str, Any]:
         """The members of a `ReadinessPage`."""
@@ -162,7 +162,7 @@ def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "point
 
 
 def add_refusals(app: FastAPI) -> None:
-    """Have refused requests answered with an `Error`."""
+    """Answer refused requests with an `Error`."""
     app.add_exception_handler(StarletteHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
 
@@ -183,7 +183,7 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Anything as JSON. A number that isn't one (a value that nobody reported) is null."""
+    """Anything as JSON. NaN (a value without reports) is null."""
     return Response(encoded(content), status, headers, media_type="application/json")
 
 
@@ -252,7 +252,7 @@ class AdminServer:
         return join_host_port(self.host, self.port)
 
     async def adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that somebody else has accepted. Before `serve` has begun, close it."""
+        """Serve a connection that another process has accepted. Before `serve` has begun, close it."""
         server = self._server
         if not server.started:
             connection.close()

@@ -28,7 +28,7 @@ def make_responder(
     status: Callable[[], MemberStatus],
     others: Mapping[type[QueryArguments], Answering] | None = None,
 ) -> Responder:
-    """The process as one who answers, not yet started; `pools` are tokens."""
+    """The process's responder to queries, not yet started; `pools` are tokens."""
 
     def answer_status(_: StatusQuery) -> Document:
         yield encoded(status())

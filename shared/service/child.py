@@ -65,29 +65,29 @@ class Child:
         return self._process is not None and self._process.returncode is not None
 
     def write(self, data: bytes) -> bool:
-        """Send it a piece of its task; whether `drain` is to be awaited before the next one."""
+        """Send it a piece of its task; returns whether to await `drain` before the next one."""
         stdin = self._stdin()
         stdin.write(data)
         return stdin.transport.get_write_buffer_size() > UNSENT
 
     async def drain(self) -> None:
-        """Until it has read more. One that has exited reads nothing; its answer says so."""
+        """Wait until it has read more. A child that has exited reads nothing; its answer says so."""
         with contextlib.suppress(ConnectionError):
             await self._stdin().drain()
 
     async def answer(self, timeout: float, limit: int) -> bytes:
-        """What it writes after the end of its task, at most so many bytes. Raises ChildFailed."""
+        """The child's output after the end of its task, at most so many bytes. Raises ChildFailed."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        said = bytearray()
+        output = bytearray()
         try:
             async with asyncio.timeout(timeout):
                 with contextlib.suppress(ConnectionError):
                     self._stdin().close()
                 while piece := await process.stdout.read(PIECE):
-                    said += piece
-                    if len(said) > limit:
+                    output += piece
+                    if len(output) > limit:
                         raise ChildFailed(f"its answer has more than {limit} bytes")
                 status = await process.wait()
         except TimeoutError as error:
@@ -96,7 +96,7 @@ class Child:
             self.kill()
         if status:
             raise ChildFailed(f"the process exited with status {status}")
-        return bytes(said)
+        return bytes(output)
 
     def kill(self) -> None:
         """End it, if it hasn't ended, and let go of its pipes: what it has written and nobody reads keeps them open."""
@@ -127,8 +127,8 @@ async def run_child(module: str, task: bytes, timeout: float, limit: int) -> byt
 
 
 def confine(memory: int = MEMORY, cpu: int = CPU) -> TextIO:
-    """In the child: have no more than that, at a low priority. Returns where the answer is written; whatever else is
-    printed goes to stderr."""
+    """In the child: limit its resources, at a low priority. Returns where to write the answer; all other output goes to
+    stderr."""
     os.nice(NICENESS)
     for what, limit in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_CORE, 0)):
         hard = resource.getrlimit(what)[1]

@@ -1,4 +1,4 @@
-"""Large pages in slices, between which the process does its other work."""
+"""Writes large pages in slices, between which the process does its other work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping

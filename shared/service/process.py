@@ -261,8 +261,8 @@ def operate(build: Callable[[], Service]) -> int:
 
 def warn_of_variables(kind: type[Struct], environ: Mapping[str, str]) -> None:
     """Log variables of the environment that look like settings and have no effect."""
-    for variable, meant in misspelled(kind, environ):
-        log.warning("settings.unknown_variable", variable=variable, did_you_mean=meant)
+    for variable, suggestion in misspelled(kind, environ):
+        log.warning("settings.unknown_variable", variable=variable, did_you_mean=suggestion)
     for variable in service_variables(kind, environ):
         log.warning("settings.service_variable_ignored", variable=variable, value=environ[variable])
 

@@ -79,7 +79,7 @@ class Reloader(Generic[T]):
         if text == self._last:
             return
         if not first:
-            self._want(text, origin)
+            self._request(text, origin)
             return
         self._last = text
         with self._outcome(text, origin):
@@ -105,7 +105,7 @@ class Reloader(Generic[T]):
             with self._outcome(text, origin):
                 self._use(await asyncio.to_thread(self._read, text, origin))
 
-    def _want(self, offered: str | Invalid, origin: str) -> None:
+    def _request(self, offered: str | Invalid, origin: str) -> None:
         self._last = offered
         self._wanted = offered, origin
         self._wake.set()
@@ -149,10 +149,10 @@ class Reloader(Generic[T]):
                 if text != self._last and not text.strip():
                     raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
             except Invalid as error:
-                self._want(error, path)
+                self._request(error, path)
             else:
                 if text != self._last:
-                    self._want(text, path)
+                    self._request(text, path)
 
     def _refuse(self, error: Invalid, origin: str) -> None:
         self.refused += 1

@@ -20,7 +20,7 @@ from shared.config.schema import BOUNDS, Bounds
 from shared.limits import BusLimits
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
-from shared.service.usage import Entry, Section, also, usage
+from shared.service.usage import Entry, Section, aliases_text, usage
 
 PREFIX = "POINTSMAN_"
 
@@ -204,15 +204,17 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
     found: list[tuple[str, str]] = []
     for name in sorted(environ):
         if name.startswith(PREFIX) and name not in known:
-            meant = closest(name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)])
-            found += [(name, PREFIX + meant)] if meant else []
+            suggestion = closest(
+                name.removeprefix(PREFIX), [variable.removeprefix(PREFIX) for variable in sorted(known)]
+            )
+            found += [(name, PREFIX + suggestion)] if suggestion else []
     return found
 
 
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:
     """(flag, environment variable, default, description with aliases) of every setting, for the docs."""
     return [
-        (entry.flag, entry.variable, entry.default, entry.description + also(entry.aliases))
+        (entry.flag, entry.variable, entry.default, entry.description + aliases_text(entry.aliases))
         for section in _sections(kind)
         for entry in section.entries
     ]

@@ -118,7 +118,7 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
         yield f"{failure.tier} {failure.id}: {failure.error}"
     yield from _leadership(tiers["watcher"], leader)
     yield from _identities(members, failed)
-    yield from _grouped(members, _of)
+    yield from _grouped(members, _problems_of)
     yield from _configurations(members)
     yield from _copies(members)
     yield from _pickers(tiers["picker"])
@@ -135,11 +135,11 @@ def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
     yield from _grouped(members, _notes_of)
 
 
-def _grouped(members: Sequence[MemberStatus], say: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
-    """What is said of each member; what is said of several of a tier alike, once."""
+def _grouped(members: Sequence[MemberStatus], texts_of: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
+    """The texts about the members. A text about several members of a tier appears once, with their ids."""
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
-        for text in say(member):
+        for text in texts_of(member):
             said[member.tier, text].append(member.id)
     for (tier, text), ids in said.items():
         yield f"{tier} {few(ids)}: {text}"
@@ -184,7 +184,7 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
             yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
 
 
-def _of(member: MemberStatus) -> Iterator[str]:
+def _problems_of(member: MemberStatus) -> Iterator[str]:
     """What a member itself says is wrong."""
     for name, reason in member.reasons.items():
         yield f"not ready: {name}: {reason}"
@@ -202,13 +202,13 @@ def _of(member: MemberStatus) -> Iterator[str]:
     if member.watcher is not None and member.watcher.disagreement:
         yield member.watcher.disagreement
     if member.collector is not None and member.collector.down_count:
-        yield f"no pages of {_counted(member.collector.down_count, member.collector.down)}"
+        yield f"no pages of {_endpoints_text(member.collector.down_count, member.collector.down)}"
     if (picker := member.picker) is not None:
         if picker.stale_count:
-            yield f"no fresh metrics of {_counted(picker.stale_count, picker.stale)}"
+            yield f"no fresh metrics of {_endpoints_text(picker.stale_count, picker.stale)}"
         if picker.unhealthy_count:
             named = [f"{id} ({why})" for id, why in picker.unhealthy.items()]
-            yield f"ranked last: {_counted(picker.unhealthy_count, named)}"
+            yield f"ranked last: {_endpoints_text(picker.unhealthy_count, named)}"
 
 
 def _configurations(members: Sequence[MemberStatus]) -> Iterator[str]:
@@ -262,7 +262,7 @@ def _pickers(pickers: Sequence[MemberStatus]) -> Iterator[str]:
         )
 
 
-def _counted(count: int, names: Sequence[str]) -> str:
+def _endpoints_text(count: int, names: Sequence[str]) -> str:
     return f"{count} endpoint{'' if count == 1 else 's'}: {few(names, count)}"
 
 

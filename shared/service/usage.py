@@ -49,12 +49,12 @@ def usage(prog: str, description: str, sections: Sequence[Section], *, variables
 
 def _entry(entry: Entry) -> str:
     notes = ["required"] if entry.required else [f"default: {entry.default}"] if entry.default else []
-    description = entry.description + also(entry.aliases)
+    description = entry.description + aliases_text(entry.aliases)
     text = "; ".join([*([description] if description else []), *notes])
     return f"  {f'{entry.flag} {entry.value}'.strip()}\n{_wrapped(text, COLUMN + 2)}"
 
 
-def also(aliases: Sequence[str]) -> str:
+def aliases_text(aliases: Sequence[str]) -> str:
     """What is added to a setting's description for the other flags that it has."""
     return f" (also {', '.join(aliases)})" if aliases else ""
 

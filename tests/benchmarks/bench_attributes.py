@@ -131,7 +131,7 @@ def main() -> None:
     for size in SIZES:
         subjects = calls(size)
         rounds = [{name: seconds(call, BUDGET) for name, call in subjects.items()} for _ in range(ROUNDS)]
-        best = {name: min(one[name] for one in rounds) for name in subjects}
+        best = {name: min(round[name] for round in rounds) for name in subjects}
         for name, spent in best.items():
             print(f"{size:9}  {spent * 1e6:9.1f}  {spent / best['queue-scorer']:14.1f}  {name}")
 

@@ -218,15 +218,15 @@ async def measure_reader(nats: NatsServer, readers: int, count: int, seconds: fl
     async with AsyncExitStack() as stack:
         me = ["tests.benchmarks.bench_collector", "read-frames", nats.url, str(count)]
         children = [await stack.enter_async_context(child(*me)) for _ in range(readers)]
-        for one in children:
-            assert await one.line() == "ready"
+        for child in children:
+            assert await child.line() == "ready"
         await asyncio.sleep(0.5)
-        for one in children:
-            one.say()
+        for child in children:
+            child.say()
         await asyncio.sleep(seconds)
-        for one in children:
-            one.say()
-        return [json.loads(await one.line()) for one in children]
+        for child in children:
+            child.say()
+        return [json.loads(await child.line()) for child in children]
 
 
 async def measure_cores(nats: NatsServer, count: int = 100, interval: float = 0.05, seconds: float = 10.0) -> None:

@@ -159,8 +159,10 @@ def _handler(endpoints: int, configuration: str = "") -> tuple[RequestHandler, d
     """A handler with a configuration, the response headers by who serves, and what ends the scores."""
     random = np.random.default_rng(7)
     view, metrics, pipeline, frame_comes = world(endpoints, random, configuration)
-    told = FlowMetrics(CollectorRegistry(), view)
-    flow = told.flow = FlowAdmission(view, id="m", clock=lambda: NOW + 0.1, random=random, on_outcome=told.ended)
+    flow_metrics = FlowMetrics(CollectorRegistry(), view)
+    flow = flow_metrics.flow = FlowAdmission(
+        view, id="m", clock=lambda: NOW + 0.1, random=random, on_outcome=flow_metrics.ended
+    )
     flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
     handler = RequestHandler(
         view,
@@ -178,7 +180,7 @@ def _handler(endpoints: int, configuration: str = "") -> tuple[RequestHandler, d
 
     def fresh() -> None:
         frame_comes()
-        flow.gauge.outdate()
+        flow.gauge.invalidate()
 
     return handler, served, fresh
 

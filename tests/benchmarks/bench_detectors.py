@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from services.picker.admission.utilization import UtilizationDetector
 from services.picker.flow_control.concurrency import ConcurrencyDetector, ConcurrencyParameters
+from services.picker.flow_control.utilization import UtilizationDetector
 from services.picker.request import Headers, Request
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector

@@ -41,7 +41,9 @@ def without_ext_proc(directory: Path) -> Path:
         for chain in listener["filter_chains"]:
             configured = chain["filters"][0]["typed_config"]
             filters = configured["http_filters"]
-            configured["http_filters"] = [one for one in filters if one["name"] != "envoy.filters.http.ext_proc"]
+            configured["http_filters"] = [
+                filter for filter in filters if filter["name"] != "envoy.filters.http.ext_proc"
+            ]
     path = directory / "without.yaml"
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return path

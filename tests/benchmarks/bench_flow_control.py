@@ -154,9 +154,9 @@ def measure(kind: type[FairnessPolicy]) -> list[float]:
         run.timed(run.controller.cancel, item, run.now)
     shared = Run(kind(kind.TYPE), "m", CAPACITY / (PEERS + 1))
     peers = [Run(kind(kind.TYPE), f"peer-{number}", CAPACITY / (PEERS + 1)) for number in range(PEERS)]
-    for one in [shared, *peers]:
-        one.fill(REQUESTS if one is shared else REQUESTS - DISPATCHES)
-        one.controller.dispatch(one.now, one.pool)
+    for table in [shared, *peers]:
+        table.fill(REQUESTS if table is shared else REQUESTS - DISPATCHES)
+        table.controller.dispatch(table.now, table.pool)
     with_peers = dispatches(shared, peers)
     longest = max(run.longest, shared.longest)
     gc.enable()

@@ -50,7 +50,7 @@ async def hand_over(seen: Reader, leader: WatcherProcess, end: str, files: Path,
 
 
 async def measure(times: int) -> None:
-    defaults = {name: one.default for name, one in inspect.signature(Lease).parameters.items()}
+    defaults = {name: parameter.default for name, parameter in inspect.signature(Lease).parameters.items()}
     hold, attempt = defaults["hold"], defaults["attempt"]
     draw = random.Random(5)
     with tempfile.TemporaryDirectory() as name:
@@ -84,8 +84,8 @@ async def measure(times: int) -> None:
                         f"{np.median(complete):.3f} s, at most {complete.max():.3f} s"
                     )
             finally:
-                for one in running:
-                    one.close()
+                for process in running:
+                    process.close()
     print(f"by design at most {attempt + hold * MARGIN:.3f} s, and the writing")
 
 

@@ -36,9 +36,11 @@ PAGE = 500
 def pod(number: int) -> dict[str, Any]:
     """A model server's pod as a cluster has it: scheduled, running, with its managed fields."""
     name = f"vllm-llama3-8b-instruct-7d9c6f5b8-{number:05}"
-    fields: dict[str, Any] = {f"f:field{one}": {".": {}, "f:name": {}, "f:value": {}} for one in range(25)}
-    environment = [{"name": f"VLLM_OPTION_{one}", "value": f"value-{one}"} for one in range(20)]
-    mounts = [{"name": f"volume-{one}", "mountPath": f"/mnt/volume-{one}", "readOnly": True} for one in range(5)]
+    fields: dict[str, Any] = {f"f:field{number}": {".": {}, "f:name": {}, "f:value": {}} for number in range(25)}
+    environment = [{"name": f"VLLM_OPTION_{number}", "value": f"value-{number}"} for number in range(20)]
+    mounts = [
+        {"name": f"volume-{number}", "mountPath": f"/mnt/volume-{number}", "readOnly": True} for number in range(5)
+    ]
     times = "2026-08-01T12:00:00Z"
     conditions = [
         {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": times}
@@ -75,7 +77,7 @@ def pod(number: int) -> dict[str, Any]:
         },
         "spec": {
             "containers": [container],
-            "volumes": [{"name": f"volume-{one}", "configMap": {"name": f"map-{one}"}} for one in range(5)],
+            "volumes": [{"name": f"volume-{number}", "configMap": {"name": f"map-{number}"}} for number in range(5)],
             "nodeName": f"node-{number % 500}",
             "restartPolicy": "Always",
             "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
@@ -100,7 +102,7 @@ async def serve() -> None:
         last = start + PAGE >= PODS_LISTED
         metadata = {"resourceVersion": "2000000", **({} if last else {"continue": str(start // PAGE + 1)})}
         pages.append(msgspec.json.encode({"metadata": metadata, "items": pods[start : start + PAGE]}))
-    burst = b"".join(line("MODIFIED", one) for one in pods[:500])
+    burst = b"".join(line("MODIFIED", pod) for pod in pods[:500])
     sizes = sum(len(page) for page in pages) / PODS_LISTED
 
     async def handle(request: web.Request) -> web.StreamResponse:
@@ -169,11 +171,11 @@ def main() -> None:
     with subprocess.Popen([*command, "serve"], stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
-            told = json.loads(server.stdout.readline())
-            print(f"{PODS_LISTED} pods of {told['bytes']:.0f} bytes\n")
+            ready = json.loads(server.stdout.readline())
+            print(f"{PODS_LISTED} pods of {ready['bytes']:.0f} bytes\n")
             print("kept              list, s  CPU, s  peak RSS, MB (before)  CPU of an event, µs")
             for name, mode in (("whole objects", "whole"), ("endpoints' part", "cut")):
-                output = subprocess.run([*command, mode, told["url"]], stdout=subprocess.PIPE, check=True).stdout
+                output = subprocess.run([*command, mode, ready["url"]], stdout=subprocess.PIPE, check=True).stdout
                 found = json.loads(output.splitlines()[-1])
                 print(
                     f"{name:<16} {found['seconds']:>8.2f}{found['cpu']:>8.2f}"

@@ -29,7 +29,6 @@ from services.collector.sources.metrics import MetricsSource
 from services.picker.admin.decisions import DecisionRing
 from services.picker.extproc.events import Limits
 from services.picker.extproc.messages import BodyMode
-from services.picker.http2_options import Http2Options
 from services.picker.parsers import json_counts
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.json_edit import replace_model
@@ -45,7 +44,8 @@ from services.picker.request import Headers, Request, Unparsable
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
-from services.picker.settings import PickerSettings
+from services.picker.settings.http2_options import Http2Options
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.topology import TopologyExtractor
 from services.picker.transport.grpc_server import message_limit
 from shared.attributes import AttributeMap
@@ -380,7 +380,7 @@ def _messages(mode: tuple[BodyMode, BodyMode], rewrite: bool, size: int = LARGES
     cut = size if mode == LEAN else 2**16
     pieces = [sent[at : at + cut] for at in range(0, len(sent), cut)]
     messages = [headers(shown, modes=mode).SerializeToString()]
-    return messages + [body(one, end=at == len(pieces) - 1).SerializeToString() for at, one in enumerate(pieces)]
+    return messages + [body(piece, end=at == len(pieces) - 1).SerializeToString() for at, piece in enumerate(pieces)]
 
 
 def _exchanged(mode: tuple[BodyMode, BodyMode], rewrite: bool) -> Callable[[], Iterator[Any]]:
@@ -412,11 +412,11 @@ def pages() -> Iterator[Case]:
     yield Case("the state of endpoints", ENDPOINTS, lambda: json_items(view.state(NOW), encoded))
     feed: EndpointExtractors = SourceExtractors(EndpointNotificationSource("e"), (TopologyExtractor("topology"),))
 
-    def told() -> Iterator[str]:
+    def name() -> Iterator[str]:
         counts = EventCounts(PluginFailures(time.monotonic))
         return EndpointDispatcher([feed], view.made, counts).reset(view.endpoints)
 
-    yield Case("endpoints for an extractor", ENDPOINTS, told)
+    yield Case("endpoints for an extractor", ENDPOINTS, name)
 
 
 def _scraped(binding: Callable[[], Binding], page: Callable[[int], bytes]) -> Callable[[], Iterator[Any]]:
@@ -485,7 +485,7 @@ def scrapes() -> Iterator[Case]:
         ),
     }
     for size in (100, 400):
-        names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % one for one in range(1_020)]
+        names = [b"".join(b'a%x="",' % label for label in range(size)) + b'le="%d"' % number for number in range(1_020)]
         lines = [b"h_bucket{%s} %%d\n" % name for name in names]
         pages[f"buckets with {size} labels"] = (
             _quantile,
@@ -528,10 +528,10 @@ def cases() -> Iterator[Case]:
     *_, renamed, _ = json_bodies(b'"model":"m","messages":[{"content":"%s"}]', b"\\n")
     yield Case("a model put in", len(renamed), lambda: iter([b"".join(replace_model(renamed, "other"))]))
     for rewrite in (False, True):
-        told = "renamed" if rewrite else "as it is"
-        yield Case(f"BUFFERED, whole picker, {told}", LARGEST, _exchanged(LEAN, rewrite))
-        yield Case(f"FULL_DUPLEX, whole picker, {told}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
-        yield Case(f"BUFFERED over gRPC, {told}", LARGEST, _streamed(LARGEST, rewrite))
+        name = "renamed" if rewrite else "as it is"
+        yield Case(f"BUFFERED, whole picker, {name}", LARGEST, _exchanged(LEAN, rewrite))
+        yield Case(f"FULL_DUPLEX, whole picker, {name}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
+        yield Case(f"BUFFERED over gRPC, {name}", LARGEST, _streamed(LARGEST, rewrite))
     document = configuration(BOUNDS.entries)
     yield Case("a configuration", len(document), configured(document))
     yield from pages()

@@ -96,7 +96,7 @@ async def measure(transport: Transport, pages: Sequence[bytes], rate: float, sec
             lasted = time.monotonic() - began
             served, own = PageServer.served - served, time.process_time() - own
             cores = {name: (cpu(process) - before[name]) / lasted for name, process in processes.items()}
-        whole, body = ([one[which] for one in client.times] for which in (0, 1))
+        whole, body = ([values[which] for values in client.times] for which in (0, 1))
     server.close()
     cores["this process"] = own / lasted
     print(f"{transport}: {len(client.times) / lasted:.0f} requests/s (of {rate:.0f}", end="")

@@ -33,8 +33,8 @@ from typing import Any
 
 import structlog
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, Sharing
-from services.picker.prefix_sharing import PrefixSharing
+from services.picker.bus.prefix_sharing import PrefixSharing
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, Sharing
 from services.picker.state.prefix import block_hashes
 from services.picker.state.prefix_announcements import Announcements
 from services.picker.state.view import View

@@ -19,10 +19,10 @@ import numpy as np
 
 from pointsman.lab.plot import draw
 from pointsman.lab.server import LabServer
+from services.picker.bus.pace import Pace
 from services.picker.flow_control.admission import FlowAdmission
 from services.picker.flow_control.ticket import Ticket
 from services.picker.flow_control.waiting import DISPATCHED
-from services.picker.pace import Pace
 from services.picker.pipeline import build
 from services.picker.request import Content, Headers, Refusal, Request
 from services.picker.state.inflight import Charge
@@ -93,7 +93,7 @@ class SimulatedRequest:
             if self._ticket is not None:
                 self._ticket.finished(self._picker.clock(), self.flow.prompt, tokens)
 
-    def patient_until(self, now: float) -> float:
+    def wait_deadline(self, now: float) -> float:
         return math.inf
 
     def requeue(self) -> None:

@@ -29,8 +29,8 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
 from services.picker.request_stream import RequestStream
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.ext_proc import METHOD, ExtProc
 from services.picker.transport.http2.server import Http2Server
 from shared.service import logs
@@ -66,7 +66,9 @@ STEPS = {
 }
 """The files below services/picker, and where it isn't all of a file, the function. The longest name counts."""
 _PICKER = "/services/picker/"
-_PLACES = sorted(((place, step) for step, places in STEPS.items() for place in places), key=lambda one: -len(one[0]))
+_PLACES = sorted(
+    ((place, step) for step, places in STEPS.items() for place in places), key=lambda place: -len(place[0])
+)
 
 
 class Profile(Struct):

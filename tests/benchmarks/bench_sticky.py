@@ -93,9 +93,9 @@ def measure(profile: str, workload: Workload, servers: int = 8, seed: int = 1) -
     made = prompts(workload, seed + 2)
     pool.run(poisson(lambda _: workload.rate, workload.seconds, made, workload.output, seed))
     counted = [request for request in pool.requests if request.arrival.at > WARM_UP * workload.seconds]
-    times = np.array([one.first_token for one in counted], np.float64)
-    cached = sum(one.cached for one in counted) / sum(len(one.arrival.prompt) / 4 for one in counted)
-    busiest = np.bincount([one.server for one in counted]).max() / len(counted)
+    times = np.array([request.first_token for request in counted], np.float64)
+    cached = sum(request.cached for request in counted) / sum(len(request.arrival.prompt) / 4 for request in counted)
+    busiest = np.bincount([request.server for request in counted]).max() / len(counted)
     p50, p99 = np.quantile(times, [0.5, 0.99])
     return f"cached {cached:.0%}, first token p50 {p50:.3g} s, p99 {p99:.3g} s, busiest server {busiest:.0%}"
 
@@ -121,8 +121,8 @@ def panels(title: str, document: str) -> list[Panel]:
         pool.run([arrival for arrival in arrivals if second <= arrival.at < second + 1], until=second + 1)
         for line, now in zip(tokens, pool.tokens, strict=True):
             line.append(now)
-    for one in pool.requests:
-        asked[one.server][int(one.arrival.at)] += 1
+    for request in pool.requests:
+        asked[request.server][int(request.arrival.at)] += 1
     gap = {"gap": [THROUGHPUT * PENALTY] * LENGTH} if title == "sticky" else {}
     return [
         Panel(f"{title}: tokens in flight", gap | dict(zip(pool.names, tokens, strict=True))),  # the gap is grey

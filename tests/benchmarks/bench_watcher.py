@@ -101,13 +101,13 @@ class PickersView:
             case Upsert(key=key, fact=fact):
                 self.changes += 1
                 self.view.upsert(key, fact)
-                self._tell(parse_key(key).name, True)
+                self._notify(parse_key(key).name, True)
             case Delete(key=key):
                 self.changes += 1
                 self.view.delete(key)
-                self._tell(parse_key(key).name, False)
+                self._notify(parse_key(key).name, False)
 
-    def _tell(self, id: str, present: bool) -> None:
+    def _notify(self, id: str, present: bool) -> None:
         future = self._waiting.pop((id, present), None)
         if future is not None:
             future.set_result(time.monotonic())
@@ -162,13 +162,13 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
     await asyncio.gather(*map(create, range(count)))
     kubeconfig = str(server.kubeconfig(directory / "kubeconfig", namespace=namespace))
     async with watcher(nats, namespace, kubeconfig) as process, views(nats, namespace) as seen:
-        for one in seen:
-            await one.complete(count)
+        for watch in seen:
+            await watch.complete(count)
         used, began = _cpu(process.pid), time.monotonic()
         answered, sent = [], []
         for change in range(CHANGES):
             name, ready = f"p{change // 2 % count}", change % 2 == 1
-            expected = [one.expect(f"{namespace}/{name}-rank-0", ready) for one in seen]
+            expected = [watch.expect(f"{namespace}/{name}-rank-0", ready) for watch in seen]
             at = time.monotonic()
             await pods.report(name, ready=ready)
             acknowledged = time.monotonic()
@@ -177,7 +177,7 @@ async def _visible(nats: NatsServer, server: ApiServer, admin: Api, directory: P
             sent.append(last - at)
             await asyncio.sleep(PAUSE)
         cores = (_cpu(process.pid) - used) / (time.monotonic() - began)
-        figures = ["".join(f"{1000 * one:8.1f}" for one in _spread(times)) for times in (answered, sent)]
+        figures = ["".join(f"{1000 * seconds:8.1f}" for seconds in _spread(times)) for times in (answered, sent)]
         aim = held(1000 * _spread(answered)[1], 50, " ms for the first p99")
         print(f"  {count:<8} {figures[0]}                       {figures[1]}               {cores:8.3f}   {aim}")
 
@@ -262,7 +262,7 @@ async def measure_large(nats: NatsServer, directory: Path, parts: set[str]) -> N
         kubeconfig = StandIn().kubeconfig(directory / "large", server=await server.line())
         began = time.monotonic()
         async with watcher(nats, "default", kubeconfig, *ALONE) as process:
-            synced = max([await one.complete(PODS_LISTED) for one in seen]) - began
+            synced = max([await watch.complete(PODS_LISTED) for watch in seen]) - began
             used = _cpu(process.pid)
             if "start" in parts:
                 print(f"{PODS_LISTED} pods")

@@ -111,7 +111,7 @@ def frame(pool: Sequence[Endpoint], random: np.random.Generator) -> FrameContent
         CACHE_NUM_BLOCKS: np.full(count, 20_000.0),
     }
     return FrameContent(
-        ids=tuple(one.id for one in pool),
+        ids=tuple(endpoint.id for endpoint in pool),
         columns={key.wire: pack_floats(column) for key, column in values.items()},
         ages={key.wire: pack_ages(np.zeros(count)) for key in values},
     )

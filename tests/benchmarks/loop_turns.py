@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import numpy as np
 
-from services.picker.http2_options import Http2Options
 from services.picker.pipeline import build
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.ext_proc import SERVICE, StreamHandler
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry

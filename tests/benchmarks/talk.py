@@ -32,7 +32,7 @@ class Talk:
         sent = chat_body(size).replace(b"base", model, 1)
         (self._head,) = wire(headers({**REQUEST_HEADERS, "content-length": str(len(sent))}, modes=modes))
         bodies = wire(*(body(_prompt(sent, prefix), end=True) for prefix in range(PREFIXES)))
-        self._bodies = [one.split(_NUMBER, 1) for one in bodies]
+        self._bodies = [body.split(_NUMBER, 1) for body in bodies]
         self._served: dict[bytes, Turn] = {}
         self._turns: list[Turn] = [((message,), 1) for message in after]
         self._after = after
@@ -75,8 +75,8 @@ class Talk:
     def without_transport(self, handler: RequestHandler, number: int) -> None:
         """One conversation from bytes to bytes."""
         stream, turn, answers = RequestStream(handler), 0, b""
-        while (said := self(number, turn, answers)) is not None and said[0]:
-            answers = b"".join(answer for message in said[0] for answer in stream.receive(message))
+        while (messages := self(number, turn, answers)) is not None and messages[0]:
+            answers = b"".join(answer for message in messages[0] for answer in stream.receive(message))
             turn += 1
         stream.end()
 

@@ -155,7 +155,7 @@ async def visit(browser: Any, opened: AsyncExitStack) -> AsyncIterator[Visiting]
         return visits[-1]
 
     yield visited
-    for one in visits:
-        found = one.page.url, one.errors, one.elsewhere
-        await one.page.close()
+    for visit in visits:
+        found = visit.page.url, visit.errors, visit.elsewhere
+        await visit.page.close()
         assert found[1:] == ([], []), found

@@ -41,8 +41,8 @@ async def test_an_endpoint_is_drained_and_takes_requests_again(
     await drain.click()
 
     async def refused() -> bool:
-        (said,) = await shown.texts("dialog [role=status]")
-        assert said.startswith("The watcher hasn't confirmed it: ")
+        (status,) = await shown.texts("dialog [role=status]")
+        assert status.startswith("The watcher hasn't confirmed it: ")
         return bool(await drain.is_enabled())
 
     await eventually(refused)

@@ -63,12 +63,12 @@ class Mutator:
                 return {**value, chance.choice(self._keys): self._any(chance)}
             key = chance.choice(list(value))
             if chance.random() < 0.1:
-                return {name: one for name, one in value.items() if name is not key}
+                return {name: item for name, item in value.items() if name is not key}
             return {**value, key: self._changed(value[key], chance)}
         if isinstance(value, list) and value and chance.random() < 0.8:
             at = chance.randrange(len(value))
-            one = chance.choice(([], [value[at], value[at]], *[[self._changed(value[at], chance)]] * 6))
-            return [*value[:at], *one, *value[at + 1 :]]
+            changed = chance.choice(([], [value[at], value[at]], *[[self._changed(value[at], chance)]] * 6))
+            return [*value[:at], *changed, *value[at + 1 :]]
         return self._any(chance)
 
     def _any(self, chance: random.Random) -> Any:
@@ -91,8 +91,8 @@ class Mutator:
         self._values.append(value)
         if isinstance(value, dict):
             self._keys += map(str, value)
-        for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-            self._learn(one)
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            self._learn(item)
 
 
 def _pieces(data: bytes) -> Iterator[tuple[int, int]]:

@@ -146,9 +146,11 @@ class Api:
         if (known := self._kinds.get((version, kind))) is not None:
             return known
         root = "/apis" if "/" in version else "/api"
-        for one in (await self._send("GET", f"{root}/{version}"))["resources"]:
-            if "/" not in one["name"]:
-                self._kinds[version, one["kind"]] = Kind(version, one["kind"], one["name"], one["namespaced"])
+        for resource in (await self._send("GET", f"{root}/{version}"))["resources"]:
+            if "/" not in resource["name"]:
+                self._kinds[version, resource["kind"]] = Kind(
+                    version, resource["kind"], resource["name"], resource["namespaced"]
+                )
         if (version, kind) not in self._kinds:
             raise ApiError(f"{version} {kind}", 404, "NotFound", "the server has no such kind")
         return self._kinds[version, kind]
@@ -161,15 +163,15 @@ class Api:
 
     async def install(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Install CustomResourceDefinitions and wait until the server serves their kinds."""
-        for one in definitions:
-            await self.apply(one)
-        for one in definitions:
-            await eventually(partial(self._served, one), "its kind is served", step=0.05)
+        for definition in definitions:
+            await self.apply(definition)
+        for definition in definitions:
+            await eventually(partial(self._served, definition), "its kind is served", step=0.05)
 
     async def uninstall(self, definitions: Sequence[Mapping[str, Any]]) -> None:
         """Remove CustomResourceDefinitions, and wait until they are gone with all that they define."""
-        for one in definitions:
-            await eventually(partial(self._removed, one), f"{one['metadata']['name']} is gone", step=0.05)
+        for definition in definitions:
+            await eventually(partial(self._removed, definition), f"{definition['metadata']['name']} is gone", step=0.05)
 
     async def _removed(self, definition: Mapping[str, Any]) -> bool:
         try:

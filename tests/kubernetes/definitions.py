@@ -65,8 +65,8 @@ def conditions(pending: str = "") -> Schema:
 
 
 def _pending(kind: str) -> list[dict[str, str]]:
-    said = {"reason": "Pending", "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z"}
-    return [{"type": kind, "status": "Unknown", **said}]
+    pending = {"reason": "Pending", "message": "Waiting for controller", "lastTransitionTime": "1970-01-01T00:00:00Z"}
+    return [{"type": kind, "status": "Unknown", **pending}]
 
 
 def definition(
@@ -186,7 +186,7 @@ CRDS = (
 
 def kinds(found: tuple[Definition, ...]) -> Mapping[str, Definition]:
     """By the kinds' plural and group, as they are named."""
-    return {one["metadata"]["name"]: one for one in found}
+    return {item["metadata"]["name"]: item for item in found}
 
 
 # Of kinds that deploy/kubernetes uses, its fields alone.

@@ -168,8 +168,8 @@ class Go:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
-            said = "\n".join([*error.stdout.splitlines()[-5:], *error.stderr.splitlines()[-10:]])
-            raise PeersMissing(f"{self._what} can't be built, {' '.join(command)} said:\n{said}") from error
+            output = "\n".join([*error.stdout.splitlines()[-5:], *error.stderr.splitlines()[-10:]])
+            raise PeersMissing(f"{self._what} can't be built, {' '.join(command)} said:\n{output}") from error
         except subprocess.TimeoutExpired as error:
             raise PeersMissing(f"{self._what} isn't built after {BUILD_TIMEOUT:g} s of {' '.join(command)}") from error
         return done.stdout
@@ -190,7 +190,11 @@ def _compile(go: Go, directory: Path, program: str) -> None:
     """
     module = go.json("mod", "download", "-json", f"{MODULE}@v{VERSION}")
     its_file = go.json("mod", "edit", "-json", module["GoMod"])
-    staged = [one["Old"]["Path"] for one in its_file["Replace"] if one["New"]["Path"].startswith("./staging/")]
+    staged = [
+        replacement["Old"]["Path"]
+        for replacement in its_file["Replace"]
+        if replacement["New"]["Path"].startswith("./staging/")
+    ]
     staging_version = "v0." + VERSION.partition(".")[2]
     lines = [
         f"module pointsman.test/{program}",

@@ -50,10 +50,10 @@ async def says(admin: Api, kind: tuple[str, str], name: str, namespace: str, rea
 
 async def events(admin: Api, namespace: str, reason: str = "") -> list[Object]:
     found = (await admin.list("events.k8s.io/v1", "Event", namespace))["items"]
-    return [one for one in found if reason in ("", one["reason"])]
+    return [item for item in found if reason in ("", item["reason"])]
 
 
 async def event(admin: Api, namespace: str, reason: str) -> Object:
     """The only Event of that reason, once it is there."""
-    [one] = await eventually(lambda: events(admin, namespace, reason), reason, step=0.05)
-    return one
+    [event] = await eventually(lambda: events(admin, namespace, reason), reason, step=0.05)
+    return event

@@ -68,8 +68,8 @@ class Cluster:
         await self.pods.delete(name)
 
     async def close(self) -> None:
-        for one in self.simulators.values():
-            one.kill_now()
+        for simulator in self.simulators.values():
+            simulator.kill_now()
 
 
 @asynccontextmanager
@@ -102,8 +102,8 @@ async def system(
 async def views_are(stack: LocalStack, cluster: Cluster, *expected: str) -> None:
     """Wait until both pickers have exactly these pods."""
     wanted = {
-        f"{cluster.pods.namespace}/{one}-rank-0": f"{cluster.simulators[one].http.host}:{cluster.port}"
-        for one in expected
+        f"{cluster.pods.namespace}/{condition}-rank-0": f"{cluster.simulators[condition].http.host}:{cluster.port}"
+        for condition in expected
     }
 
     async def same() -> bool:

@@ -65,7 +65,7 @@ async def test_events_are_written_once_also_after_a_start_anew(site: Site) -> No
 
 async def _versions(site: Site) -> dict[str, str]:
     found = [*(await site.admin.list(*OBJECTIVE, site.namespace))["items"], *(await events(site.admin, site.namespace))]
-    return {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found}
+    return {item["metadata"]["name"]: item["metadata"]["resourceVersion"] for item in found}
 
 
 async def test_a_condition_of_another_controller_is_not_taken_over(site: Site) -> None:

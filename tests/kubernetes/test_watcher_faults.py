@@ -144,7 +144,9 @@ async def test_definitions_that_are_installed_later_are_noticed_and_that_of_the_
         assert not service.readiness.ready
         assert not seen.replica.facts()
         by_name = kinds(CRDS)
-        await site.admin.install([one for name, one in by_name.items() if name.startswith("inferencepools.")])
+        await site.admin.install(
+            [definition for name, definition in by_name.items() if name.startswith("inferencepools.")]
+        )
         await site.create(pool_document())
         await seen.sees("a-rank-0")
         await eventually(lambda: service.readiness.ready, "ready")

@@ -139,9 +139,9 @@ class Tree:
             finally:
                 _end(tests)
             output.seek(0)
-            said = output.read().decode(errors="replace")
-        found = FAILED.findall(said)
-        return found or ([] if status in (0, 5) else [f"pytest, status {status}: {said.strip()[-300:]}"])
+            text = output.read().decode(errors="replace")
+        found = FAILED.findall(text)
+        return found or ([] if status in (0, 5) else [f"pytest, status {status}: {text.strip()[-300:]}"])
 
 
 def _end(tests: subprocess.Popen[bytes]) -> None:

@@ -51,9 +51,9 @@ async def read(reader: asyncio.StreamReader) -> Message:
     """The next message. Raises IncompleteReadError when there is none, or only a part of it."""
     start, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().removesuffix("\r\n\r\n").split("\r\n")
     headers = _fields(lines)
-    told = dict(headers)
-    if told.get("transfer-encoding") != "chunked":
-        body = await reader.readexactly(int(told.get("content-length", "0")))
+    fields = dict(headers)
+    if fields.get("transfer-encoding") != "chunked":
+        body = await reader.readexactly(int(fields.get("content-length", "0")))
         return Message(start=start, headers=headers, body=body)
     body = b""
     while size := int(await reader.readuntil(b"\r\n"), 16):

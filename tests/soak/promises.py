@@ -69,5 +69,5 @@ FRAMES_MEDDLED = Promise("frames come twice, in another order and 5 s late", "no
 ODD_SERVERS = Promise("20 misbehaving model servers beside 100 others", "nothing", "age of the others' metrics", 1.0)
 SHOWN_AS_DOWN = Promise("a model server killed", "retries at others", "the console shows it as down", 2.0)
 
-PROMISES = {one.name: one for one in list(globals().values()) if isinstance(one, Promise)}
+PROMISES = {promise.name: promise for promise in list(globals().values()) if isinstance(promise, Promise)}
 """By name, in the order of the table."""

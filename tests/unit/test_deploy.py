@@ -199,7 +199,10 @@ def test_docker_compose_accepts_the_file(options: list[str]) -> None:
 
 
 def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pickers_by_their_name() -> None:
-    documents = {one["kind"]: one for one in yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text())}
+    documents = {
+        document["kind"]: document
+        for document in yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text())
+    }
     pod = documents["Deployment"]["spec"]["template"]["spec"]
     (watcher,), (envoy,) = pod["initContainers"], pod["containers"]
     assert (watcher["image"], envoy["image"]) == (SERVICES["watcher"]["image"], SERVICES["envoy"]["image"])

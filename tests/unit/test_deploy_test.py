@@ -45,7 +45,7 @@ def test_services_have_the_names_and_addresses_that_a_cluster_gives_them() -> No
 
 
 def query(name: str, kind: int = 1) -> bytes:
-    labels = b"".join(bytes([len(one)]) + one.encode() for one in name.split("."))
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
     return struct.pack("!6H", 77, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!2H", kind, 1)
 
 
@@ -61,12 +61,12 @@ def query(name: str, kind: int = 1) -> bytes:
 )
 def test_a_question_is_answered_with_all_addresses(name: str, kind: int, code: int, addresses: list[str]) -> None:
     asked = query(name, kind)
-    said = answer(asked, {"a.b": ("10.0.0.1", "10.0.0.2"), "empty.b": ()})
-    number, flags, questions, answers, _, _ = struct.unpack_from("!6H", said)
+    reply = answer(asked, {"a.b": ("10.0.0.1", "10.0.0.2"), "empty.b": ()})
+    number, flags, questions, answers, _, _ = struct.unpack_from("!6H", reply)
     assert (number, flags & 0x000F, questions, answers) == (77, code, 1, len(addresses))
-    assert said[12 : len(asked)] == asked[12:]
-    found = [said[at + 12 : at + 16] for at in range(len(asked), len(said), 16)]
-    assert [socket.inet_ntoa(one) for one in found] == addresses
+    assert reply[12 : len(asked)] == asked[12:]
+    found = [reply[at + 12 : at + 16] for at in range(len(asked), len(reply), 16)]
+    assert [socket.inet_ntoa(item) for item in found] == addresses
 
 
 def test_the_table_has_excused_failures_and_names_the_others() -> None:

@@ -24,8 +24,8 @@ def lint(folder: Path) -> tuple[bool, str]:
 
 
 def test_the_import_rules_are_kept() -> None:
-    kept, said = lint(ROOT)
-    assert kept, said
+    kept, output = lint(ROOT)
+    assert kept, output
 
 
 BROKEN = {
@@ -53,9 +53,9 @@ def test_imports_that_break_a_rule_are_shown_with_their_chains(tmp_path: Path) -
     for file, (imported, _) in BROKEN.items():
         with (tmp_path / file).open("a", encoding="utf-8") as module:
             module.write(f"\nimport {imported}\n")
-    kept, said = lint(tmp_path)
+    kept, output = lint(tmp_path)
     assert not kept
-    chains = " ".join(said.split())
+    chains = " ".join(output.split())
     missing = [
         file
         for file, (_, step) in BROKEN.items()

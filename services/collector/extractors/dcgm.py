@@ -38,14 +38,14 @@ class BusiestGpu(Selector):
     def offer(self, labels: bytes, value: float, timestamp: float) -> None:
         self.seen = True
         percentage = 0 <= value <= 100
-        if (self.found and (not percentage or value <= self.value)) or not self._mine(labels):
+        if (self.found and (not percentage or value <= self.value)) or not self._is_of_pod(labels):
             return
         if percentage:
             self.found, self.value, self.labels_text = True, value, labels
         else:
             self.blank = True
 
-    def _mine(self, text: bytes) -> bool:
+    def _is_of_pod(self, text: bytes) -> bool:
         labels = parse_labels(text)
         pod, namespace = labels.get("pod"), labels.get("namespace")
         # In Prometheus an empty label equals a missing one.

@@ -108,7 +108,7 @@ class FlowMetrics(Collector):
             waits.fold()
 
     def collect(self) -> Iterator[Metric]:
-        """What waits at all pickers together, as this one knows it: what to scale a pool by."""
+        """What waits at all pickers together, as this one knows it: the signal to scale a pool by."""
         controller = None if self.flow is None else self.flow.controller
         totals = {} if controller is None else controller.totals(self._clock())
         for name, text, at in (

@@ -106,8 +106,8 @@ class PickerMetrics(Collector):
 
     @contextmanager
     def configuration(self) -> Iterator[None]:
-        """A configuration is built meanwhile. Then the timings of plugins that only a former one has end; if building
-        fails, those that only this one has."""
+        """A context in which a configuration is built. Afterwards, the timings of plugins that only the former one has
+        end; if building fails, those that only this one has."""
         kept, self._timed = set(self.plugin_seconds), set()
         try:
             yield

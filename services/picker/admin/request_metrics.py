@@ -117,16 +117,16 @@ class RequestMetrics:
                 stages = target, decision.stages
                 self.stages[stages] = self.stages.get(stages, 0) + 1
             if OTHER in key:
-                return OpenRequest(self, self._of((model, model)), decision.target_model, decision)
+                return OpenRequest(self, self._series_of((model, model)), decision.target_model, decision)
             return OpenRequest(self, self._count(decision, key), decision.target_model)
-        self._of(self._placed(decision, key)).failed(_code(decision.outcome.status))
+        self._series_of(self._placed(decision, key)).failed(_code(decision.outcome.status))
         if decision.runs and not decision.picked:
             self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
         return None
 
     def refused(self, status: int) -> None:
         """Count a request that was refused before its model was known."""
-        self._of(("", "")).failed(_code(status))
+        self._series_of(("", "")).failed(_code(status))
 
     def answered(self, decision: Decision, status: int | None) -> Series:
         """Count a routed request that waited for its response's status, which may give its models labels. Returns the
@@ -156,7 +156,7 @@ class RequestMetrics:
 
     def _count(self, decision: Decision, key: tuple[str, str]) -> Series:
         key = self._placed(decision, key)
-        series = self.series.get(key) or self._of(key)
+        series = self.series.get(key) or self._series_of(key)
         series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
         if picked := decision.picked:
             endpoint = decision.layout.endpoints[picked[0]].id
@@ -206,7 +206,7 @@ class RequestMetrics:
         self.series.pop(pair, None)
         self.rewrites = {key: count for key, count in self.rewrites.items() if key[1:] != pair}
 
-    def _of(self, key: tuple[str, str]) -> Series:
+    def _series_of(self, key: tuple[str, str]) -> Series:
         series = self.series.get(key)
         if series is None:
             series = self.series[key] = Series()

@@ -1,1 +1,1 @@
-"""The ext_proc conversation, sans-IO: what a proxy sends goes in, what it must be answered comes out."""
+"""The ext_proc conversation, sans-IO: the proxy's messages go in, the answers come out."""

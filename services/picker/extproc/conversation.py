@@ -131,16 +131,16 @@ class Conversation:
         reader: ResponseReader | None = None,
         observe: Callable[[], bool] = lambda: False,
         *,
-        tell_headers: bool = False,
+        report_headers: bool = False,
     ) -> None:
-        """Answer the request that `RequestReady` told of; `reader` gets to read the response. `observe` says, when that
-        comes from a proxy that shows no bodies, whether to ask for this one; `tell_headers`, whether `ResponseStarted`
-        has the response's headers. Does nothing when the request is over already.
+        """Answer the request of `RequestReady`; `reader` reads the response. If the proxy shows no bodies, `observe`
+        says whether to request this one. `report_headers` says whether `ResponseStarted` has the response's headers.
+        Does nothing when the request is already over.
 
         Raises ValueError for a route without a destination, or with a model for a body that has none to replace,
         and RuntimeError when there is no request to answer.
         """
-        if not self._undecided():
+        if not self._awaits_decision():
             return
         if not route.destinations:
             raise ValueError("a route needs a destination")
@@ -163,7 +163,7 @@ class Conversation:
             destination=destination, set_headers=set_headers, remove_headers=remove_headers, scores=route.scores
         )
         self._state = _ROUTED
-        self.response.expect(reader, observe, tell_headers=tell_headers)
+        self.response.expect(reader, observe, report_headers=report_headers)
         answers, self._echo = request_answers(
             mutation,
             body,
@@ -176,8 +176,8 @@ class Conversation:
         self._answers += answers
 
     def set_response_headers(self, headers: Mapping[str, str]) -> None:
-        """Set headers for the client, in the answer to the response headers that `ResponseStarted` has just told of.
-        Does nothing when the request is over already.
+        """Set headers for the client, in the answer to the response headers of the last `ResponseStarted`. Does nothing
+        when the request is already over.
 
         Raises RuntimeError when that answer has been handed out.
         """
@@ -188,21 +188,21 @@ class Conversation:
         self._answers[-1] += outgoing.set_response_headers(headers)
 
     def set_response_metadata(self, numbers: Mapping[tuple[str, str], float]) -> None:
-        """Tell the proxy these numbers, by namespace and name, with the answer to the end of the response that
-        `Completed` has just told of. Does nothing when that has no answer."""
+        """Send the proxy these numbers, by namespace and name, with the answer to the end of the response that
+        `Completed` has just reported. Does nothing when that has no answer."""
         if self._state is _ROUTED and self._answers:
             self._answers[-1] += outgoing.response_metadata(numbers)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Answer the request that `RequestReady` told of with an error. Does nothing when it is over already.
+        """Answer the request of `RequestReady` with an error. Does nothing when it is already over.
 
         Raises RuntimeError when there is no request to answer.
         """
-        if self._undecided():
+        if self._awaits_decision():
             self._refuse(refusal)
 
     def may_be_evicted(self) -> None:
-        """The request that has just been routed may end by `evict`."""
+        """Allow `evict` to end the request that has just been routed."""
         self._error_format = refusals.error_format_of(self._headers)
 
     def evict(self, refusal: Refusal) -> list[Event]:
@@ -216,7 +216,8 @@ class Conversation:
         return self._complete(aborted=True)
 
     def wait(self, seconds: float) -> None:
-        """The request that `RequestReady` told of may wait so long: the proxy, which is `timed`, is to be patient."""
+        """Extend the proxy's timeout for the request of `RequestReady`, which may wait so long. The proxy has to be
+        `timed`."""
         if self._state is _DECIDING:
             self._patient = True
             self._answers.append(outgoing.longer(seconds))
@@ -237,8 +238,8 @@ class Conversation:
         return self._state is _DECIDING and self._headers_owed and not self._patient
 
     def no_room(self) -> list[Event]:
-        """Refuse the request because a message has come for which there is no room. Once the request is decided, its
-        messages are received all the same, and nothing happens here."""
+        """Refuse the request because there is no room for one of its messages. Does nothing after the decision:
+        messages are still received then."""
         if self._state is _IDLE or self._state is _COLLECTING:
             return self._refuse(refusals.no_room(self._budget.limit))
         return []
@@ -263,7 +264,7 @@ class Conversation:
         return chain(answers, echo)
 
     def sent(self) -> None:
-        """What was handed out has been sent: of the request that it answers nothing is needed any more."""
+        """The answers have been sent: nothing of the request that they answer is needed any more."""
         if self._state is _ROUTED and self._head is not None:
             self._body.clear()
             self._headers, self._head, self._subset = NO_HEADERS, None, None
@@ -294,7 +295,7 @@ class Conversation:
             if not self._body.has_room(held):
                 self._headers = read_few(shown, refusals.FORMAT_HEADERS)
                 return self.no_room()
-            self._body.keep_beside(held, self._drop_headers)
+            self._body.account(held, self._drop_headers)
         self._headers = read_headers(shown)
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
@@ -384,7 +385,7 @@ class Conversation:
         self._state = _DECIDING
         return [RequestReady(self._head, self._body.whole())]
 
-    def _undecided(self) -> bool:
+    def _awaits_decision(self) -> bool:
         if self._state is _DECIDING:
             return True
         if self.closed or self._state is _OVERTAKEN:

@@ -13,7 +13,7 @@ _ENTRY = 64
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much is kept of one request, and of all together. What is beyond a limit is refused, never kept."""
+    """How much is kept of one request, and of all requests together. Anything beyond a limit is refused."""
 
     request_body: Size = 16 * 2**20
     """Bytes; a larger body is refused with 413."""

@@ -94,7 +94,7 @@ def _decode(entry: bytes) -> tuple[str, tuple[str]]:
 
 
 def read_headers(shown: UndecodedHeaders) -> Headers:
-    """All headers. Raises DecodeError where one is none."""
+    """All headers. Raises DecodeError for bytes that aren't a header."""
     values: dict[str, tuple[str, ...]] = dict(map(_header, shown.entries))
     return Headers.of(values if len(values) == len(shown.entries) else _gathered(shown.entries))
 
@@ -114,7 +114,7 @@ def read_few(shown: UndecodedHeaders, wanted: Container[str]) -> Headers:
 
 
 def read_status(shown: UndecodedHeaders) -> int | None:
-    """The HTTP status of a response, or None when there is none that is a number."""
+    """The HTTP status of a response, or None without a numeric one."""
     for entry in islice(shown.entries, _SEARCHED):
         if b":status" in entry:
             name, (text,) = _header(entry)

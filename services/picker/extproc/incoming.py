@@ -181,16 +181,16 @@ def _learn(tail: bytes, max_entries: int = _MAX_TAIL) -> Context | None:
 
 
 def _context(message: Any, max_entries: int) -> Context:
-    announced, told, answered = message.HasField("protocol_config"), message.HasField("metadata_context"), None
-    if message.attributes or told:
-        answered = _served(message)
-    elif not announced:
+    has_modes, has_metadata, served = message.HasField("protocol_config"), message.HasField("metadata_context"), None
+    if message.attributes or has_metadata:
+        served = _served(message)
+    elif not has_modes:
         return _NOTHING
     modes = None
-    if announced:
+    if has_modes:
         config = message.protocol_config
         modes = _MODES.get((config.request_body_mode, config.response_body_mode))
-    return Context(modes, _subset(message, max_entries) if told else None, answered)
+    return Context(modes, _subset(message, max_entries) if has_metadata else None, served)
 
 
 def _subset(message: Any, most: int) -> tuple[str, ...] | None:

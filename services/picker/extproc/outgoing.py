@@ -58,7 +58,7 @@ STATUS_CODES: frozenset[int] = frozenset(_status_pb.StatusCode.values()) - {0}
 
 @cache
 def longer(seconds: float) -> bytes:
-    """Has the proxy wait so long for the answer that it waits for (`override_message_timeout`)."""
+    """Extends the proxy's timeout for the current message (`override_message_timeout`)."""
     answer = _pb.ProcessingResponse()
     answer.override_message_timeout.FromMilliseconds(max(round(seconds * 1000), 1))
     return _serialized(answer)

@@ -1,7 +1,7 @@
 """Encodes refusals, and makes those of the conversation itself.
 
 gRPC clients get a gRPC status, all others the error JSON of their API. The path alone determines the API, so a request
-whose body nobody has read is refused in the right format, too.
+whose body hasn't been read is refused in the right format, too.
 """
 
 from enum import Enum, auto
@@ -19,7 +19,7 @@ from services.picker.request import Headers, Refusal
 
 
 class ErrorFormat(Enum):
-    """Whose errors a client reads."""
+    """The API whose error format a client reads."""
 
     OPENAI = auto()
     ANTHROPIC = auto()
@@ -116,31 +116,31 @@ TRAILERS_ALONE = Refusal(
 
 
 def large_headers(count: int, size: int, limits: Limits) -> Refusal:
-    """Of a request with too many headers, or of too many bytes."""
+    """The refusal of a request with too many headers, or with too many bytes of headers."""
     limit = f"{limits.header_count} headers with {limits.header_bytes} bytes"
     return Refusal(status=431, message=f"the request has {count} headers with {size} bytes; the limit is {limit}")
 
 
 def large_message(size: int, limits: Limits) -> Refusal:
-    """Of a request with too much beside its body, all together."""
+    """The refusal of a request with too much besides its body."""
     message = f"headers, subset hint and attributes have {size} bytes; the limit is {limits.beside_body}"
     return Refusal(status=431, message=message)
 
 
 def large_subset(limits: Limits) -> Refusal:
-    """Of a subset hint with too many entries."""
+    """The refusal of a subset hint with too many entries."""
     most = limits.subset_entries
     return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries")
 
 
 def large_body(limits: Limits, length: str = "") -> Refusal:
-    """Of a body beyond the limit, or of one that says so by its `length`."""
+    """The refusal of a body above the limit, or of one that declares such a `length`."""
     body = f"a body of {length[:18]} bytes" if length else "the body"
     return Refusal(status=413, message=f"{body} is larger than the limit of {limits.request_body} bytes")
 
 
 def no_room(most: int) -> Refusal:
-    """Of a body that would go beyond what all together may hold."""
+    """The refusal of a body that exceeds the limit of all bodies together."""
     return Refusal(
         status=503,
         message=f"no memory left: bodies in progress take all of the {most} bytes for them",

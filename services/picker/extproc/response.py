@@ -38,7 +38,7 @@ class Response:
         self._max_headers = max_headers
         self._reader: ResponseReader | None = None
         self._observe: Callable[[], bool] = bool  # no
-        self._tell_headers = False
+        self._report_headers = False
         self._pieces: wire.ChunkReader | None = None
         """Set while chunks go back undecoded."""
         self._body_started = False
@@ -62,10 +62,12 @@ class Response:
             return self.mode is _BUFFERED
         return self.started and (self.mode is _NONE or self.requested)
 
-    def expect(self, reader: ResponseReader | None, observe: Callable[[], bool], *, tell_headers: bool = False) -> None:
+    def expect(
+        self, reader: ResponseReader | None, observe: Callable[[], bool], *, report_headers: bool = False
+    ) -> None:
         """The request is routed: `reader` reads the response. `observe` says whether to request a body that it only
-        reads, and `tell_headers` whether anyone else reads the headers."""
-        self._reader, self._observe, self._tell_headers = reader, observe, tell_headers
+        reads, and `report_headers` whether anyone else reads the headers."""
+        self._reader, self._observe, self._report_headers = reader, observe, report_headers
 
     def headers(self, message: Message, answers: list[bytes]) -> list[Event]:
         """The response headers. Those of a second response are answered, and no event."""
@@ -77,12 +79,12 @@ class Response:
         headers, answer = NO_HEADERS, outgoing.RESPONSE_HEADERS_UNCHANGED
         reader, self._reader = self._reader, None
         status = read_status(shown)
-        if (reader is not None or self._tell_headers) and len(shown.entries) <= self._max_headers:
+        if (reader is not None or self._report_headers) and len(shown.entries) <= self._max_headers:
             headers = read_headers(shown)
             if reader is not None and not shown.end_of_stream:
                 answer = self._answer_headers(reader, headers, status)
         answers.append(answer)
-        return [ResponseStarted(status, message.context.served, headers if self._tell_headers else NO_HEADERS)]
+        return [ResponseStarted(status, message.context.served, headers if self._report_headers else NO_HEADERS)]
 
     def _answer_headers(self, reader: ResponseReader, headers: Headers, status: int | None) -> bytes:
         """Decides whether to read the body, and requests it if the proxy doesn't send it."""

@@ -1,7 +1,7 @@
 """Lets requests wait for room in the pool: between the request path and the controller of the configuration.
 
-The controller has no clock and starts nothing. Here its time comes from: `run` is called as soon as something has
-happened that a waiting request may profit from, and when a deadline is due; `wake` asks for that.
+The controller has no clock and starts nothing. This module gives it the time: it calls `run` after every event that can
+make room, and when a deadline is due. `wake` requests such a call.
 """
 
 from collections import defaultdict
@@ -87,8 +87,8 @@ class FlowAdmission:
     def configure(
         self, settings: FlowControlSettings | None, detector: SaturationDetector, stale: StaleMetrics
     ) -> None:
-        """Use another configuration. Requests that wait are queued anew; without settings they wait no longer. Raises
-        whatever its policies raise, and then changes nothing."""
+        """Use another configuration. Waiting requests are queued again; without settings they stop waiting. Raises what
+        the policies raise, and then changes nothing."""
         former, controller, evictor = self.controller, None, None
         if settings is not None:  # policies may raise: nothing has changed until they are at work
             if self._max_bytes < (settings.max_bytes or inf):
@@ -126,7 +126,7 @@ class FlowAdmission:
             return None
         controller = gate.controller
         if priority:
-            self._want(controller)
+            self._ensure_bands(controller)
         headers, tokens, received = request.headers, prompt_tokens(request), request.received_at
         flow = headers.first_of(FAIRNESS_HEADERS) or (self._flow(headers) if self._processors else "")
         ticket = Ticket(
@@ -145,25 +145,25 @@ class FlowAdmission:
                 ticket.outcome = DISPATCHED
                 self.passed[ticket.priority] += 1
             else:
-                self._told(ticket, DISPATCHED, now)
+                self._record_outcome(ticket, DISPATCHED, now)
             return ticket
         if slo := headers.first_of(SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
-        ticket.deadline = min(owner.patient_until(now), received + grpc_timeout(headers.get("grpc-timeout")))
+        ticket.deadline = min(owner.wait_deadline(now), received + grpc_timeout(headers.get("grpc-timeout")))
         outcome = controller.enqueue(ticket, now)
         if outcome is None:
             self._view.in_flight.on_release = self._released
             self.notify(ARRIVAL)
         else:
-            self._told(ticket, outcome, now)
+            self._record_outcome(ticket, outcome, now)
         return ticket
 
-    def _want(self, controller: FlowController) -> None:
+    def _ensure_bands(self, controller: FlowController) -> None:
         """Have bands for the priorities that requests may have; band 0 is always there."""
         priorities = self._view.priorities
         if priorities is not self._priorities:
             self._priorities = priorities
-            controller.want(priorities)
+            controller.ensure_bands(priorities)
 
     def _ended(self, ticket: Waiting, outcome: Outcome) -> None:
         """A wait is over."""
@@ -171,27 +171,27 @@ class FlowAdmission:
         if outcome is Outcome.SHUT_DOWN and not self._stopping:
             ticket.owner.requeue()
             return
-        self._told(ticket, outcome, self._clock())
+        self._record_outcome(ticket, outcome, self._clock())
         ticket.owner.released()
 
-    def _told(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
+    def _record_outcome(self, ticket: Ticket, outcome: Outcome, now: float) -> None:
         ticket.ends(outcome, now)
         self._on_outcome(ticket, outcome, now)
 
     # ---- what makes room -------------------------------------------------------------------------------------------
 
     def notify(self, cause: str) -> None:
-        """Something has happened that a waiting request may profit from."""
+        """Something has happened that can make room for a waiting request."""
         controller = self.controller
         if controller is not None and controller.requests:
             self._cause = cause
             self.wake(0.0)
 
     def maintain(self) -> None:
-        """See to what happens without an event: peers expire, and metrics get stale. To be called a few times a
+        """Handle changes without an event: peers that expire, and metrics that become stale. Call it a few times a
         second."""
         if self.controller is not None:
-            self._want(self.controller)
+            self._ensure_bands(self.controller)
             self.controller.maintain(self._clock())
             self.notify(DUE)
 
@@ -203,7 +203,7 @@ class FlowAdmission:
             self._view.in_flight.on_release = None
 
     def run(self) -> None:
-        """Let requests go while there is room, and end the waits that are over."""
+        """Dispatch requests while there is room, and end the waits that are over."""
         now = self._clock()
         self._hand_over(now)
         controller, cause, self._cause = self.controller, self._cause, DUE
@@ -211,7 +211,7 @@ class FlowAdmission:
             return
         gauge = self.gauge
         was_empty = gauge.empty
-        gauge.outdate()
+        gauge.invalidate()
         pool = gauge.at(now)
         if was_empty and not pool.empty:
             cause = ENDPOINTS
@@ -256,12 +256,12 @@ class FlowAdmission:
         self.notify(PEER)
 
     def table(self, now: float) -> QueueTable | None:
-        """What peers are to know; None without flow control."""
+        """The table for peers; None without flow control."""
         return None if self.controller is None else self.controller.table(now)
 
     @property
     def changes(self) -> tuple[int, int]:
-        """Differs from before if there is news for peers."""
+        """Differs from before if the table for peers has changed."""
         controller = self.controller
         return (0, 0) if controller is None else (id(controller), controller.changes)
 

@@ -76,7 +76,7 @@ class Band:
 
     @property
     def running(self) -> int:
-        """Requests that left and aren't finished."""
+        """Dispatched requests that haven't finished."""
         return self.dispatched - self.finished
 
     @property
@@ -106,9 +106,9 @@ class Band:
         self.columns.changed(within)
         if within.requests == 1:
             self._active[within] = None
-            self._tell(self._order.activated, within)
+            self._notify_policy(self._order.activated, within)
         elif within.queue.peek() is item:
-            self._tell(self._order.head_changed, within)
+            self._notify_policy(self._order.head_changed, within)
 
     def pass_through(self, item: Waiting, flow: str, now: float) -> None:
         """Dispatch it without queueing; nothing else waits."""
@@ -141,12 +141,12 @@ class Band:
         self.dispatched += 1
         self._changes -= 1
         self._recent.append(now)
-        self._tell(self._order.dispatched, flow)
-        self._rest(flow, now)
+        self._notify_policy(self._order.dispatched, flow)
+        self._request_removed(flow, now)
         return item
 
     def remove(self, item: Waiting, now: float) -> None:
-        """It doesn't wait any longer."""
+        """The request doesn't wait any longer."""
         flow: Flow = item.within
         first = flow.queue.peek() is item
         self._leave(item, flow)
@@ -155,11 +155,11 @@ class Band:
         flow.queue.discard()
         self._changes += 1
         if first and flow.requests:
-            self._tell(self._order.head_changed, flow)
-        self._rest(flow, now)
+            self._notify_policy(self._order.head_changed, flow)
+        self._request_removed(flow, now)
 
     def finish(self, item: Waiting, prompt_tokens: int, completion_tokens: int, now: float) -> None:
-        """It runs no longer, and has cost so many tokens."""
+        """The request has finished, and has cost so many tokens."""
         flow: Flow = item.within
         item.state = DONE
         flow.finished += 1
@@ -190,7 +190,7 @@ class Band:
         """Peers have dispatched so many of the flow with this hash."""
         flow = self.by_hash.get(hash)
         if flow is not None and flow.requests:
-            self._tell(lambda known: self._order.dispatched_elsewhere(known, requests), flow)
+            self._notify_policy(lambda known: self._order.dispatched_elsewhere(known, requests), flow)
 
     def recent(self, now: float) -> int:
         """Requests dispatched within the window."""
@@ -241,14 +241,14 @@ class Band:
         self.bytes -= item.bytes
         self.tokens -= item.tokens
 
-    def _rest(self, flow: Flow, now: float) -> None:
+    def _request_removed(self, flow: Flow, now: float) -> None:
         """A request of it has gone; see whether that was the last one."""
         self.columns.changed(flow)
         if flow.requests:
             return
         if flow in self._active:
             del self._active[flow]
-            self._tell(self._order.deactivated, flow)
+            self._notify_policy(self._order.deactivated, flow)
         if flow.idle:
             flow.idle_since = now
             self._idle.setdefault(flow, now)
@@ -263,9 +263,9 @@ class Band:
             self._failed(self.settings.ordering, error)
             return item.enqueued_at
 
-    def _tell(self, what: Callable[[Flow], None], flow: Flow) -> None:
+    def _notify_policy(self, notify: Callable[[Flow], None], flow: Flow) -> None:
         try:
-            what(flow)
+            notify(flow)
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs a turn
             self._failed(self.settings.fairness, error)
 

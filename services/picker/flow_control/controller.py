@@ -2,7 +2,7 @@
 
 It has no clock and starts nothing: its caller calls `dispatch` on every event that can make room or turn (an arrival, a
 released charge, a fresh frame, another layout, a peer's table) and when `next_wake` is due. Each request's outcome is
-told once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
+reported once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
 says that there are more.
 """
 
@@ -65,7 +65,7 @@ class _OpenBand(Struct, frozen=True):
 
 
 def _ignore(_policy: Plugin, _error: Exception) -> None:
-    """Nobody hears of policies' failures."""
+    """Report no policy's failure."""
 
 
 class FlowController:
@@ -107,13 +107,13 @@ class FlowController:
         self._open: dict[int, _OpenBand] = {}
         """By priority, at this saturation and with this version of the peers."""
         self._open_at, self._open_version = nan, -1
-        self.want({0})
+        self.ensure_bands({0})
 
     # ---- bands -----------------------------------------------------------------------------------------------------
 
-    def want(self, priorities: Iterable[int]) -> None:
-        """These bands are wanted besides those of the configuration, which are always there. One that isn't wanted any
-        more goes when it is empty."""
+    def ensure_bands(self, priorities: Iterable[int]) -> None:
+        """Have these bands besides those of the configuration, which always exist. Other bands are removed once they
+        are empty."""
         self._wanted = {0, *self.settings.bands, *priorities}
         for priority in self._wanted - self._bands.keys():
             band = Band(priority, self.settings.band(priority), self.settings.weights, self._failed)
@@ -139,8 +139,8 @@ class FlowController:
     # ---- requests come and go --------------------------------------------------------------------------------------
 
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
-        """Dispatch a request that has just come, if nothing keeps it from that; its outcome isn't told. Else, it is to
-        be queued."""
+        """Dispatch a new request if nothing prevents it, without reporting its outcome. Returns False if it has to be
+        queued."""
         bands = self._open
         if self._open_at != pool.saturation or self._open_version != self.peers.version:
             bands = self._open_bands(pool.saturation)
@@ -173,8 +173,8 @@ class FlowController:
         return None
 
     def cancel(self, item: Waiting, now: float) -> bool:
-        """Nobody waits for it any longer. False if it isn't queued."""
-        return self._end(item, Outcome.CANCELLED, now)
+        """The client no longer waits for the request. False if it isn't queued."""
+        return self._dequeue(item, Outcome.CANCELLED, now)
 
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
@@ -184,12 +184,12 @@ class FlowController:
                 self._drop_bands()
 
     def expire(self, now: float, empty: bool) -> int:
-        """End the waits whose time is over; how many. `empty` says whether the pool has no endpoints."""
+        """End the waits whose time is over; returns how many. `empty` says whether the pool has no endpoints."""
         deadlines, ended = self._deadlines, 0
         deadlines.observe(empty, now)
         outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
         while ended < MAX_AT_ONCE and (item := deadlines.due(now)) is not None:
-            ended += self._end(item, outcome, now)
+            ended += self._dequeue(item, outcome, now)
         return ended
 
     def shut_down(self, now: float) -> int:
@@ -200,7 +200,7 @@ class FlowController:
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
                 head = flow.queue.peek()
                 assert head is not None
-                ended += self._end(head, Outcome.SHUT_DOWN, now)
+                ended += self._dequeue(head, Outcome.SHUT_DOWN, now)
         return ended
 
     def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
@@ -226,17 +226,17 @@ class FlowController:
         forgotten = any(other.forget_idle(inf, 1) for other in self._bands.values())
         return item.flow if forgotten else OTHER_FLOWS
 
-    def _end(self, item: Waiting, outcome: Outcome, now: float) -> bool:
+    def _dequeue(self, item: Waiting, outcome: Outcome, now: float) -> bool:
         if not item.queued:
             return False
         self._bands[item.priority].remove(item, now)
-        self._gone(item)
+        self._forget_item(item)
         if self._unwanted and item.priority in self._unwanted:
             self._drop_bands()
         self._on_outcome(item, outcome)
         return True
 
-    def _gone(self, item: Waiting) -> None:
+    def _forget_item(self, item: Waiting) -> None:
         self._deadlines.discard(item)
         self.requests -= 1
         self.bytes -= item.bytes
@@ -244,8 +244,8 @@ class FlowController:
     # ---- dispatch --------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float, pool: Pool, cause: str = "") -> int:
-        """Let requests go while there is room for them, each charged before the next is looked at; how many. `cause` is
-        the event, for explanations. A call from within another does nothing: the outer one goes on."""
+        """Dispatch requests while there is room for them, each charged before the next; returns how many. `cause` is
+        the event, for explanations. A nested call does nothing: the outer one continues."""
         if self._dispatching:
             return 0
         self._deadlines.observe(pool.empty, now)
@@ -297,7 +297,7 @@ class FlowController:
             if flow is None:
                 continue
             item = band.dispatch(flow, now)
-            self._gone(item)
+            self._forget_item(item)
             self._drained.passed += 1
             self._drained.fold(now)
             return item
@@ -384,7 +384,7 @@ class FlowController:
     # ---- peers -----------------------------------------------------------------------------------------------------
 
     def table(self, now: float) -> QueueTable:
-        """What peers are to know."""
+        """The table for peers."""
         for band in self._bands.values():
             band.forget_idle(now - LINGER)
         bands = self.bands()
@@ -402,11 +402,11 @@ class FlowController:
                 band.served(news.flow, news.served, now)
 
     def forget(self, sender: str) -> None:
-        """A peer leaves, and what it held is its own affair."""
+        """A peer has left. Its requests don't count any more."""
         self.peers.forget(sender)
 
     def maintain(self, now: float) -> None:
-        """See to what needs no event. To be called a few times a second."""
+        """Handle changes without an event. Call it a few times a second."""
         self.peers.expire(now)
         self._drained.fold(now)
 

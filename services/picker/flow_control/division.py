@@ -1,7 +1,7 @@
 """How much of a band's room is this picker's: the quotas of `shares`, kept for a while.
 
-Quotas change as demand does, which is slowly where much waits, so they are computed anew at most every `REFRESH`
-seconds, and less often of long tables. What is owed to this picker and the room are those of the moment.
+Quotas change with demand, which changes slowly when many requests wait. So they are computed again at most every
+`REFRESH` seconds, and less often for long tables. What is owed to this picker and the room are those of the moment.
 
 Pickers that know of each other's queues don't exceed the room together. What isn't known is taken for nothing: where
 bursts come to several pickers of an idle pool within one interval of the tables, each can fill the room that it sees.
@@ -43,7 +43,7 @@ class Division:
         self._basis: tuple[int, int, int] | None = None
         """What the quotas were computed of: peers' tables, demand here, room and what runs here."""
         self._stale = False
-        self._mine = 0
+        self._quota = 0
         self._turn = 0
         """Of this picker, in the order of ids."""
         self._owed: list[int] = []
@@ -63,12 +63,12 @@ class Division:
             return min(band.requests, int(room)) if room < inf else band.requests
         self._refresh(room, now)
         recent = band.recent(now)
-        self._owed[self._turn] = max(0, min(self._mine - band.running, band.requests)) + recent
-        mine = allowances(room + recent, self._owed, self._ages)[self._turn] - recent
-        if mine > 0:
+        self._owed[self._turn] = max(0, min(self._quota - band.running, band.requests)) + recent
+        allowed = allowances(room + recent, self._owed, self._ages)[self._turn] - recent
+        if allowed > 0:
             self._stalled_since = None
-            return mine
-        return self._escape(now)
+            return allowed
+        return self._probe(now)
 
     def next_look(self) -> float:
         """When an allowance of 0 may have become more, though nothing has happened."""
@@ -76,14 +76,14 @@ class Division:
         return min(patience, self._at + self._every if self._stale else inf)
 
     def no_room(self) -> None:
-        """There is no room for the band: nobody can be waited for."""
+        """There is no room for the band, so a peer's silence means nothing."""
         self._stalled_since = None
 
     def _patience(self) -> float:
         """Pickers don't lose patience all at once."""
         return PATIENCE * (1 + min(self._turn, _MAX_TURNS - 1))
 
-    def _escape(self, now: float) -> int:
+    def _probe(self, now: float) -> int:
         """1 if nobody has used the room for so long that the tables must be wrong."""
         progress = self._peers.progress(self._band.priority), self._band.dispatched
         if self._stalled_since is None or progress != self._progress:
@@ -99,7 +99,7 @@ class Division:
         if not self._stale or now < self._at + self._every:
             return
         self._at, self._basis, self._stale = now, basis, False
-        parts = [self._own(now)]
+        parts = [self._own_part(now)]
         for sender, seen, peer in self._peers.of(band.priority):
             age = peer.age + now - seen if peer.requests else 0.0
             parts.append(_Part(sender, age, peer.flows, peer.demands, peer.requests, peer.running))
@@ -112,10 +112,10 @@ class Division:
         self._every = REFRESH + len(demands) * REFRESH_A_ROW
         each = quotas(room + sum(part.running for part in parts), self._flows, demands, self._ages)
         self._turn = next(at for at, part in enumerate(parts) if part.picker == self._me)
-        self._mine = each[self._turn]
+        self._quota = each[self._turn]
         self._owed = [max(0, min(quota - part.running, part.requests)) for quota, part in zip(each, parts, strict=True)]
 
-    def _own(self, now: float) -> "_Part":
+    def _own_part(self, now: float) -> "_Part":
         """This picker's demand, as its table tells it."""
         band = self._band
         columns = band.columns

@@ -10,7 +10,7 @@ _SMALL = 8
 
 class LazyHeap:
     """Requests by key, the least first; of equal keys, the first that was pushed. An entry is dead once its request is
-    no longer `queued`; whoever ends that tells the heap with `discard`."""
+    no longer `queued`; the caller that ends that calls `discard`."""
 
     __slots__ = ("_dead", "_entries", "_pushed")
 

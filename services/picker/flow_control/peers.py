@@ -75,14 +75,14 @@ class Peers:
         """Requests that wait at peers, per band; bands without any aren't there."""
 
     def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> list[News]:
-        """Take in a peer's sound table; one that a later table of the same run overtook says nothing. What the peer has
-        done since its last table; nothing of one that wasn't heard of."""
+        """Apply a peer's valid table, unless a later table of the same run came before it. Returns what the peer has
+        done since its last table; nothing for a new peer."""
         known = self._peers.get(sender)
         if known is not None and known.run == run and sent < known.sent:
             return []
         peer = _Peer(run, sent, now, unpack(table))
         self._remove(sender)
-        if self._makes_room(peer.weight):
+        if self._admits_table(peer.weight):
             self._peers[sender] = peer
             self._weight += peer.weight
             self._count(peer, 1)
@@ -119,7 +119,7 @@ class Peers:
         return self._dispatched.get(priority, 0)
 
     def rows(self, most: int, bands: int) -> int:
-        """Those that this picker's table of so many bands may have, so that all tables find room at every picker."""
+        """The rows that this picker's table of so many bands may have, so that all tables fit at every picker."""
         part = MAX_ROWS // (len(self._peers) + 1)
         return max(min(most, part - TABLE_WEIGHT - (BAND_WEIGHT + 1) * bands), 0)  # a band's rest has a row
 
@@ -128,7 +128,7 @@ class Peers:
         others = nlargest(MAX_PEER_BANDS, self.waiting.keys() - here)
         return sorted([*here, *others], reverse=True)
 
-    def _makes_room(self, weight: int) -> bool:
+    def _admits_table(self, weight: int) -> bool:
         """Whether a table of this weight is counted; then, larger ones may not be any more."""
         while self._weight + weight > MAX_ROWS:
             largest = max(self._peers, key=lambda sender: self._peers[sender].weight, default=None)
@@ -206,8 +206,8 @@ def _news(before: Columns, after: Columns) -> list[News]:
     columns = (
         after.priorities[changed],
         after.flows[changed],
-        _grown(dispatched[changed], after.dispatched[changed]),
-        _grown(served[changed], after.served[changed]),
+        _increase(dispatched[changed], after.dispatched[changed]),
+        _increase(served[changed], after.served[changed]),
     )
     news = (News(*row) for row in zip(*(column.tolist() for column in columns), strict=True))
     return [item for item in news if item.flow != REST and (item.dispatched or item.served)]
@@ -219,7 +219,7 @@ def _keys(columns: Columns) -> Integers:
     return keys
 
 
-def _grown(before: Integers, after: Integers) -> Integers:
+def _increase(before: Integers, after: Integers) -> Integers:
     """By how much counters have grown; they may have passed 2^32. One that shrank began anew."""
     grown = after - before
     counts: Integers = np.where(grown < _HALF, grown, after)

@@ -1,8 +1,9 @@
-"""How full the pool is and how many more requests fit: what the saturation detector says, and what was let go since.
+"""How full the pool is and how many more requests fit: the saturation detector's reading, and what was dispatched
+since.
 
-The detector is asked anew when something has happened that a waiting request may profit from, and at least every `AGE`
-seconds. In between each request that is charged takes its place, and each that is released gives it back; the detector
-says how large it is.
+The gauge reads the detector again after each event that can make room, and at least every `AGE` seconds. Between two
+readings, a charged request takes its place and a released one gives it back; the detector determines the size of a
+place.
 """
 
 from math import inf, isnan
@@ -93,8 +94,8 @@ class PoolGauge:
             self._read(now, layout)
         return self
 
-    def outdate(self) -> None:
-        """The next reading is a new one."""
+    def invalidate(self) -> None:
+        """Read the detector again at the next call."""
         self._good_until = -inf
 
     def expect(self, tokens: int, now: float) -> "PoolGauge":

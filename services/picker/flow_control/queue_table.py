@@ -40,7 +40,7 @@ def unpack(table: QueueTable) -> Columns:
 
 def pack(bands: Iterable[Band], now: float, most: int) -> QueueTable:
     """The table of these bands, from the highest, with up to `most` rows, and one more for a band that doesn't fit.
-    Beyond `MAX_BANDS`, nothing is told of a band."""
+    Bands beyond `MAX_BANDS` are left out."""
     parts = [(np.zeros(0, "<i4"), *summarize(FlowColumns(), now, 0))]
     for band in islice((band for band in bands if len(band.columns)), MAX_BANDS):
         rows = summarize(band.columns, now, most)

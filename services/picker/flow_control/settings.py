@@ -33,7 +33,7 @@ Policy = TypeVar("Policy", bound=Plugin)
 
 
 class BandSettings(Struct, frozen=True):
-    """What holds for a band."""
+    """The settings of a band."""
 
     ordering: OrderingPolicy
     fairness: FairnessPolicy
@@ -49,7 +49,7 @@ class Eviction(Struct, frozen=True):
 
 
 class FlowControlSettings(Struct, frozen=True, kw_only=True):
-    """What holds for all of it."""
+    """The settings of flow control as a whole."""
 
     bands: Mapping[int, BandSettings]
     """By priority. These, and band 0, are always there."""
@@ -82,7 +82,7 @@ class FlowControlSettings(Struct, frozen=True, kw_only=True):
         return max(self.ttl, self.no_endpoint_ttl) + GRACE if self.ttl and self.no_endpoint_ttl else inf
 
     def band(self, priority: int) -> BandSettings:
-        """What holds for the band of a priority."""
+        """The settings of the band of a priority."""
         found = self.bands.get(priority)
         if found is None:
             found = self.template if priority >= 0 else self.negative_template

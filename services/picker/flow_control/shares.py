@@ -2,8 +2,8 @@
 
 What is divided is the band's capacity: the room that is free and what the band has running. A picker's quota of it is
 fair to the flows, whichever pickers they wait at; a picker with less running than its quota is owed the difference, and
-the free room is divided among what is owed. So room goes first to who has just released it, without a word to anybody,
-and quotas move only as demand does.
+the free room is divided among what is owed. So room goes first to the picker that has just released it, without a
+message, and quotas change only with demand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ def quotas(capacity: float, flows: Flows, demands: Floats, ages: Sequence[float]
 
     `demands` are those of the flows' rows: the requests that wait and those that run. `ages` has for each picker how
     long its oldest request waits. Where parts of a request are left over, pickers get one each in the order of these,
-    the oldest first; so nobody's part is always too small. Of equal ones, the lower number comes first.
+    the oldest first; so no picker's part is always too small. Of equal ones, the lower number comes first.
     """
     if float(demands.sum()) <= capacity:
         return [int(demand) for demand in np.bincount(flows.pickers, demands, len(ages))]

@@ -17,7 +17,7 @@ _DECODE = frozenset({*DECODE, ""})
 
 
 class Stages(Struct, frozen=True):
-    """The endpoints of each stage. One that only encodes, or has an unknown role, is of neither."""
+    """The endpoints of each stage. An endpoint that only encodes, or has an unknown role, belongs to neither."""
 
     prefill: Rows
     decode: Rows

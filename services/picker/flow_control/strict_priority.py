@@ -1,8 +1,8 @@
 """Whether peers' requests of a higher band keep the lower bands here from dispatch.
 
-They do, so that the highest priority goes first over all pickers. A peer that can't dispatch, or that says so of
-requests that there are none of, mustn't stop the lower bands for good: peers that leave room unused are overdue, and
-keep nobody back for a while.
+They do, so that the highest priority goes first over all pickers. A peer that can't dispatch, or that reports requests
+that don't exist, mustn't stop the lower bands for good: peers that leave room unused are overdue, and hold nothing back
+for a while.
 """
 
 from math import inf

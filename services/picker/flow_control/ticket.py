@@ -22,23 +22,23 @@ from services.picker.request import RETRY_AFTER, Refusal
 
 
 class Owner(Protocol):
-    """Who waits with a request."""
+    """The owner of a waiting request."""
 
-    def patient_until(self, now: float) -> float:
-        """When a wait that begins now is over, because the proxy's patience is; infinite if it lasts."""
+    def wait_deadline(self, now: float) -> float:
+        """When a wait that begins now has to end, because the proxy gives up; infinite if it doesn't."""
 
     def released(self) -> None:
         """The wait is over; the ticket says how. One that was dispatched takes room until the ticket is `charged`."""
 
     def requeue(self) -> None:
-        """Another configuration: queue anew."""
+        """The configuration has changed: queue the request again."""
 
     def evict(self) -> None:
         """End the running request."""
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """What is kept of a request's wait."""
+    """The record of a request's wait."""
 
     flow: str
     band: int
@@ -50,7 +50,7 @@ class Wait(Struct, frozen=True, gc=False):
 
 
 class Gate(Struct, frozen=True):
-    """What the tickets of one configuration are for."""
+    """What the tickets of one configuration share."""
 
     controller: FlowController
     evictor: Evictor | None
@@ -87,7 +87,7 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending_tokens += self.tokens
 
     def charged(self) -> None:
-        """Its endpoint is charged, or it was refused."""
+        """Its endpoint is charged, or it was refused: the gauge stops counting it."""
         if self.pending:
             self.pending = False
             gauge = self.gate.gauge
@@ -95,16 +95,16 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending_tokens -= self.tokens
 
     def runs(self, evictor: Evictor, now: float) -> bool:
-        """An endpoint works on it. Whether it may be evicted."""
+        """An endpoint serves the request. Returns whether it may be evicted."""
         self.evictable = evictor.track(self.priority, now, self.owner.evict)
         return bool(self.evictable)
 
     def cancel(self, now: float) -> None:
-        """Nobody waits for it any longer. Does nothing once it was let go."""
+        """The client no longer waits for the request. Does nothing after its dispatch."""
         self.gate.controller.cancel(self, now)
 
     def finished(self, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
-        """It is over, whatever became of it."""
+        """The request is over, whatever its outcome."""
         gate = self.gate
         if self.pending:
             self.charged()
@@ -125,7 +125,7 @@ class Ticket(Waiting, eq=False, kw_only=True):
         return refusal
 
     def wait(self) -> Wait:
-        """What to keep of it."""
+        """The record of the wait."""
         seconds = self.ended_at - self.enqueued_at
         return Wait(self.flow, self.priority, self.ahead, seconds if seconds > 0.0 else 0.0, self.released_by)
 

@@ -113,10 +113,10 @@ class AnthropicParser(Parser):
 
     def parse(self, path: str, headers: Headers, body: bytes) -> Content:
         if path.endswith(_COUNT_TOKENS):
-            return self._counted(body)
+            return self._count_content(body)
         return _READER.content(body, self.parameters)
 
-    def _counted(self, body: bytes) -> Content:
+    def _count_content(self, body: bytes) -> Content:
         """Nothing of it is generated and nothing can be wrong with it here: whatever it is, the server answers it."""
         try:
             model = as_text(read(_decode_counted, body, self.parameters).model) or ""

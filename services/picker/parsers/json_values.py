@@ -1,6 +1,6 @@
 """Reads JSON: bodies into structs, values that were kept raw, and errors that name the field and show the value.
 
-Values that nobody reads are skipped. Values of any type are kept raw, so they cost no more than their bytes. Only typed
+Values that aren't read are skipped. Values of any type are kept raw, so they cost no more than their bytes. Only typed
 fields are decoded; if a body has many values, its prompt is kept raw, too. A body with more values than the limits is
 refused before it is decoded, because even skipping a value takes time.
 """
@@ -120,8 +120,8 @@ def _mismatch(body: bytes, text: str) -> Unparsable:
     """msgspec's complaint, with the field first and the value that was found there last."""
     what, at, path = text.removesuffix("`").rpartition(" - at `$.")
     if not at or not text.endswith("`"):
-        return Unparsable(f"the body: {_lowered(text)}")
-    wrong = f"{path}: {_lowered(what)}"
+        return Unparsable(f"the body: {_lower_first(text)}")
+    wrong = f"{path}: {_lower_first(what)}"
     return Unparsable(f"{wrong}{_value_at(body, path)}", kept=wrong)
 
 
@@ -138,5 +138,5 @@ def _value_at(body: bytes, path: str) -> str:
     return f": {shown(value)}"
 
 
-def _lowered(text: str) -> str:
+def _lower_first(text: str) -> str:
     return (text[:1].lower() + text[1:]).replace("`", "")

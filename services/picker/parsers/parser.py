@@ -94,7 +94,7 @@ class ParserChain:
         except Exception as error:  # a plugin's: the request isn't to suffer for it
             raise ParserFailed(parser, Withheld(error)) from error
         try:
-            return _sound(content)
+            return _checked(content)
         except TypeError as error:
             raise ParserFailed(parser, error) from error
 
@@ -130,7 +130,7 @@ class ParserChain:
         return f"<ParserChain {', '.join(claims) or 'empty'}>"
 
 
-def _sound(content: Any) -> Content:
+def _checked(content: Any) -> Content:
     """What a parser returned. Raises TypeError for what the picker can't work with."""
     if not isinstance(content, Content):
         raise TypeError(f"expected a Content, got a {type(content).__name__}")
@@ -144,7 +144,7 @@ def _sound(content: Any) -> Content:
 
 
 def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:
-    """In the order in which a path is to be compared with suffixes."""
+    """In the order in which to compare a path with the suffixes."""
     return sorted(by_suffix.items(), key=lambda item: len(item[0]), reverse=True)
 
 

@@ -7,7 +7,7 @@ _NOTHING = Content()
 
 
 class PassthroughParser(Parser):
-    """Lets requests through whose API nobody reads; scorers that need a prompt or a model know nothing of them."""
+    """Accepts requests whose API no other parser reads; scorers that need a prompt or a model know nothing of them."""
 
     TYPE = "passthrough-parser"
 

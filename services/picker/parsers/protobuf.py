@@ -1,4 +1,4 @@
-"""Reads protobuf messages field by field, without copying: fields that nobody reads cost nothing.
+"""Reads protobuf messages field by field, without copying: fields that aren't read cost nothing.
 
 https://protobuf.dev/programming-guides/encoding describes the wire format. Groups, which are deprecated, aren't read.
 """

@@ -31,7 +31,7 @@ class Convergence(Collector):
         self.found = {"view": 0, "load": 0}
         """Differences, by part; each is repaired at once."""
 
-    def look(self, now: float) -> None:
+    def compare_if_due(self, now: float) -> None:
         """Compare if it is time. Called from time to time."""
         if now < self._due:
             return

@@ -41,7 +41,7 @@ def decision(parts: Parts, query: DecisionQuery) -> Document:
 
 
 def explain(parts: Parts, query: ExplainQuery) -> Document:
-    """The decision on a request that nobody sends. Raises QueryRefused if the request is too large."""
+    """The decision on a request that isn't sent. Raises QueryRefused if the request is too large."""
     handler, now = parts.handler, parts.handler.clock()
     limits = handler.limits
     if len(query.body) > limits.request_body:

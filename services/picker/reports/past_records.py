@@ -33,7 +33,7 @@ _NO_LAYOUT = Layout()
 
 
 class ReplayTask(Struct, frozen=True, kw_only=True):
-    """What is to be done with the decisions that follow."""
+    """The task for the decisions that follow."""
 
     text: str
     """The document."""

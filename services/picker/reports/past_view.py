@@ -55,7 +55,7 @@ class PastDecision(Struct, frozen=True):
 
 
 class PresentView(Struct, frozen=True):
-    """The view as it is now: what may stand for what a decision hasn't kept."""
+    """The current view, which stands in for what a decision hasn't kept."""
 
     layout: Layout
     columns: Mapping[str, NumberColumn | ObjectColumn]
@@ -93,15 +93,15 @@ class UnrecordedHeaders(Headers):
         self._unrecorded = unrecorded
 
     def get(self, name: str, default: str = "") -> str:
-        self._missed(name)
+        self._record_missing(name)
         return default
 
     def first_of(self, names: Iterable[str]) -> str:
-        self._missed(*names)
+        self._record_missing(*names)
         return ""
 
     def all(self, name: str) -> tuple[str, ...]:
-        self._missed(name)
+        self._record_missing(name)
         return ()
 
     def names(self) -> Iterable[str]:
@@ -109,10 +109,10 @@ class UnrecordedHeaders(Headers):
         return ()
 
     def __contains__(self, name: object) -> bool:
-        self._missed(str(name))
+        self._record_missing(str(name))
         return False
 
-    def _missed(self, *names: str) -> None:
+    def _record_missing(self, *names: str) -> None:
         self._unrecorded.missing.update(f"header {name}" for name in names)
 
 

@@ -7,9 +7,9 @@ import numpy as np
 from msgspec import Struct
 
 from services.picker.admin.decisions import DecisionRing
+from services.picker.bus.load_publisher import LoadPublisher
+from services.picker.bus.prefix_sharing import PrefixSharing
 from services.picker.flow_control.admission import FlowAdmission
-from services.picker.load_publisher import LoadPublisher
-from services.picker.prefix_sharing import PrefixSharing
 from services.picker.request_handler import RequestHandler
 from services.picker.state.layout import Floats
 from services.picker.state.view import View
@@ -69,7 +69,7 @@ def state(parts: Parts, picks: Mapping[str, int], now: float) -> dict[str, Any]:
 
 
 def picker_status(parts: Parts, now: float) -> PickerStatus:
-    """What only a picker says of itself."""
+    """The part of the status that only pickers have."""
     view = parts.view
     layout, unhealthy = view.layout, view.health.unhealthy
     ages = metric_ages(parts, now)
@@ -99,8 +99,8 @@ def stale_after(parts: Parts) -> float:
 
 
 def metric_ages(parts: Parts, now: float) -> Floats | None:
-    """The age of each endpoint's newest metric that some plugin reads; infinite where there never was any. None where
-    nobody reads metrics."""
+    """The age of each endpoint's newest metric that some plugin reads; infinite where there never was any. None if no
+    plugin reads metrics."""
     keys = [key for key in parts.handler.pipeline.reads if key.kind is float]
     layout = parts.view.layout
     if not keys:

@@ -93,12 +93,12 @@ def _about(parts: Parts, endpoint: Endpoint) -> dict[str, Any]:
         "tokens": int(view.in_flight.tokens[row]),
         "prefix_blocks": view.prefixes.blocks_of(endpoint.id),
         "endpoints": len(view.layout),
-        "recently": _fares(decisions, endpoint.id),
+        "recently": _endpoint_counts(decisions, endpoint.id),
         "durations": durations(decisions, endpoint.id, now),
     }
 
 
-def _fares(decisions: list[Decision], id: str) -> dict[str, Any]:
+def _endpoint_counts(decisions: list[Decision], id: str) -> dict[str, Any]:
     """How an endpoint fared in these decisions: how often it was a candidate, first choice, or removed, by filter; and
     the scorers by which it fell behind the first choice."""
     candidate = chosen = refused = 0

@@ -112,7 +112,7 @@ class GrpcUsage:
             else:
                 self._last, self._piece = b"", self._reading(message, self._reader)
         else:
-            self._complete = _together(self._complete, self._reading(message, self._reader))
+            self._complete = _add_outputs(self._complete, self._reading(message, self._reader))
         return True
 
     def _reading(self, message: memoryview, reader: Reader) -> Usage:
@@ -139,7 +139,7 @@ def _embedded(message: memoryview, reader: Reader) -> Usage:
     return _counts(message, reader, {2: "prompt"})
 
 
-def _carried(message: memoryview, reader: Reader) -> Usage:
+def _read_http_body(message: memoryview, reader: Reader) -> Usage:
     """Field of google.api.HttpBody: 2 data, which is a JSON object or some server-sent events. The last one with usage
     counts. It is looked for in `_MAX_FRAMES` events, and while what comes at once counts for less than its limit."""
     data = memoryview(b"")
@@ -162,8 +162,8 @@ def _carried(message: memoryview, reader: Reader) -> Usage:
 APIS: dict[str, Callable[[memoryview, Reader], Usage]] = {
     "generate": _generated,
     "embeddings": _embedded,
-    "chat": _carried,
-    "responses": _carried,
+    "chat": _read_http_body,
+    "responses": _read_http_body,
 }
 """What reads a message of the response, by what was asked for."""
 
@@ -175,7 +175,7 @@ def _counts(message: memoryview, reader: Reader, names: Mapping[int, str]) -> Us
     return Usage(**found) if found["prompt"] or found.get("completion") else NOTHING
 
 
-def _together(first: Usage, second: Usage) -> Usage:
+def _add_outputs(first: Usage, second: Usage) -> Usage:
     """Of two complete answers to one request: each has its own output, of the same prompt."""
     if second is NOTHING:
         return first

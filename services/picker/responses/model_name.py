@@ -90,7 +90,7 @@ class ModelNameRewriter:
         return b"".join(out)
 
     def rest(self) -> bytes:
-        """The bytes that are held back, when nothing follows."""
+        """The held bytes, when nothing follows."""
         held, self._held = self._held, b""
         self.done = True
         return held

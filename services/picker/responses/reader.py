@@ -143,11 +143,11 @@ class ResponseReader:
     def _bounded(self, chunk: bytes, out: bytes) -> bytes:
         """What goes on of a piece, after which nothing more is put back when the response has grown too much."""
         self._growth += 2 * len(chunk) - len(out)
-        return out if self._growth >= 0 or self._format is _OTHER else out + self._give_up(b"")
+        return out if self._growth >= 0 or self._format is _OTHER else out + self._pass_through(b"")
 
     def _json(self, chunk: bytes, end: bool) -> bytes:
         if self._rewriter is not None:
-            return self._passing(self._rewriter, chunk, end)
+            return self._feed_rewriter(self._rewriter, chunk, end)
         if not self._begun:
             text = chunk.lstrip(_BLANKS)
             if not text:
@@ -178,8 +178,8 @@ class ResponseReader:
         """Hold an object that isn't whole, or a piece of it; in a line it follows `lead`. Returns what passes of its
         last piece, `chunk`."""
         self._buffer.add(text)
-        if self._is_too_much():
-            return self._give_up(chunk)
+        if self._exceeds_limits():
+            return self._pass_through(chunk)
         if not self._target:
             return chunk  # what isn't changed needn't wait for the rest
         if self.holds:
@@ -187,17 +187,17 @@ class ResponseReader:
         self._rewriter = ModelNameRewriter(self._target, self._client, lead)
         return self._rewriter.feed(chunk)
 
-    def _passing(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
+    def _feed_rewriter(self, rewriter: ModelNameRewriter, chunk: bytes, end: bool) -> bytes:
         """An object's next piece, where what came before has gone on."""
         buffer = self._buffer
         buffer.add(chunk)
         chunk = rewriter.feed(chunk)
-        if self._is_too_much():
-            return self._give_up(chunk)
+        if self._exceeds_limits():
+            return self._pass_through(chunk)
         if not end and not rewriter.done:
             return chunk
         self._read(buffer.take())
-        return self._give_up(chunk)
+        return self._pass_through(chunk)
 
     def _events(self, chunk: bytes, end: bool) -> bytes:
         if self._rewriter is not None:
@@ -209,7 +209,7 @@ class ResponseReader:
                     self._lines(chunk)
                 return chunk
             single = chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk
-            return (single and self._like_last(chunk)) or self._lines(chunk)
+            return (single and self._rewrite_like_last(chunk)) or self._lines(chunk)
         cut = len(chunk) if end else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         lines, rest = chunk[:cut], chunk[cut:]
         if buffer.size and (cut or end):
@@ -228,8 +228,8 @@ class ResponseReader:
         line, rest = chunk[:cut], chunk[cut:]
         self._buffer.add(line)
         line = rewriter.feed(line)
-        if self._is_too_much():
-            return self._give_up(line) + rest
+        if self._exceeds_limits():
+            return self._pass_through(line) + rest
         if ending or end:
             self._rewriter = None
             line += rewriter.rest()
@@ -246,7 +246,7 @@ class ResponseReader:
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(_DATA):
             return line
-        if changed := self._like_last(line):
+        if changed := self._rewrite_like_last(line):
             return changed
         start = 6 if line[5:6] == b" " else 5
         read = self._read(line[start:])
@@ -266,7 +266,7 @@ class ResponseReader:
             self._usage = self._usage.merged(read.usage)
         return read
 
-    def _like_last(self, event: bytes) -> bytes:
+    def _rewrite_like_last(self, event: bytes) -> bytes:
         """An event that begins as the last one did, as it goes on; empty for one that has more to be looked at."""
         prefix = self._prefix
         if not prefix or not event.startswith(prefix):
@@ -276,10 +276,10 @@ class ResponseReader:
             return b""
         return self._replacement + rest
 
-    def _is_too_much(self) -> bool:
+    def _exceeds_limits(self) -> bool:
         return self._buffer.size > self.limit or not self._buffer.has_room()
 
-    def _give_up(self, chunk: bytes) -> bytes:
+    def _pass_through(self, chunk: bytes) -> bytes:
         """Read no further: from here on everything passes, and first what was held back. `chunk` is what would have
         gone on."""
         self._format = _OTHER

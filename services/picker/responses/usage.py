@@ -35,7 +35,7 @@ _decode_details = msgspec.json.Decoder(_Details).decode
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of one response; None for what it didn't say."""
+    """Token counts of one response; None for counts that it didn't report."""
 
     prompt: int | None = None
     """All tokens of the prompt, cached ones included."""
@@ -44,7 +44,7 @@ class Usage(Struct, frozen=True):
     """Tokens of the prompt that were in the KV cache."""
 
     def merged(self, newer: "Usage") -> "Usage":
-        """What is known after a later report, which may say only a part."""
+        """The counts after a later report, which may be partial."""
         return Usage(
             self.prompt if newer.prompt is None else newer.prompt,
             self.completion if newer.completion is None else newer.completion,
@@ -56,7 +56,7 @@ NOTHING = Usage()
 
 
 def read_usage(report: Raw) -> Usage:
-    """The counts in a `usage` object, or whatever it is. What isn't a count says nothing. Raises msgspec.DecodeError,
+    """The counts in a `usage` object, or whatever it is. Anything but a count is ignored. Raises msgspec.DecodeError,
     UnicodeDecodeError and RecursionError."""
     if not is_object(report):
         return NOTHING

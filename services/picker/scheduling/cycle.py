@@ -92,7 +92,7 @@ MAX_KEPT = 64
 """Results by one attribute that are kept until it changes: of each plugin, and of the endpoints it looked at."""
 
 
-class _Kept(Struct, frozen=True):
+class _CachedResult(Struct, frozen=True):
     """What was made of some rows' values, which were all fresh."""
 
     made: Floats | Rows
@@ -102,7 +102,7 @@ class _Kept(Struct, frozen=True):
 
 
 class Cycle:
-    """What plugins see of one decision."""
+    """The state of one decision that plugins see."""
 
     def __init__(
         self,
@@ -199,15 +199,15 @@ class Cycle:
         return self._oldest if after is None or self.stale.policy == "lastKnown" else self.now - after
 
     def note(self, name: str, rows: Rows, values: Floats) -> None:
-        """Have the explanation show a number that isn't a scraped attribute: load in flight, matched blocks. Raises
+        """Record a number for the explanation that isn't a scraped attribute: load in flight, matched blocks. Raises
         ValueError where there isn't one for each row."""
         if len(values) != len(rows):
             raise ValueError(f"{name}: {len(values)} values of {len(rows)} endpoints")
         self.keep(name, Samples(rows, values))
 
     def keep(self, name: str, samples: Samples) -> None:
-        """Have the explanation show what was read, be it for an earlier decision. What a filter read of the endpoints
-        that it removed isn't lost when a scorer reads the same of the others."""
+        """Record what was read for the explanation, even if it was read for an earlier decision. What a filter read of
+        the endpoints that it removed isn't lost when a scorer reads the same of the others."""
         self.reads.append(name)
         before = self.samples.get(name)
         if before is None or len(before.rows) <= len(samples.rows):
@@ -219,18 +219,18 @@ class Cycle:
         endpoints, are kept until a value changes."""
         if rows.flags.writeable:
             return self._score(self.read(key, rows), formula)
-        kept: Floats | None = self._kept(key, rows, formula)
+        kept: Floats | None = self._cached(key, rows, formula)
         if kept is not None:
             return kept
         samples = self.read(key, rows)
         scores = self._score(samples, formula)
-        self._keep_made(key, samples, formula, scores)
+        self._cache_result(key, samples, formula, scores)
         return scores
 
     def rows_by(self, key: AttributeKey[float], rows: Rows, condition: Callable[[Floats], Mask]) -> Rows | None:
         """Those of the rows whose values of an attribute the condition holds for; None unless all values are fresh.
         Kept, and not to be changed, as scores are."""
-        kept: Rows | None = self._kept(key, rows, condition)
+        kept: Rows | None = self._cached(key, rows, condition)
         if kept is not None:
             return kept
         samples = self.read(key, rows)
@@ -238,20 +238,20 @@ class Cycle:
             return None
         passes = condition(samples.values)
         found: Rows = rows if np.logical_and.reduce(passes) else rows[passes]
-        self._keep_made(key, samples, condition, found)
+        self._cache_result(key, samples, condition, found)
         return found
 
-    def _kept(self, key: AttributeKey[float], rows: Rows, by: Callable[[Floats], Any]) -> Any:
+    def _cached(self, key: AttributeKey[float], rows: Rows, by: Callable[[Floats], Any]) -> Any:
         """What was made of these rows before, if no value has changed or got stale since."""
         if rows.flags.writeable:
             return None
-        known: _Kept | None = self.view.columns.numbers(key.wire).derived.get((by, id(rows)))
+        known: _CachedResult | None = self.view.columns.numbers(key.wire).derived.get((by, id(rows)))
         if known is None or known.oldest < self._oldest:
             return None
         self.keep(key.wire, known.samples)
         return known.made
 
-    def _keep_made(
+    def _cache_result(
         self, key: AttributeKey[float], samples: Samples, by: Callable[[Floats], Any], made: Floats | Rows
     ) -> None:
         """Keep what was made of all fresh values. It holds its rows, so that no others get their identity."""
@@ -263,7 +263,7 @@ class Cycle:
             if len(derived) >= MAX_KEPT:
                 derived.clear()
             made.flags.writeable = False
-            derived[by, id(rows)] = _Kept(made, samples, oldest)
+            derived[by, id(rows)] = _CachedResult(made, samples, oldest)
 
     def _score(self, samples: Samples, formula: Callable[[Floats], Floats]) -> Floats:
         fresh = samples.fresh

@@ -67,7 +67,7 @@ class RolePlan(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What the profiles' runs come to."""
+    """The result of the profiles' runs."""
 
     primary: str
     """The profile whose picks are the request's destinations."""

@@ -1,7 +1,7 @@
 """Runs a configuration's plugins on a cycle: producers, admitters, the profiles that the handler asks for, and
 pre-request plugins.
 
-Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what nobody reads is not computed.
+Only producers whose product some plugin reads are run (`LoadedConfig.producers`): what no plugin reads is not computed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -155,7 +155,7 @@ class Scheduler:
         return headers
 
     def picked(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
-        """Tell the producers where the request goes: whom to tell of another endpoint that serves it, or that nobody
+        """Tell the producers where the request goes. Returns what to call when another endpoint serves it, or none
         does."""
         placements: list[Placement] = []
         for producer in self.producers:
@@ -167,8 +167,8 @@ class Scheduler:
         return tuple(placements)
 
     def computed(self, cycle: Cycle, row: int) -> tuple[Placement, ...]:
-        """Tell the producers that this endpoint computes the prompt for the one that serves: whom to tell when nobody
-        serves. It stays so whoever serves."""
+        """Tell the producers that this endpoint computes the prompt for the one that serves. Returns what to call when
+        no endpoint serves. The placement stays, whichever endpoint serves."""
         return tuple(map(_withdrawn, self.picked(cycle, row)))
 
     def tokens(self, cycle: Cycle, row: int) -> int:

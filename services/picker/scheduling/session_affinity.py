@@ -74,7 +74,7 @@ class SessionAffinityParameters(Struct, frozen=True, rename="camel"):
 
 
 class SessionAffinity(PreRequest, ResponseHeaderProcessor):
-    """What the filter and the scorer share. An endpoint that seems to be down is nobody's."""
+    """What the filter and the scorer share. An endpoint that seems to be down is no session's endpoint."""
 
     Parameters = SessionAffinityParameters
     parameters: SessionAffinityParameters

@@ -47,7 +47,7 @@ class Conversions:
         """`steps` says how many blocks each has looked at; after the last one, `done` is called."""
         self._left.append((steps, done))
 
-    def go_on(self, budget: int) -> None:
+    def advance(self, budget: int) -> None:
         """Look at about so many blocks."""
         while self._left and budget > 0:
             steps, done = self._left[0]

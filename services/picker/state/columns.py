@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Mask, Rows
 from services.picker.state.number_table import FrameRows, NumberColumn, NumberTable, rearranged
 from services.picker.state.object_column import NEVER, ROW, ObjectColumn
@@ -78,7 +78,8 @@ class Columns:
         self._remembered = 0
 
     def own(self, made: Mapping[str, AttributeMap | None]) -> None:
-        """What the picker itself makes of these endpoints, by id, in the place of what it was before."""
+        """Set the attributes that the picker itself derives from these endpoints, by id. They replace the former
+        ones."""
         rows = {row: made[id] for id in made if (row := self._layout.index.get(id)) is not None}
         changed = np.fromiter(rows, np.intp, len(rows))
         numbers: dict[str, tuple[Floats, Floats]] = {}
@@ -105,7 +106,7 @@ class Columns:
         self._own_objects = {name: own for name, own in self._own_objects.items() if _any(own.at)}
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
-        """Take in a sound frame that arrived at `now` and was `extra_age` seconds longer under way than usual.
+        """Apply a valid frame that arrived at `now` and took `extra_age` seconds longer than usual.
 
         Endpoints that the layout doesn't have are skipped.
         """
@@ -121,7 +122,7 @@ class Columns:
             values = unpack_floats(b"".join([frame.columns[name] for name in names])).reshape(shape)
             out_of_range = self._numbers.put(lines, place, values, _sampled(now - extra_age, ages)) if names else None
             if out_of_range is not None:
-                self._tell(frame, names, values, out_of_range)
+                self._report_out_of_range(frame, names, values, out_of_range)
         for name in self._taken(frame.objects):
             objects, at = frame.objects[name], _sampled(now - extra_age, unpack_ages(frame.ages[name]))
             if place.partly:
@@ -135,14 +136,14 @@ class Columns:
         absent: dict[str, Rows] = {}
         for name, positions in frame.absent.items():
             if name in self._numbers.columns or name in self._objects:
-                said = np.zeros(len(frame.ids), np.bool_)
-                said[positions] = True
-                absent[name] = place.rows[said[place.positions]]
+                is_absent = np.zeros(len(frame.ids), np.bool_)
+                is_absent[positions] = True
+                absent[name] = place.rows[is_absent[place.positions]]
         self._numbers.drop(absent, at)
         for name in absent.keys() & self._objects.keys():
             self._objects[name].drop(absent[name], at)
 
-    def _tell(self, frame: Frame, names: tuple[str, ...], values: Floats, out_of_range: Mask) -> None:
+    def _report_out_of_range(self, frame: Frame, names: tuple[str, ...], values: Floats, out_of_range: Mask) -> None:
         """Of each attribute with numbers beyond its bounds, one of them."""
         for line in np.flatnonzero(out_of_range.any(axis=1)).tolist():
             where = np.flatnonzero(out_of_range[line])
@@ -150,11 +151,11 @@ class Columns:
             self._on_out_of_range(frame.sender, names[line], frame.ids[first], values.item(line, first), len(where))
 
     def numbers(self, name: str) -> NumberColumn:
-        """The column of an attribute of numbers; all absent when nobody reported it."""
+        """The column of an attribute of numbers; all absent if no frame has it."""
         return self._own_numbers.get(name) or self._numbers.column(name)
 
     def objects(self, key: AttributeKey[Any]) -> ObjectColumn:
-        """The column of an attribute whose values aren't numbers but of the key's kind; all absent when nobody reported
+        """The column of an attribute whose values aren't numbers but of the key's kind; all absent if no frame has
         it."""
         own = self._own_objects.get(key.wire)
         if own is not None:
@@ -194,7 +195,7 @@ class Columns:
         return known
 
     def known(self) -> dict[str, NumberColumn | ObjectColumn]:
-        """Every column that somebody reported, by wire name, for who isn't a plugin: none is kept for being seen."""
+        """Every reported column, by wire name, for readers that aren't plugins: reading it keeps no column."""
         return {**self._numbers.columns, **self._objects, **self._own_numbers, **self._own_objects}
 
     def newest(self) -> Floats:

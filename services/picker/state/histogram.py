@@ -11,7 +11,7 @@ from prometheus_client.utils import floatToGoString
 
 
 @cache
-def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
+def _format_bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
     """Upper bounds as Go's client writes them on its pages: what a dashboard of the Go original names is there."""
     texts: list[str] = [floatToGoString(bound) for bound in bounds]  # type: ignore[no-untyped-call]
     return (*(text.removesuffix(".0") for text in texts), "+Inf")
@@ -20,8 +20,8 @@ def _written(bounds: tuple[float, ...]) -> tuple[str, ...]:
 class Histogram:
     """Counts amounts by upper bound, and adds them up. Not for several threads.
 
-    What is observed with every request is only noted: it is counted when somebody looks, or when `fold` is called,
-    which has to happen from time to time.
+    What is observed with every request is only noted: it is counted when the histogram is read, or by `fold`, which has
+    to be called from time to time.
     """
 
     __slots__ = ("_bounds", "_counts", "_sum", "_waiting", "note")
@@ -58,7 +58,7 @@ class Histogram:
     def add_to(self, family: HistogramMetricFamily, labels: Iterable[str] = ()) -> None:
         """Make it a series of a metric."""
         self.fold()
-        counts = zip(_written(self._bounds), accumulate(self._counts), strict=True)
+        counts = zip(_format_bounds(self._bounds), accumulate(self._counts), strict=True)
         family.add_metric(list(labels), buckets=list(counts), sum_value=self._sum)
 
     def __repr__(self) -> str:

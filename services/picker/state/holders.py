@@ -15,7 +15,7 @@ LAST = SHARDS - 1
 
 
 class Holders:
-    """The table. No block in it is held by nobody. `bits` has the bit of each endpoint: the same object for all blocks
+    """The table. Every block in it has a holder. `bits` has the bit of each endpoint: the same object for all blocks
     that the endpoint holds alone."""
 
     def __init__(self, bits: Sequence[int]) -> None:
@@ -46,7 +46,7 @@ class Holders:
         return found
 
     def add(self, blocks: Iterable[int], bit: int) -> None:
-        """The endpoint with this bit holds the blocks, which it didn't."""
+        """The endpoint with this bit now holds the blocks."""
         shards = self.shards
         for block in blocks:
             shard = shards[block & LAST]
@@ -55,7 +55,7 @@ class Holders:
                 self.shared_bytes += _memory(both) - _memory(held)
 
     def drop(self, blocks: Iterable[int], bit: int) -> None:
-        """The endpoint with this bit, which held these blocks, doesn't any more."""
+        """The endpoint with this bit no longer holds these blocks."""
         shards = self.shards
         for block in blocks:
             shard = shards[block & LAST]

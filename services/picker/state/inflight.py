@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.layout import Floats, Layout, Rows
 from services.picker.state.past_load import MAX_CHANGES, PastLoad
 from shared.bus.codec import load_digest
@@ -222,7 +222,7 @@ class InFlight:
         return tokens + self._ahead_tokens.take(rows) if self._is_ahead else tokens
 
     def snapshot(self) -> PastLoad:
-        """Expected requests and tokens of all rows, for who keeps them."""
+        """Expected requests and tokens of all rows, to be kept."""
         table = self._past
         if table is None:
             table = self._past = self.requests + self._ahead_requests, self.tokens + self._ahead_tokens
@@ -235,7 +235,7 @@ class InFlight:
             self._past = None
 
     def published(self) -> None:
-        """Our own part is published as it is, and peers publish theirs."""
+        """Our own part has been published, and peers publish theirs."""
         self.changed = False
         if self._is_ahead:
             self._is_ahead, self._past = False, None
@@ -297,8 +297,8 @@ class InFlight:
         self._sum()
 
     def apply(self, load: Load, now: float) -> bool:
-        """Take in a peer's sound table that arrived at `now`; one that a later table overtook says nothing any more.
-        False for one that can't have been sent when it says, which isn't taken."""
+        """Apply a peer's valid table that arrived at `now`, unless a later table came before it. False for a table with
+        an impossible send time, which is ignored."""
         extra_age = self._delays.observe(load.sender, load.run, load.sent, now)
         if extra_age is None:
             return False

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.block_states import (
     ALL_BUT_GENERATION,
     ANNOUNCED,
@@ -109,7 +109,7 @@ class LruPrefixIndex:
         """-1 for those without a row."""
         self._rows: Rows | None = None
         """The same as an array, made when many are looked up at once."""
-        self._live = 0
+        self._live_slots = 0
         """The bits of the layout's endpoints."""
 
     def relayout(self, layout: Layout) -> None:
@@ -124,7 +124,7 @@ class LruPrefixIndex:
             if slot is not None:
                 del self._servers[self._server_of_slot[slot]]
                 self._retired.append(slot)
-                self._live ^= 1 << slot
+                self._live_slots ^= 1 << slot
         recent, self.recent = self.recent, np.zeros(len(layout))
         self.recent[here] = recent[there]
         self._layout = layout
@@ -132,7 +132,7 @@ class LruPrefixIndex:
         self._capacities.clear()
         for name, slot in self._slots.items():
             self._row_of_slot[slot] = layout.index[name]
-        self._share_out()
+        self._update_share()
         for row in np.flatnonzero(new).tolist():
             endpoint = layout.endpoints[row]
             server = server_hash(endpoint)
@@ -143,7 +143,7 @@ class LruPrefixIndex:
     def match(self, hashes: Sequence[int]) -> Floats:
         """For each endpoint of the layout, how many of the leading blocks it holds. Shape: (endpoints,)."""
         counts = np.zeros(len(self._layout))
-        for bits, depth in self._holders.depths(hashes, self._live):
+        for bits, depth in self._holders.depths(hashes, self._live_slots):
             self._fill(counts, bits, depth)
         return counts
 
@@ -182,13 +182,13 @@ class LruPrefixIndex:
                     new.append(block)
         self._holders.add(new, self._bits[slot])
         if new or len(blocks) > capacity:
-            self._grown(slot, len(new), capacity)
+            self._on_added(slot, len(new), capacity)
         if self.changes is not None and (new or renewed):
             self.changes.append(Change(self._server_of_slot[slot], False, new + renewed))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
-        """What one `add` said isn't so, or is so no longer. The endpoint keeps the blocks that other ones stand behind.
-        Blocks that it isn't known to hold are ignored."""
+        """Take back one `add`. The endpoint keeps the blocks that other placements stand behind. Blocks that it isn't
+        known to hold are ignored."""
         slot = self._slots.get(endpoint_id)
         if slot is None:
             return
@@ -229,7 +229,7 @@ class LruPrefixIndex:
             new = hold(states, blocks, repeat(marks) if isinstance(marks, int) else marks, generation)
         if new:
             self._holders.add(new, self._bits[slot])
-            self._grown(slot, len(new), self._capacities.get(slot) or self._capacity(slot))
+            self._on_added(slot, len(new), self._capacities.get(slot) or self._capacity(slot))
 
     def withdraw(self, server: int, blocks: Iterable[int], mark: int) -> None:
         """A picker takes back what it has announced. Blocks stay that others have announced, and those behind which
@@ -239,7 +239,7 @@ class LruPrefixIndex:
             self._unmark(slot, blocks, mark, 0)
 
     def convert(self, mark: int, into: int, done: Callable[[], None]) -> None:
-        """Replace a mark, which nobody uses any more, by another one or none (0), little by little; then `done`."""
+        """Replace an unused mark by another one or none (0), step by step; then call `done`."""
         self._conversions.add(self._converted(mark, into), done)
 
     def servers(self) -> list[int]:
@@ -263,12 +263,12 @@ class LruPrefixIndex:
                 self._retired.append(self._servers.pop(server))
         budget = self._drop_retired(budget)
         if not self._oversized:
-            self._share_out()
+            self._update_share()
         while self._oversized and budget > 0:
             budget -= self._drop_oldest(self._oversized[-1], self._part, budget) + 1
             if budget > 0:
                 self._oversized.pop()
-        self._conversions.go_on(CONVERTED_SWEEP)
+        self._conversions.advance(CONVERTED_SWEEP)
 
     @property
     def held(self) -> int:
@@ -331,23 +331,23 @@ class LruPrefixIndex:
         self._slots[endpoint_id] = slot
         self._row_of_slot[slot] = row
         self._rows = None
-        self._live |= 1 << slot
+        self._live_slots |= 1 << slot
 
-    def _even_part(self) -> int:
+    def _fair_share(self) -> int:
         """What each endpoint may hold now."""
         room = self._max_blocks - self._holders.shared_bytes // BLOCK
         return max(room // max(len(self._layout), 1), 1)
 
-    def _share_out(self) -> None:
+    def _update_share(self) -> None:
         """Find out which endpoints may hold too much, should their part be smaller than before."""
-        former, self._part = self._part, self._even_part()
+        former, self._part = self._part, self._fair_share()
         if self._part < former:
             self._oversized = list(self._slots.values())
 
-    def _grown(self, slot: int, count: int, capacity: int) -> None:
+    def _on_added(self, slot: int, count: int, capacity: int) -> None:
         """So many blocks are new: those are forgotten that are too many, and the next generation may begin."""
         blocks = self._blocks[slot]
-        capacity = min(capacity, self._even_part())
+        capacity = min(capacity, self._fair_share())
         self._replaced[slot] += count
         if (row := self._row_of_slot[slot]) >= 0:
             self.recent[row] = self.recent.item(row) + count

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.limits import ViewLimits
+from services.picker.settings.limits import ViewLimits
 from services.picker.state.layout import Floats, Mask, Rows
 from services.picker.state.object_column import NEVER
 from shared.attributes import REACHABLE, bounds_of
@@ -34,13 +34,13 @@ class NumberColumn:
 
     @classmethod
     def absent(cls, size: int) -> "NumberColumn":
-        """One that has no value of any of so many endpoints."""
+        """A column without values for so many endpoints."""
         return cls(np.full(size, np.nan), np.full(size, NEVER))
 
     @property
     def median(self) -> float:
-        """The middle one of the endpoints' values, the lower of two: whatever few of them say, it is what another one
-        says. 0 when no endpoint has one."""
+        """The median of the endpoints' values, the lower of two middle ones: a few wrong values don't change it. 0 when
+        no endpoint has a value."""
         if self._median is None:
             known = np.sort(self.values[self.at > NEVER])
             self._median = known.item((len(known) - 1) // 2) if len(known) else 0.0
@@ -79,7 +79,7 @@ class NumberTable:
         self._read: set[str] = set()
 
     def column(self, name: str) -> NumberColumn:
-        """The column of this name, for who reads it; one that nobody reported is all absent."""
+        """The column of this name, for a reader. Without reports, all its values are absent."""
         if name not in self._read:
             self._read.add(name)
             self._lines.clear()  # frames may have been taken in without it
@@ -111,7 +111,7 @@ class NumberTable:
     def _add(self, names: Collection[str], wanted: tuple[str, ...]) -> None:
         """Lines for what is reported for the first time, in a frame with `wanted`."""
         room = self._most - sum(name not in self._read for name in wanted)
-        lines_kept = self._kept(self._at, room, frozenset(wanted))
+        lines_kept = self._lines_to_keep(self._at, room, frozenset(wanted))
         kept = np.array(lines_kept, np.intp)
         lines = len(kept) + len(names)
         values, at = np.full((lines, self.size), np.nan), np.full((lines, self.size), NEVER)
@@ -122,9 +122,9 @@ class NumberTable:
         for name in names:
             self.columns[name] = self._unreported.pop(name) if name in self._unreported else NumberColumn.absent(0)
         self._lines.clear()
-        self._show(values, at)
+        self._set_tables(values, at)
 
-    def _kept(self, at: Floats, room: int, wanted: Collection[str] = ()) -> list[int]:
+    def _lines_to_keep(self, at: Floats, room: int, wanted: Collection[str] = ()) -> list[int]:
         """The lines without those for which there is no room, of what nobody reads and isn't `wanted`: the ones whose
         newest sample in `at` is the oldest."""
         lines = range(len(self.columns))
@@ -135,7 +135,7 @@ class NumberTable:
         gone = frozenset(sorted(spare, key=newest.__getitem__)[: len(spare) - room])
         return [line for line in lines if line not in gone]
 
-    def _show(self, values: Floats, at: Floats) -> None:
+    def _set_tables(self, values: Floats, at: Floats) -> None:
         """Have these tables from now on."""
         values.flags.writeable = at.flags.writeable = False  # and so are their lines
         self._values, self._at = values, at
@@ -169,7 +169,7 @@ class NumberTable:
             (all_values := self._values.copy())[cells] = values
             (all_at := self._at.copy())[cells] = at
             values, at = all_values, all_at
-        self._show(values, at)
+        self._set_tables(values, at)
         return out_of_range
 
     def drop(self, absent: Mapping[str, Rows], at: float) -> None:
@@ -186,7 +186,7 @@ class NumberTable:
             values, at_all = self._values.copy(), self._at.copy()
             for line, rows in cells:
                 values[line, rows], at_all[line, rows] = np.nan, NEVER
-            self._show(values, at_all)
+            self._set_tables(values, at_all)
 
     def moved(self, size: int, here: Rows, there: Rows) -> "NumberTable":
         """These columns in another layout: row `there[i]` is row `here[i]` in it, the others are absent. One that no
@@ -197,7 +197,7 @@ class NumberTable:
         source[here] = there
         at = rearranged(self._at, source, NEVER)
         newest = at.max(axis=1, initial=NEVER).tolist()
-        lines = [line for line in self._kept(self._at, moved._most) if newest[line] > NEVER]
+        lines = [line for line in self._lines_to_keep(self._at, moved._most) if newest[line] > NEVER]
         everything = len(lines) == len(at)
         moved._at = at if everything else at[lines]
         moved._values = rearranged(self._values if everything else self._values[lines], source, np.nan)

@@ -1,8 +1,8 @@
 """What this picker publishes of its prefix placements: numbered batches, of which it can repeat the last, and
 dumps.
 
-A batch has only blocks that are news to the peers. Nothing waits for a connection: a batch that nobody gets is one that
-peers miss, and ask for.
+A batch has only blocks that are news to the peers. Nothing waits for a connection: peers miss a batch that doesn't
+arrive, and request it.
 """
 
 from collections import deque
@@ -68,7 +68,7 @@ class Announcements:
             self._bytes -= len(self._sent.popleft())
 
     def skip(self) -> None:
-        """Changes that nobody listened to: they are in dumps alone."""
+        """Changes without a listener: they are in dumps alone."""
         self.sequence += 1
         self._sent.clear()
         self._bytes = 0
@@ -101,7 +101,7 @@ class Dumps:
         self._last = 0
 
     def have_room(self, now: float) -> bool:
-        """Whether another one may begin, be it for those that nobody takes any more."""
+        """Whether another one may begin, also because an abandoned one has ended."""
         self._sessions = {number: taken for number, taken in self._sessions.items() if now - taken[1] <= IDLE}
         return len(self._sessions) < MAX_DUMPS
 

@@ -131,7 +131,7 @@ class PrefixPeers:
             return
         self._apply(origin, batch)
         origin.compare(batch, now)
-        self.go_on(origin, self.blocks + MAX_BLOCKS)
+        self.apply_held(origin, self.blocks + MAX_BLOCKS)
 
     def different(self, now: float) -> list[Origin]:
         """The origins whose placements are to be restored at this moment: what was applied isn't what they announced,
@@ -157,7 +157,7 @@ class PrefixPeers:
         until = self.blocks + MAX_BLOCKS
         for origin in list(self._origins.values()):
             if origin.applied + 1 in origin.held and not origin.restoring:
-                self.go_on(origin, until)
+                self.apply_held(origin, until)
             if origin.requested:
                 continue
             if origin.latest <= origin.applied or origin.restoring or origin.applied + 1 in origin.held:
@@ -170,7 +170,7 @@ class PrefixPeers:
                 if origin.attempts == 1:
                     self.gaps += 1
                 if origin.attempts > ATTEMPTS:
-                    self.do_without(origin)
+                    self.drop_origin(origin)
                 else:
                     found.append(origin)
         return found
@@ -186,7 +186,7 @@ class PrefixPeers:
         self.joining = False
         until = self.blocks + MAX_BLOCKS
         for origin in self._origins.values():
-            self.go_on(origin, until)
+            self.apply_held(origin, until)
 
     def origins(self) -> Iterable[Origin]:
         """Those that are known."""
@@ -200,19 +200,19 @@ class PrefixPeers:
         """Forget origins that have been silent for long. Their blocks stay."""
         for origin in list(self._origins.values()):
             if now - origin.last_seen > FORGOTTEN and not origin.waiting:
-                self.do_without(origin)
+                self.drop_origin(origin)
 
     def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
         """(the origins behind the marks, of which this picker's own is the first; the bits of the marks in use)."""
-        nobody = PrefixOrigin(id="", run=0, sequence=0)
+        unknown = PrefixOrigin(id="", run=0, sequence=0)
         marked = {
             origin.mark: PrefixOrigin(id=origin.id, run=origin.run, sequence=origin.applied, digest=origin.digest)
             for origin in self._origins.values()
             if origin.mark > FORMER
         }
         own = PrefixOrigin(id=id, run=run, sequence=sequence, digest=digest)
-        found = [own, *(marked.get(mark, nobody) for mark in MARKS[1:])]
-        while found[-1] is nobody:
+        found = [own, *(marked.get(mark, unknown) for mark in MARKS[1:])]
+        while found[-1] is unknown:
             found.pop()
         used = {*MARKS[:2], *marked, *self._former}
         return found, sum(1 << bit for bit, mark in enumerate(MARKS) if mark in used)
@@ -237,21 +237,21 @@ class PrefixPeers:
     def mark_of(self, origin: Origin) -> int:
         """The origin's mark, which it gets now if it has none."""
         if not origin.mark:
-            origin.mark = self.claim()
+            origin.mark = self.allocate_mark()
         return origin.mark
 
-    def claim(self) -> int:
-        """A mark that nobody else has; `FORMER` if there is none."""
+    def allocate_mark(self) -> int:
+        """An unused mark; `FORMER` if there is none."""
         return self._free.pop() if self._free else FORMER
 
-    def retire(self, mark: int, into: int) -> None:
-        """The mark is nobody's any more: another one replaces it, or none (0), and later it is free."""
+    def release_mark(self, mark: int, into: int) -> None:
+        """Release the mark: another one replaces it, or none (0), and later it is free."""
         if mark > FORMER:
             if into:
                 self._former.add(mark)
-            self._index.convert(mark, into, partial(self._freed, mark))
+            self._index.convert(mark, into, partial(self._on_mark_free, mark))
 
-    def _freed(self, mark: int) -> None:
+    def _on_mark_free(self, mark: int) -> None:
         self._former.discard(mark)
         self._free.insert(0, mark)
 
@@ -268,18 +268,18 @@ class PrefixPeers:
         self.batches += 1
         self.blocks += len(batch.blocks) // 8
 
-    def go_on(self, origin: Origin, until: int) -> None:
+    def apply_held(self, origin: Origin, until: int) -> None:
         """Apply what is held and follows until so many blocks have been applied; the rest later."""
         for number in [number for number in origin.held if number <= origin.applied]:
             self._release(origin, number)
         while origin.applied + 1 in origin.held and self.blocks < until:
             self._apply(origin, self._release(origin, origin.applied + 1))
 
-    def do_without(self, origin: Origin) -> None:
+    def drop_origin(self, origin: Origin) -> None:
         """Forget an origin, but not its blocks. If it publishes again, it is a new one."""
         for number in list(origin.held):
             self._release(origin, number)
-        self.retire(origin.mark, FORMER)
+        self.release_mark(origin.mark, FORMER)
         self._origins.pop((origin.id, origin.run), None)
 
     def _release(self, origin: Origin, number: int) -> PrefixBatch:
@@ -304,7 +304,7 @@ class Restore:
         self._translated: dict[int, int] = {}
         if origin is not None:
             origin.restoring = True
-            self._mark = peers.claim()
+            self._mark = peers.allocate_mark()
 
     def take(self, piece: PrefixPiece) -> None:
         """The next piece, of at most `MAX_BLOCKS` blocks."""
@@ -333,17 +333,17 @@ class Restore:
         if origin is None:
             self._peers.complete()
         else:
-            self._peers.retire(origin.mark, 0)
+            self._peers.release_mark(origin.mark, 0)
             origin.mark, origin.restoring = self._mark, False
             self._peers.repairs += origin.differs_since is not None
             origin.differs_since = None
-            self._peers.go_on(origin, self._peers.blocks + MAX_BLOCKS)
+            self._peers.apply_held(origin, self._peers.blocks + MAX_BLOCKS)
             self._peers.answered(origin, sequence)
 
     def abandon(self) -> None:
         """No more pieces come."""
         if self._origin is not None:
-            self._peers.retire(self._mark, 0)
+            self._peers.release_mark(self._mark, 0)
             self._origin.restoring = False
 
     def _marks_of(self, piece: PrefixPiece) -> Iterator[int]:

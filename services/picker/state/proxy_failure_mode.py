@@ -1,7 +1,7 @@
 """Whether a pool that serves only models that it names stands behind a proxy that fails open.
 
 Such a proxy lets requests pass unread while no picker answers, those for other models too. A picker can't prevent that:
-a stream that it refuses passes just the same. So it says so where operators look.
+a stream that it refuses passes just the same. So it is reported where operators look.
 """
 
 from collections.abc import Callable, Iterable

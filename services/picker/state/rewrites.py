@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import xxhash
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 
 PRIORITIES = {Criticality.CRITICAL: 1, Criticality.STANDARD: 0, Criticality.SHEDDABLE: -1}

@@ -31,7 +31,7 @@ class VanishedAttributes:
         """Ids of endpoints that were scraped when it was first seen, and have never had it."""
         self._gone: tuple[str, ...] = ()
 
-    def look(
+    def check(
         self,
         layout: Layout,
         columns: Columns,

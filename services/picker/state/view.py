@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS, ViewLimits
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS, ViewLimits
 from services.picker.state.columns import Columns, OnOutOfRange
 from services.picker.state.health import EXPIRY, Health
 from services.picker.state.inflight import InFlight
@@ -79,7 +79,7 @@ class View:
             own: dict[str, AttributeMap | None] = {}
             for id in ids:
                 attributes = self._made.get(id)
-                if attributes is not None and id in self._layout.index and _says(attributes):
+                if attributes is not None and id in self._layout.index and _has_state(attributes):
                     own[id] = attributes
                 else:
                     self._made.pop(id, None)
@@ -224,6 +224,6 @@ class View:
         return f"<View {endpoints} endpoints, {self.in_flight!r}, {self.prefixes!r}>"
 
 
-def _says(attributes: AttributeMap) -> bool:
-    """Whether there is anything that the endpoint has."""
+def _has_state(attributes: AttributeMap) -> bool:
+    """Whether the endpoint has any attribute."""
     return any(sample.value is not None for _, sample in attributes.items())

@@ -73,7 +73,7 @@ MAX_QUESTION = 64 * 2**10
 """Bytes of a message that asks about the server itself. One as long as a body may be would hold the event loop."""
 
 
-def refuses_question(stream: Stream, message: bytes) -> bool:
+def refuses_request(stream: Stream, message: bytes) -> bool:
     """End the call if the message is too long to ask about the server."""
     if len(message) <= MAX_QUESTION:
         return False
@@ -88,7 +88,7 @@ class Unary:
         self._stream, self._answer = stream, answer
 
     def receive(self, message: bytes) -> None:
-        if refuses_question(self._stream, message):
+        if refuses_request(self._stream, message):
             return
         answer = self._answer(message)
         if isinstance(answer, bytes):

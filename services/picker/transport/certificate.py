@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.config.problems import Invalid, Problem
 from shared.key_exchange import limit_key_exchange
 from shared.model import is_ip

@@ -64,8 +64,8 @@ class StreamHandler(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is to be done before the next message: the stream isn't closed or handed back, and there are
-        and will be no other answers. Asked after each message, so it is one question in the place of four."""
+        """Whether the stream only waits for the next message: the stream isn't closed or handed back, and there are and
+        will be no other answers. Asked after each message, so it is one question in the place of four."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class StreamHandler(Protocol):
         ...
 
     def outbox(self) -> Iterable[bytes]:
-        """The answers that no message brings, once they can be made, in order. Empty ones as in `receive`."""
+        """The answers without a further message, once they can be made, in order. Empty ones as in `receive`."""
         ...
 
     def end(self) -> None:
@@ -182,9 +182,9 @@ class ExtProcCall:
         if handler is None:
             return
         if self._messages is not None:
-            self._keep(self._messages, message)
+            self._enqueue(self._messages, message)
         elif len(message) > _MIDDLING or self._stream.congested:
-            self._keep(self._begin_steps(), message)
+            self._enqueue(self._begin_steps(), message)
         else:
             self._take(handler, message)
 
@@ -228,9 +228,9 @@ class ExtProcCall:
             self._fail()
             return
         if self._messages is None and not handler.idle:
-            self._look(handler)
+            self._advance(handler)
 
-    def _look(self, handler: StreamHandler) -> None:
+    def _advance(self, handler: StreamHandler) -> None:
         """What is to be done without a further message: more answers, an end, or to wait for either."""
         if handler.ready:
             self._wake()
@@ -257,7 +257,7 @@ class ExtProcCall:
         if handler is None or self._messages is not None:
             return False  # afterwards it is looked into anyway
         if not handler.ready:
-            self._look(handler)
+            self._advance(handler)
             return False
         try:
             answers = handler.outbox()
@@ -271,7 +271,7 @@ class ExtProcCall:
         except Exception:  # noqa: BLE001 - as above
             self._fail()
             return False
-        self._look(handler)
+        self._advance(handler)
         return False
 
     def _begin_steps(self) -> deque[bytes]:
@@ -281,7 +281,7 @@ class ExtProcCall:
         self._service.turns.add(self._step, heavy=True)
         return messages
 
-    def _keep(self, messages: deque[bytes], message: bytes) -> None:
+    def _enqueue(self, messages: deque[bytes], message: bytes) -> None:
         """The message waits for its turn."""
         size, memory = len(message) + _PER_MESSAGE, self._service.memory
         if memory.has_room(size):
@@ -292,7 +292,7 @@ class ExtProcCall:
             self._outcome = "refused"
             self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, "the bodies of all requests take too much memory")
 
-    def _kept(self, messages: deque[bytes]) -> bytes:
+    def _dequeue(self, messages: deque[bytes]) -> bytes:
         """The first message that waits."""
         message = messages.popleft()
         size = len(message) + _PER_MESSAGE
@@ -329,7 +329,7 @@ class ExtProcCall:
         else:
             self._messages = None
             self._stream.resume()
-            self._look(handler)
+            self._advance(handler)
             return False
         return self._handler is not None
 
@@ -338,7 +338,7 @@ class ExtProcCall:
         until = perf_counter() + _SLICE
         while messages and self._handler is not None and self._answers is None and not self._stream.congested:
             small = len(messages[0]) <= _MIDDLING
-            self._take(handler, self._kept(messages))
+            self._take(handler, self._dequeue(messages))
             if not small or handler.closed or handler.handed_back or perf_counter() >= until:
                 break
 

@@ -9,7 +9,7 @@ import structlog
 from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import MAX_QUESTION, Methods
 from services.picker.transport.certificate import Certificates
 from services.picker.transport.http2.server import Http2Server
@@ -104,9 +104,9 @@ class GrpcServer:
         connections: int = self._server.connections
         return connections
 
-    def on_closed(self, tell: Callable[[], None]) -> None:
+    def on_closed(self, callback: Callable[[], None]) -> None:
         """Have `tell` called when a connection has ended."""
-        self._server.on_closed = tell
+        self._server.on_closed = callback
 
     async def release(self) -> None:
         """Have the client of one connection open another one. This one ends with its streams."""

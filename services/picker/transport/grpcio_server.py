@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Call, Methods, StatusCode
 from services.picker.transport.certificate import Certificates
 from shared.model import join_host_port
@@ -188,15 +188,15 @@ _CODES = {code: next(status for status in grpc.StatusCode if status.value[0] == 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
     """Credentials that follow the certificates."""
-    told: list[object] = []
+    applied: list[object] = []
 
     def configuration() -> Any:
         used = certificates.certificate
-        told[:] = [used, certificates.client_ca]
+        applied[:] = [used, certificates.client_ca]
         pairs = [(used.key.encode(), used.chain.encode())]
         return grpc.ssl_server_certificate_configuration(pairs, certificates.client_ca.encode() or None)
 
     def fetch() -> Any:
-        return None if told == [certificates.certificate, certificates.client_ca] else configuration()
+        return None if applied == [certificates.certificate, certificates.client_ca] else configuration()
 
     return grpc.dynamic_ssl_server_credentials(configuration(), fetch, bool(certificates.client_ca))

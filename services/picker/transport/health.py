@@ -12,14 +12,14 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health_pb2
 
-from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary, refuses_question
+from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary, refuses_request
 from services.picker.transport.ext_proc import SERVICE
 
 LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
 MAX_WATCHES = 1_000
-"""Clients that are told of changes."""
+"""Clients that watch changes."""
 
 _pb: Any = health_pb2
 _SERVING = _pb.HealthCheckResponse.SERVING
@@ -84,7 +84,7 @@ class Health:
         if serving != self.serving:
             self.serving = serving
             for watch in list(self._watches):
-                watch.tell()
+                watch.send_status()
 
     def _check(self, message: bytes) -> bytes | tuple[StatusCode, str]:
         try:
@@ -112,10 +112,10 @@ class _Watch:
     def __init__(self, stream: Stream, health: Health, metadata: Metadata) -> None:
         self._stream, self._health = stream, health
         self._name: str | None = None
-        self._told = -1
+        self._last_sent = -1
 
     def receive(self, message: bytes) -> None:
-        if self._name is not None or refuses_question(self._stream, message):
+        if self._name is not None or refuses_request(self._stream, message):
             return
         try:
             self._name = _pb.HealthCheckRequest.FromString(message).service
@@ -123,22 +123,22 @@ class _Watch:
             self._stream.finish(StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}")
             return
         if self._health.watch(self):
-            self.tell()
+            self.send_status()
         else:
-            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients are told of changes by now")
+            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already")
 
-    def tell(self) -> None:
+    def send_status(self) -> None:
         """The status may have changed."""
         status = self._health.status(self._name or "")
-        if status != self._told and not self._stream.congested:
-            self._told = status
+        if status != self._last_sent and not self._stream.congested:
+            self._last_sent = status
             self._stream.send(_answer(status))
 
     def half_close(self) -> None:
-        """The client has nothing more to say, and goes on to listen."""
+        """The client sends nothing more, and continues to receive."""
 
     def drained(self) -> None:
-        self.tell()
+        self.send_status()
 
     def end(self) -> None:
         self._health.unwatch(self)

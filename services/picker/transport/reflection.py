@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2
 
-from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, refuses_question
+from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, refuses_request
 
 _pb: Any = reflection_pb2
 _PATHS = (
@@ -70,7 +70,7 @@ class _Call:
         self._reflection, self._stream = reflection, stream
 
     def receive(self, message: bytes) -> None:
-        if refuses_question(self._stream, message):
+        if refuses_request(self._stream, message):
             return
         if self._stream.congested:
             self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, "read the answers before asking for more")

@@ -80,11 +80,13 @@ class WorkerPages:
         readiness = self._supervisor.readiness
         answers = await self._ask("/readyz", ReadyAnswer, statuses=(200, 503))
         missing = {id: f"the worker is {why}" for id, why in answers.missing.items()}
-        reasons = readiness.reasons() | missing | _once({id: answer.reasons for id, answer in answers.found.items()})
+        reasons = (
+            readiness.reasons() | missing | _merge_texts({id: answer.reasons for id, answer in answers.found.items()})
+        )
         return {
             "ready": not reasons,
             "reasons": reasons,
-            "notes": readiness.notes() | _once({id: answer.notes for id, answer in answers.found.items()}),
+            "notes": readiness.notes() | _merge_texts({id: answer.notes for id, answer in answers.found.items()}),
             "configurations": _distinct(answers.found.values()),
         }
 
@@ -169,13 +171,16 @@ class WorkerPages:
         return f"<WorkerPages of {len(self._workers)} workers>"
 
 
-def _once(said: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _merge_texts(texts_by_worker: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """What workers say, by its name. What only some say has their ids beside its name."""
     who: dict[tuple[str, str], list[str]] = {}
-    for id, texts in said.items():
+    for id, texts in texts_by_worker.items():
         for named in texts.items():
             who.setdefault(named, []).append(id)
-    return {name if len(ids) == len(said) else f"{name} ({', '.join(ids)})": text for (name, text), ids in who.items()}
+    return {
+        name if len(ids) == len(texts_by_worker) else f"{name} ({', '.join(ids)})": text
+        for (name, text), ids in who.items()
+    }
 
 
 def _distinct(answers: Iterable[ReadyAnswer | StateAnswer]) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.picker.admin.decisions import decision_routes
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.transport.calls import MAX_QUESTION
 from services.picker.transport.grpc_server import GrpcServer, for_health
 from services.picker.transport.health import Health

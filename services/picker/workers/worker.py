@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 import structlog
 
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.workers.channel import ADMIN, CONNECTION, RELEASE, STOP, Status, SupervisorEnd
 from shared.config.problems import Invalid
 
@@ -93,7 +93,7 @@ class Worker:
         while not self._stopping.is_set():
             began = self._clock()
             try:
-                why: dict[str, object] = {"exit_code": await self._live()}
+                why: dict[str, object] = {"exit_code": await self._run_process()}
             except OSError as error:  # no memory, too many processes
                 why = {"error": str(error)}
             if self._stopping.is_set():
@@ -163,7 +163,7 @@ class Worker:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
 
-    async def _live(self) -> int:
+    async def _run_process(self) -> int:
         """One process from its start to its end; its exit code."""
         ours, theirs = socket.socketpair()
         channel = SupervisorEnd(ours)

@@ -83,8 +83,8 @@ class ApiError(KubernetesError):
         self.retry_after = retry_after
 
     def __str__(self) -> str:
-        said = f": {self.message}" if self.message else ""
-        return f"can't {self.action}: {f'{self.status} {self.reason}'.rstrip()}{said}"
+        detail = f": {self.message}" if self.message else ""
+        return f"can't {self.action}: {f'{self.status} {self.reason}'.rstrip()}{detail}"
 
 
 class Unauthorized(ApiError):

@@ -1,4 +1,4 @@
-"""Informers: for each selection that somebody needs, the objects as a reflector keeps them.
+"""Informers: for each selection in use, the objects as a reflector keeps them.
 
 A specification names kinds from the newest to the oldest version. The informer follows the first that is served, and
 another one as soon as discovery says so. Informers of the same objects share a reflector, even if their specifications

@@ -134,7 +134,7 @@ class PoolResources:
     def _read(self, kind: str, id: ObjectId, origin: str, orphans: list[str]) -> Reset | Rejected | None:
         by_group: dict[str, Reset | Rejected] = {}
         for group in GROUPS:
-            outcome = self._look(kind, group, id)
+            outcome = self._read_group(kind, group, id)
             if outcome is not None and not isinstance(outcome, str):
                 by_group[group] = outcome
         if not by_group:
@@ -158,7 +158,7 @@ class PoolResources:
             orphans.append(origin)
         return structs.replace(event, states=("", "")) if origin in self._orphaned else event
 
-    def _look(self, kind: str, group: str, id: ObjectId) -> Outcome | None:
+    def _read_group(self, kind: str, group: str, id: ObjectId) -> Outcome | None:
         """What the resource of this group states; None if there is none."""
         informer, known = self._informers[kind, group], self._known[kind, group]
         item = informer.objects.get(id)

@@ -206,7 +206,9 @@ class Reporter:
         self._written[uid] = strip(applied, report.resource)
         self._metrics.conditions.inc()
         if self._contested.wrote(uid, what, self._timing.clock()):
-            log.warning("status.contested", resource=_name(report), reason="somebody removes the condition each time")
+            log.warning(
+                "status.contested", resource=_name(report), reason="another writer removes the condition each time"
+            )
         reason = report.condition.reason if report.condition else "withdrawn"
         log.info("status.written", resource=_name(report), reason=reason)
 

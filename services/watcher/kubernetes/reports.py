@@ -1,7 +1,7 @@
 """What to report on each resource that a watcher reads: whether it is accepted, and what is wrong with it. Pure.
 
 The watcher that serves a pool reports on the resources that refer to it; another picker may serve the others. Only if
-there is no pool of the name at all, every watcher may say so.
+there is no pool of the name at all, every watcher may report that.
 """
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence

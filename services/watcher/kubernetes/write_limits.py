@@ -68,7 +68,7 @@ class WriteTarget:
 
 
 class ContestedWrites:
-    """Delays writes that somebody undoes each time.
+    """Delays writes that another writer undoes each time.
 
     A client that writes a whole status removes what others have applied, without a conflict. Two that don't give in
     would write for ever, each as fast as it can.

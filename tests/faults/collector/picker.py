@@ -91,10 +91,10 @@ class PickerView:
         self.view.apply_frame(frame, time.monotonic(), extra)
         after = self._waiting().values, self._waiting().at
         self.senders.add(frame.sender)
-        for row, one in enumerate(self.view.layout.endpoints):
+        for row, endpoint in enumerate(self.view.layout.endpoints):
             if after[0][row] < before[0][row] - OVERLAP or after[1][row] < before[1][row]:
                 was, now = before[0][row], after[0][row]
-                self.went_back.append(f"{one.id} by {was - now:.3f} s with a frame of {frame.sender}")
+                self.went_back.append(f"{endpoint.id} by {was - now:.3f} s with a frame of {frame.sender}")
 
     def _waiting(self) -> Any:
         return self.view.columns.numbers(WAITING_QUEUE_SIZE.wire)
@@ -104,7 +104,7 @@ class PickerView:
         _ = self.view.layout
         now, column = time.monotonic(), self._waiting()
         ages = np.maximum(now - column.at, now - np.nan_to_num(column.values, nan=-np.inf))
-        return {one.id: float(age) for one, age in zip(self.view.layout.endpoints, ages, strict=True)}
+        return {endpoint.id: float(age) for endpoint, age in zip(self.view.layout.endpoints, ages, strict=True)}
 
     def fresh(self, count: int) -> bool:
         """Whether there are so many endpoints, all of which have fresh values."""
@@ -116,7 +116,7 @@ class PickerView:
         _ = self.view.layout
         column = self._waiting()
         return [
-            f"{one.id} by {at - value:.3f} s"
-            for one, value, at in zip(self.view.layout.endpoints, column.values, column.at, strict=True)
+            f"{endpoint.id} by {at - value:.3f} s"
+            for endpoint, value, at in zip(self.view.layout.endpoints, column.values, column.at, strict=True)
             if at - value > OVERLAP
         ]

@@ -49,17 +49,17 @@ async def start(nats: NatsServer, tmp_path: Path) -> AsyncIterator[Start]:
         return started[-1]
 
     yield starting
-    for one in started:
-        one.kill()
+    for process in started:
+        process.kill()
 
 
 async def both_at_work(picker: PickerView, *collectors: CollectorProcess) -> None:
     """Until all are ready, each has a share, and all values are fresh."""
-    for one in collectors:
-        await one.ready()
+    for process in collectors:
+        await process.ready()
 
     async def divided() -> bool:
-        shares = [(await one.state())["endpoints"]["assigned"] for one in collectors]
+        shares = [(await process.state())["endpoints"]["assigned"] for process in collectors]
         return all(shares) and sum(map(len, shares)) == COUNT
 
     await eventually(divided, "divided", step=0.05)

@@ -31,7 +31,7 @@ class PickerProcess(TierProcess):
 
 def names(number: int, first: int = 0) -> list[Endpoint]:
     """So many endpoints."""
-    return [endpoint(f"m{one}", 8000 + one) for one in range(first, first + number)]
+    return [endpoint(f"m{at}", 8000 + at) for at in range(first, first + number)]
 
 
 class Pickers:
@@ -63,12 +63,12 @@ class Pickers:
 
     async def publish(self, endpoints: Sequence[Endpoint]) -> None:
         """The pool has exactly these; returns when NATS has them."""
-        self._wanted = {one.id for one in endpoints}
+        self._wanted = {endpoint.id for endpoint in endpoints}
         await self._owner.publish(endpoints)
 
     def offer(self, endpoints: Sequence[Endpoint]) -> None:
         """The pool has exactly these, as soon as there is a NATS."""
-        self._wanted = {one.id for one in endpoints}
+        self._wanted = {endpoint.id for endpoint in endpoints}
         self._owner.offer(endpoints)
 
     def pick(self, service: PickerService) -> None:

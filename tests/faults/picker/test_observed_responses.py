@@ -29,8 +29,8 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": EVENTS, "total_tokens": 11 + 
 
 
 def event(at: int) -> bytes:
-    told = {"usage": USAGE} if at == EVENTS - 1 else {}
-    return b"data: %s\n\n" % json.dumps({"model": "m", "at": at, "padding": "x" * 200, **told}).encode()
+    usage = {"usage": USAGE} if at == EVENTS - 1 else {}
+    return b"data: %s\n\n" % json.dumps({"model": "m", "at": at, "padding": "x" * 200, **usage}).encode()
 
 
 STREAM = b"".join(event(at) for at in range(EVENTS)) + b"data: [DONE]\n\n"

@@ -30,8 +30,8 @@ IDS_READ = VllmGrpcParameters().max_token_ids
 BOUND = 256 * 2**20
 
 
-def many(before: str, one: str, count: int, after: str) -> bytes:
-    return (before + f"{one}," * (count - 1) + one + after).encode()
+def many(before: str, part: str, count: int, after: str) -> bytes:
+    return (before + f"{part}," * (count - 1) + part + after).encode()
 
 
 LARGE: dict[str, tuple[str, Callable[[int], bytes]]] = {

@@ -163,10 +163,10 @@ async def settled(stack: LocalStack) -> None:
 
 def _unsettled(state: dict[str, Any], peers: int) -> list[str]:
     found = []
-    for one in state["endpoints"]:
-        attribute = one["attributes"].get(ATTRIBUTE)
+    for row in state["endpoints"]:
+        attribute = row["attributes"].get(ATTRIBUTE)
         if attribute is None or attribute["age"] > 1.0:
-            found.append(f"{state['id']}: {one['id']} has {attribute}")
+            found.append(f"{state['id']}: {row['id']} has {attribute}")
     if busy := in_flight(state):
         found.append(f"{state['id']}: in flight {busy}")
     if len(state["peers"]) != peers:
@@ -191,7 +191,7 @@ async def leading(stack: LocalStack, *, but: Process | None = None) -> ServicePr
 
     async def found() -> ServiceProcess | None:
         running = [watcher for watcher in stack.watchers if watcher.running and watcher is not but]
-        leaders = [one for one in running if (await one.state())["leadership"]["leads"]]
+        leaders = [process for process in running if (await process.state())["leadership"]["leads"]]
         return leaders[0] if len(leaders) == 1 else None
 
     leader = await eventually(found, "a watcher leads")

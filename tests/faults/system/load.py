@@ -50,7 +50,7 @@ def hit_rate(hits: Sequence[Hit]) -> float:
 
 def back_after(hits: Sequence[Hit], since: float, usual: float) -> float:
     """Seconds from that time to the first `ENOUGH` answers with 95 % of the usual hit rate."""
-    first = next((at for at, one in enumerate(hits) if one.at >= since), len(hits))
+    first = next((at for at, hit in enumerate(hits) if hit.at >= since), len(hits))
     for at in range(first, len(hits) - ENOUGH):
         if hit_rate(hits[at : at + ENOUGH]) >= 0.95 * usual:
             return hits[at].at - since

@@ -118,7 +118,7 @@ async def _only_of_the_other(survivor: Picker, load: Load) -> None:
     failed = [failure for failure in load.failures if await _has_decided(survivor, failure.request_id)]
     assert not failed, failed[:5]
     lately = (await survivor.get("/debug/decisions?limit=1000")).json()["decisions"]
-    assert len({one["request_id"] for one in lately} & set(load.request_ids)) >= ENOUGH
+    assert len({decision["request_id"] for decision in lately} & set(load.request_ids)) >= ENOUGH
 
 
 async def _has_decided(picker: Picker, request_id: str) -> bool:

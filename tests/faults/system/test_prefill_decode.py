@@ -200,12 +200,12 @@ async def test_a_dead_prefill_server_costs_the_one_request_from_which_the_picker
     await stack["prefill-1"].kill()
     try:
         asked = await ask_often(stack, client)
-        failed = [one for one in asked if one.status != 200]
+        failed = [request for request in asked if request.status != 200]
         assert len(failed) <= 1, asked
-        assert all((one.status, one.prefill) == (502, "prefill-1") for one in failed), asked
+        assert all((result.status, result.prefill) == (502, "prefill-1") for result in failed), asked
         await ranks_last(stack.pickers[0], "prefill-1")
-        for one in await ask_often(stack, client):
-            assert (one.status, one.prefilled, one.stages) == (200, "prefill-2", "prefill-decode")
+        for answer in await ask_often(stack, client):
+            assert (answer.status, answer.prefilled, answer.stages) == (200, "prefill-2", "prefill-decode")
     finally:
         await back(stack, client, "prefill-1")
 
@@ -213,10 +213,10 @@ async def test_a_dead_prefill_server_costs_the_one_request_from_which_the_picker
 async def test_a_dead_decode_server_costs_no_request(stack: LocalStack, client: httpx.AsyncClient) -> None:
     await stack["decode-1"].kill()
     try:
-        for one in await ask_often(stack, client):
-            assert (one.status, one.served, one.stages) == (200, "decode-2", "prefill-decode"), one
+        for answer in await ask_often(stack, client):
+            assert (answer.status, answer.served, answer.stages) == (200, "decode-2", "prefill-decode"), answer
         await ranks_last(stack.pickers[0], "decode-1")
-        assert {one.served_by for one in await ask_often(stack, client)} == {"first choice"}
+        assert {answer.served_by for answer in await ask_often(stack, client)} == {"first choice"}
     finally:
         await back(stack, client, "decode-1")
 
@@ -230,7 +230,7 @@ async def test_without_prefill_servers_decode_servers_do_everything_and_the_pick
         await stack[name].kill()
     try:
         if listed:
-            failed = [one for one in await ask_often(stack, client) if one.status != 200]
+            failed = [answer for answer in await ask_often(stack, client) if answer.status != 200]
             assert len(failed) <= len(PREFILL), failed
             await ranks_last(picker, *PREFILL)
         else:
@@ -238,10 +238,10 @@ async def test_without_prefill_servers_decode_servers_do_everything_and_the_pick
         before = await counted(picker, SKIPPED, stage="prefill", reason=why)
         decided = await counted(picker, DECIDED, decision_type="decode-only")
         asked = await ask_often(stack, client)
-        for one in asked:
-            assert (one.status, one.prefilled, one.stages) == (200, None, "decode-only"), one
-            assert one.served in DECODE
-            assert one.skipped == {"prefill": why}
+        for answer in asked:
+            assert (answer.status, answer.prefilled, answer.stages) == (200, None, "decode-only"), answer
+            assert answer.served in DECODE
+            assert answer.skipped == {"prefill": why}
         assert await counted(picker, SKIPPED, stage="prefill", reason=why) == before + len(asked)
         assert await counted(picker, DECIDED, decision_type="decode-only") == decided + len(asked)
         if listed:

@@ -178,7 +178,7 @@ async def test_an_exec_plugin_is_run_and_run_again_after_401(
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "reason"),
     [
         ("import sys; sys.exit('no session')", "no session"),
         ("print('no JSON')", "answer isn't JSON"),
@@ -187,10 +187,10 @@ async def test_an_exec_plugin_is_run_and_run_again_after_401(
         ("import time; time.sleep(60)", "gave no credentials within 300ms"),
     ],
 )
-async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, said: str) -> None:
+async def test_an_exec_plugin_that_fails_is_told(connected: Connect, code: str, reason: str) -> None:
     user = {"exec": {"apiVersion": "v1", "command": sys.executable, "args": ["-c", code]}}
     timeout = 0.3 if "sleep" in code else 30.0
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=reason):
         await connected(user, kubernetes_credentials_timeout=timeout)
 
 

@@ -102,18 +102,24 @@ async def test_an_apiserver_that_is_down_refuses_connections(server: ApiServer, 
 
 
 @pytest.mark.parametrize(
-    ("scheme", "host", "expected", "said"),
+    ("scheme", "host", "expected", "reason"),
     [
         ("http", "apiserver.invalid:6443", ConnectionFailed, "the name in {} can't be looked up"),
         ("https", "", TlsFailed, "no TLS with {}"),
     ],
 )
 async def test_what_is_no_api_server_is_named(
-    server: ApiServer, connected: Connect, tmp_path: Path, scheme: str, host: str, expected: type[Exception], said: str
+    server: ApiServer,
+    connected: Connect,
+    tmp_path: Path,
+    scheme: str,
+    host: str,
+    expected: type[Exception],
+    reason: str,
 ) -> None:
     url = f"{scheme}://{host or server.url.removeprefix('http://')}"
     client = await connected(kubeconfig=server.kubeconfig(tmp_path / "other", server=url))
-    with pytest.raises(expected, match=said.format(url)):
+    with pytest.raises(expected, match=reason.format(url)):
         await client.page(ALL_PODS, 500)
 
 
@@ -152,7 +158,7 @@ CONFLICT = 'conflict with "gateway": .status.parents'
 
 
 @pytest.mark.parametrize(
-    ("handler", "expected", "said"),
+    ("handler", "expected", "reason"),
     [
         (refusal(403, "Forbidden", "cannot"), Forbidden, "not allowed to {what}.*cannot"),
         (refusal(404, "NotFound"), NotFound, "can't {what}: 404"),
@@ -168,7 +174,7 @@ CONFLICT = 'conflict with "gateway": .status.parents'
 )
 @pytest.mark.parametrize("verb", ["list", "watch", "patch"])
 async def test_an_answer_that_is_a_refusal_is_told_as_such(
-    server: ApiServer, connected: Connect, verb: str, handler: Handler, expected: type[Exception], said: str
+    server: ApiServer, connected: Connect, verb: str, handler: Handler, expected: type[Exception], reason: str
 ) -> None:
     server.next.append(handler)
     client = await connected()
@@ -181,13 +187,13 @@ async def test_an_answer_that_is_a_refusal_is_told_as_such(
         else:
             await client.apply(PODS, "a", {}, namespace="default", field_manager="pointsman", subresource="status")
 
-    with pytest.raises(expected, match=said.format(what=WHAT[verb])) as caught:
+    with pytest.raises(expected, match=reason.format(what=WHAT[verb])) as caught:
         await ask()
     assert getattr(caught.value, "retry_after", None) == (3.0 if expected is Unavailable else None)
 
 
 @pytest.mark.parametrize(
-    ("handler", "expected", "said"),
+    ("handler", "expected", "reason"),
     [
         (sends(b'{"items":[', length="1000"), ConnectionFailed, "broke off"),
         (sends(b" ", more=b" "), TimedOut, "didn't answer completely within 200ms"),
@@ -195,11 +201,11 @@ async def test_an_answer_that_is_a_refusal_is_told_as_such(
     ],
 )
 async def test_an_answer_that_is_no_list_is_told(
-    server: ApiServer, connected: Connect, handler: Handler, expected: type[Exception], said: str
+    server: ApiServer, connected: Connect, handler: Handler, expected: type[Exception], reason: str
 ) -> None:
     server.next.append(handler)
     timeout = 0.2 if expected is TimedOut else 30.0
-    with pytest.raises(expected, match=said or None):
+    with pytest.raises(expected, match=reason or None):
         list((await (await connected(kubernetes_request_timeout=timeout)).page(ALL_PODS, 500)).items)
 
 

@@ -115,7 +115,7 @@ class Listener:
         self._frames = FrameReader(self._bus, Subjects(), POOL, self._on_frame, clock=lambda: self.picker.now)
         _run(self._frames.start())
         self._taken = 0
-        facts = [endpoint(one) for one in ("a1", "a2", "a3")]
+        facts = [endpoint(id) for id in ("a1", "a2", "a3")]
         written = [(fact_key(POOL, fact), encode_fact(fact)) for fact in facts]
         digest = sum(fact_digest(key, raw) for key, raw in written) % 2**64
         self._stored = [
@@ -125,7 +125,7 @@ class Listener:
         self._stored.append(Synced(epoch=1, sequence=3, count=len(facts), digest=digest))
         self.replica.connected(self.picker.now)
         self._snapshot()
-        assert [one.id for one in self.view.layout.endpoints] == ["a1", "a2", "a3"]
+        assert [endpoint.id for endpoint in self.view.layout.endpoints] == ["a1", "a2", "a3"]
 
     def hear(self, kind: str, key: str, order: list[str], data: bytes) -> None:
         """One message: taken in, or counted as malformed."""
@@ -314,8 +314,8 @@ def _packed(value: Any) -> Any:
             if value.keys() == {kind}:
                 with np.errstate(all="ignore"):
                     return np.asarray(value[kind], kind).tobytes()
-        return {name: _packed(one) for name, one in value.items()}
-    return [_packed(one) for one in value] if isinstance(value, list) else value
+        return {name: _packed(item) for name, item in value.items()}
+    return [_packed(item) for item in value] if isinstance(value, list) else value
 
 
 def _run(starting: Any) -> None:

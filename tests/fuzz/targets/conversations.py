@@ -62,7 +62,7 @@ def _converse(messages: list[bytes]) -> None:
         for message in messages:
             phase = incoming.read(message).phase
             shown.append(phase)
-            answers = [read(one) for one in stream.receive(message) if one]
+            answers = [read(answer) for answer in stream.receive(message) if answer]
             for answer in answers:
                 assert answer.phase in ANSWERS
                 assert answer.phase == "immediate_response" or answer.phase in shown, (answer, shown)
@@ -115,19 +115,19 @@ def _message(part: bytes) -> bytes:
         return part
 
 
-def _built(said: dict[str, Any]) -> Any:
-    hint = said.get("hint")
-    end = bool(said.get("end"))
+def _built(fields: dict[str, Any]) -> Any:
+    hint = fields.get("hint")
+    end = bool(fields.get("end"))
     for phase in HEADERS:
-        if phase in said:
-            modes = said.get("modes")
-            values = said[phase].items() if isinstance(said[phase], dict) else said[phase]
+        if phase in fields:
+            modes = fields.get("modes")
+            values = fields[phase].items() if isinstance(fields[phase], dict) else fields[phase]
             message = headers(values, end=end, modes=None if modes is None else tuple(modes), hint=hint, phase=phase)
-            if served := said.get("served"):
+            if served := fields.get("served"):
                 message.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": served})
             return message
     for phase in BODIES:
-        if phase in said:
-            return body(str(said[phase]).encode("utf-8", "replace"), end=end, phase=phase, hint=hint)
-    (phase,) = (trailer for trailer in TRAILERS if trailer in said)
+        if phase in fields:
+            return body(str(fields[phase]).encode("utf-8", "replace"), end=end, phase=phase, hint=hint)
+    (phase,) = (trailer for trailer in TRAILERS if trailer in fields)
     return trailers(phase)

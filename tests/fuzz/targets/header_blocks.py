@@ -62,8 +62,8 @@ def _read(blocks: Sequence[bytes], *, remember: bool, fragments: int = 1) -> lis
 
 def _joined(reader: HeaderBlocks[RequestHead], block: bytes) -> bytes:
     reader.begin(block[: len(block) // 2])
-    reader.go_on(block[len(block) // 2 :])
-    return reader.joined()
+    reader.append(block[len(block) // 2 :])
+    return reader.take()
 
 
 def _check_head(head: RequestHead) -> None:
@@ -83,7 +83,7 @@ def _blocks(data: bytes) -> list[bytes]:
 def _block(part: bytes, encoder: Encoder) -> bytes:
     """The bytes that a part of an input stands for."""
     try:
-        said = sequences.value(part)
-        return encoder.encode([(str(name), str(value), bool(said.get("plain"))) for name, value in said["headers"]])
+        step = sequences.value(part)
+        return encoder.encode([(str(name), str(value), bool(step.get("plain"))) for name, value in step["headers"]])
     except (ValueError, TypeError, AttributeError, KeyError, IndexError):
         return part

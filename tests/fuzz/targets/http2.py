@@ -61,20 +61,20 @@ def check(data: bytes) -> None:
 def _converse(steps: Sequence[Step], greets: bool, cut: int) -> Peer:
     peer = Peer(LIMITS, greets=greets)
     peer.hear()
-    said = 0
+    sent = 0
     for step in steps:
         if isinstance(step, bytes):
-            said += len(step)
+            sent += len(step)
             for at in range(0, len(step), cut):
                 peer.say(step[at : at + cut])
         else:
             step(peer)
             peer.hear()
-        assert peer.memory.used <= GROWTH * said
+        assert peer.memory.used <= GROWTH * sent
     for seconds in (10.0, 60.0, 100.0, END, END):
         peer.wait(peer.now + seconds)
-    heard = sum(len(one.payload) for one in peer.heard)
-    assert heard <= 1_000 + GROWTH * said, (heard, said)
+    heard = sum(len(frame.payload) for frame in peer.heard)
+    assert heard <= 1_000 + GROWTH * sent, (heard, sent)
     assert peer.failure() is not None
     assert not peer.say(b"anything")
     _check_left(peer)
@@ -91,18 +91,20 @@ def _check_left(peer: Peer) -> None:
 def _check_frames(peer: Peer) -> None:
     """What the server has said is HTTP/2."""
     begun, ended = set[int](), set[int]()
-    for one in peer.heard:
-        if one.stream:
-            assert one.stream % 2 == 1
-            assert one.stream not in ended or one.kind == RST_STREAM, one
-        if one.kind == HEADERS:
-            fields = peer.decode(one)
-            assert (":status" in fields) is (one.stream not in begun), one
-            assert one.stream not in begun or (one.flags & END_STREAM and "grpc-status" in fields), one
-            begun.add(one.stream)
-        if one.kind == RST_STREAM or (one.stream and one.flags & END_STREAM):
-            ended.add(one.stream)
-    last = [one.number for one in peer.heard if one.kind == GOAWAY]
+    for heard_frame in peer.heard:
+        if heard_frame.stream:
+            assert heard_frame.stream % 2 == 1
+            assert heard_frame.stream not in ended or heard_frame.kind == RST_STREAM, heard_frame
+        if heard_frame.kind == HEADERS:
+            fields = peer.decode(heard_frame)
+            assert (":status" in fields) is (heard_frame.stream not in begun), heard_frame
+            assert heard_frame.stream not in begun or (heard_frame.flags & END_STREAM and "grpc-status" in fields), (
+                heard_frame
+            )
+            begun.add(heard_frame.stream)
+        if heard_frame.kind == RST_STREAM or (heard_frame.stream and heard_frame.flags & END_STREAM):
+            ended.add(heard_frame.stream)
+    last = [heard_frame.number for heard_frame in peer.heard if heard_frame.kind == GOAWAY]
     assert all(before >= after for before, after in pairwise(last)), last
 
 
@@ -121,24 +123,24 @@ def _steps(data: bytes) -> list[Step]:
 def _step(part: bytes, encoder: Encoder) -> Step:
     """What a part of an input stands for."""
     try:
-        said = sequences.value(part)
-        if "wait" in said:
-            seconds = min(float(said["wait"]), END)
+        step = sequences.value(part)
+        if "wait" in step:
+            seconds = min(float(step["wait"]), END)
             return lambda peer: peer.wait(peer.now + (seconds if seconds > 0 else 0.0))
-        if "hold" in said:
-            return lambda peer: peer.connection.hold() if said["hold"] else peer.connection.release()
-        if "drain" in said:
-            return lambda peer: peer.connection.drain(last=bool(said["drain"]))
-        made = frame(said["kind"], said.get("flags", 0), said.get("stream", 0), _payload(said, encoder))
-        return made * min(int(said.get("times", 1)), MAX_BYTES // len(made))
+        if "hold" in step:
+            return lambda peer: peer.connection.hold() if step["hold"] else peer.connection.release()
+        if "drain" in step:
+            return lambda peer: peer.connection.drain(last=bool(step["drain"]))
+        made = frame(step["kind"], step.get("flags", 0), step.get("stream", 0), _payload(step, encoder))
+        return made * min(int(step.get("times", 1)), MAX_BYTES // len(made))
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError, RecursionError, struct.error):
         return part
 
 
-def _payload(said: dict[str, Any], encoder: Encoder) -> bytes:
-    if "headers" in said:
-        return encoder.encode([(str(name), str(value)) for name, value in said["headers"]])
-    if "message" in said:
-        content = str(said["message"]).encode("utf-8", "replace") * min(int(said.get("long", 1)), MAX_BYTES)
-        return message(gzip.compress(content, mtime=0), 1) if said.get("gzip") else message(content)
-    return bytes.fromhex(said.get("hex", ""))
+def _payload(fields: dict[str, Any], encoder: Encoder) -> bytes:
+    if "headers" in fields:
+        return encoder.encode([(str(name), str(value)) for name, value in fields["headers"]])
+    if "message" in fields:
+        content = str(fields["message"]).encode("utf-8", "replace") * min(int(fields.get("long", 1)), MAX_BYTES)
+        return message(gzip.compress(content, mtime=0), 1) if fields.get("gzip") else message(content)
+    return bytes.fromhex(fields.get("hex", ""))

@@ -31,7 +31,7 @@ def check(data: bytes) -> None:
         return
     assert len(listing.ids) <= PARAMETERS.max_models
     assert len(set(listing.ids)) == len(listing.ids)
-    assert all(0 < len(one) <= PARAMETERS.max_name_length for one in listing.ids)
-    said = pack([("a", attributes)], 1.0)
-    frame = Frame(sender="c", sent=1.0, sequence=1, ids=said.ids, ages=said.ages, objects=said.objects)
+    assert all(0 < len(id) <= PARAMETERS.max_name_length for id in listing.ids)
+    content = pack([("a", attributes)], 1.0)
+    frame = Frame(sender="c", sent=1.0, sequence=1, ids=content.ids, ages=content.ages, objects=content.objects)
     assert decode(Frame, encode(frame)).objects == {SERVED_MODELS.wire: [list(listing.ids)]}

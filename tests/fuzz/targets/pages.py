@@ -139,9 +139,9 @@ def _parsed(page: bytes) -> dict[str, list[tuple[dict[str, str], float, float]]]
     found: dict[str, list[tuple[dict[str, str], float, float]]] = {}
     try:
         for family in text_string_to_metric_families(text):
-            for one in family.samples:
-                moment = 0.0 if one.timestamp is None else round(float(one.timestamp) * 1000)
-                found.setdefault(one.name, []).append((dict(one.labels), float(one.value), float(moment)))
+            for sample in family.samples:
+                moment = 0.0 if sample.timestamp is None else round(float(sample.timestamp) * 1000)
+                found.setdefault(sample.name, []).append((dict(sample.labels), float(sample.value), float(moment)))
     except ValueError:
         return None
     return found

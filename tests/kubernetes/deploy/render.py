@@ -97,7 +97,7 @@ def by_name(text: str) -> Objects:
 
 def workloads(objects: Objects) -> Iterator[Object]:
     """What makes pods."""
-    return (one for (kind, _), one in objects.items() if kind in ("Deployment", "StatefulSet"))
+    return (obj for (kind, _), obj in objects.items() if kind in ("Deployment", "StatefulSet"))
 
 
 def container(workload: Object) -> Object:

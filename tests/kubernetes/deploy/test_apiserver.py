@@ -28,12 +28,12 @@ async def cluster(apiserver: ApiServer) -> AsyncIterator[Api]:
 async def refusals(cluster: Api, objects: Iterable[Object]) -> dict[str, str]:
     """What the server says against the objects, by their names; nothing is made."""
     found: dict[str, str] = {}
-    for one in objects:
-        namespace = "" if one["kind"] in CLUSTER_WIDE else NAMESPACE
+    for obj in objects:
+        namespace = "" if obj["kind"] in CLUSTER_WIDE else NAMESPACE
         try:
-            await cluster.apply(one, namespace, dry_run=True)
+            await cluster.apply(obj, namespace, dry_run=True)
         except ApiError as error:
-            found[f"{one['kind']} {one['metadata']['name']}"] = error.message
+            found[f"{obj['kind']} {obj['metadata']['name']}"] = error.message
     return found
 
 

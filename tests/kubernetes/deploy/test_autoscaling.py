@@ -17,9 +17,9 @@ def asked(objects: Objects) -> dict[str, str]:
     """The metrics of pods, by the tier that is scaled by them."""
     return {
         name.removeprefix("pointsman-"): metric["pods"]["metric"]["name"]
-        for (kind, name), one in objects.items()
+        for (kind, name), obj in objects.items()
         if kind == "HorizontalPodAutoscaler"
-        for metric in one["spec"]["metrics"]
+        for metric in obj["spec"]["metrics"]
         if metric["type"] == "Pods"
     }
 
@@ -29,7 +29,7 @@ def test_an_autoscaler_asks_for_a_gauge_of_the_tier_that_it_scales(renderer: Ren
     assert found.keys() == {"picker", "collector"}
     for tier, metric in found.items():
         # one series a pod: with labels of its own the sum of them would be scaled by
-        kinds = {one.name: (one.kind, one.labels) for one in described(registries()[tier])}
+        kinds = {metric.name: (metric.kind, metric.labels) for metric in described(registries()[tier])}
         assert kinds[metric] == ("gauge", ())
 
 
@@ -43,5 +43,5 @@ def test_the_adapters_rules_serve_these_metrics_of_pods(renderer: Renderer) -> N
         match = re.fullmatch(r"(\w+)\{namespace!=\"\",pod!=\"\"\}", rule["seriesQuery"])
         assert match, rule["seriesQuery"]
         served.add(match[1])
-        assert rule["resources"]["overrides"] == {one: {"resource": one} for one in ("namespace", "pod")}
+        assert rule["resources"]["overrides"] == {resource: {"resource": resource} for resource in ("namespace", "pod")}
     assert served == set(asked(renderer.base("custom-metrics")).values())

@@ -90,7 +90,7 @@ async def test_kubectl_takes_the_pages_commands_as_they_stand(kubectl: Path, vic
         await admin.install(GATEWAYS)
         for words in (words[1:] for words in commands() if words[0] == "kubectl"):
             command = " ".join(words)
-            if any(command.startswith(one) for one in NOT_RUN):
+            if any(command.startswith(start) for start in NOT_RUN):
                 continue
             if "get" in words and not shown:
                 await something_to_see(admin)

@@ -148,8 +148,8 @@ async def test_changes_come_through_while_a_server_is_away_and_it_is_filled_when
         replace(path, endpoints_text("a", "b"))
         await seen.sees("a", "b")
         await servers.processes[name].start()
-        for one in ("KV_leases", "KV_endpoints"):
-            await servers.followed(one)
+        for stream in ("KV_leases", "KV_endpoints"):
+            await servers.followed(stream)
         replace(path, endpoints_text("a", "b", "c"))
         await seen.sees("a", "b", "c")
 
@@ -183,13 +183,15 @@ def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, ch
     ):
         assert (("Secret", "pointsman-nats-logins") in objects) == (name != "ours")
         asked = {
-            one["name"]: one["valueFrom"]["secretKeyRef"]
-            for one in container(objects["StatefulSet", POD])["env"]
-            if "PASSWORD" in one["name"]
+            variable["name"]: variable["valueFrom"]["secretKeyRef"]
+            for variable in container(objects["StatefulSet", POD])["env"]
+            if "PASSWORD" in variable["name"]
         }
         assert asked == {f"{tier.upper()}_PASSWORD": {"name": name, "key": tier} for tier in USERS}
         for tier in ("watcher", "collector", "picker"):
-            variables = {one["name"]: one for one in container(objects["Deployment", f"pointsman-{tier}"])["env"]}
+            variables = {
+                variable["name"]: variable for variable in container(objects["Deployment", f"pointsman-{tier}"])["env"]
+            }
             assert variables["POINTSMAN_NATS_USER"]["value"] == tier
             password = variables["POINTSMAN_NATS_PASSWORD"]["valueFrom"]["secretKeyRef"]
             assert password == {"name": name, "key": tier}

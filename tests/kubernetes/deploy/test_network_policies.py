@@ -45,12 +45,12 @@ def may(objects: Objects, sender: Pod, receiver: Pod, port: int, protocol: str =
 
 def _lets(objects: Objects, subject: Pod, peer: Pod, way: str, port: int, protocol: str) -> bool:
     policies = [
-        one["spec"]
-        for (kind, _), one in objects.items()
+        obj["spec"]
+        for (kind, _), obj in objects.items()
         if kind == "NetworkPolicy"
         and subject.namespace == NAMESPACE
-        and _matches(one["spec"]["podSelector"], subject.labels)
-        and way in one["spec"]["policyTypes"]
+        and _matches(obj["spec"]["podSelector"], subject.labels)
+        and way in obj["spec"]["policyTypes"]
     ]
     rules = [rule for policy in policies for rule in policy.get(way.lower(), [])]
     side = {"Ingress": "from", "Egress": "to"}[way]

@@ -8,7 +8,7 @@ import pytest
 from pointsman.docs import TIERS
 from services.collector.settings import CollectorSettings
 from services.console.settings import ConsoleSettings
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.settings import WatcherSettings
 from shared.config import load
 from shared.plugin import Registry
@@ -35,7 +35,7 @@ def objects(renderer: Renderer) -> Objects:
 
 @pytest.fixture(params=NAMES)
 def workload(request: pytest.FixtureRequest, objects: Objects) -> Object:
-    return next(one for one in workloads(objects) if one["metadata"]["name"] == request.param)
+    return next(workload for workload in workloads(objects) if workload["metadata"]["name"] == request.param)
 
 
 def pod(workload: Object) -> Object:
@@ -65,7 +65,7 @@ def test_a_pod_has_no_rights_on_its_node_and_only_the_watchers_has_a_token(workl
 
 
 def test_no_service_account_hands_out_its_token_by_itself(objects: Objects) -> None:
-    accounts = [one for (kind, _), one in objects.items() if kind == "ServiceAccount"]
+    accounts = [obj for (kind, _), obj in objects.items() if kind == "ServiceAccount"]
     assert sorted(account["metadata"]["name"] for account in accounts) == list(NAMES)
     assert all(account["automountServiceAccountToken"] is False for account in accounts)
 
@@ -80,10 +80,13 @@ def test_memory_has_a_limit_and_the_cpu_none(workload: Object) -> None:
 def test_pods_are_spread_over_nodes_and_zones(workload: Object) -> None:
     labels = workload["spec"]["template"]["metadata"]["labels"]
     spread = pod(workload)["topologySpreadConstraints"]
-    assert [one["topologyKey"] for one in spread] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
-    for one in spread:
-        assert one["labelSelector"]["matchLabels"].items() <= labels.items()
-        assert one["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]
+    assert [constraint["topologyKey"] for constraint in spread] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    for constraint in spread:
+        assert constraint["labelSelector"]["matchLabels"].items() <= labels.items()
+        assert constraint["labelSelector"]["matchLabels"] == workload["spec"]["selector"]["matchLabels"]
 
 
 def test_images_have_the_versions_that_were_tested(workload: Object) -> None:
@@ -108,7 +111,7 @@ def test_probes_ask_the_admin_port(workload: Object) -> None:
 def test_the_process_takes_its_flags_and_variables(objects: Objects, name: str) -> None:
     command = container(objects["Deployment", f"pointsman-{name}"])
     assert command["args"][0] == name
-    environment = {one["name"]: one.get("value", "inference") for one in command["env"]}
+    environment = {variable["name"]: variable.get("value", "inference") for variable in command["env"]}
     settings = parse(SETTINGS[name], command["args"][1:], environment, name)
     assert settings.pool_name == "model-servers"
     assert settings.pool_namespace == "inference"
@@ -128,35 +131,35 @@ def test_a_pod_is_killed_only_after_its_process_gave_up_waiting(workload: Object
     flags = dict(arg.split("=", 1) for arg in container(workload)["args"][1:] if "=" in arg)
     kind = SETTINGS[tier(workload)]
     defaults = {row[0]: row[2] for row in describe(kind)}
-    drain, close = (parse_duration(flags.get(one, defaults[one])) for one in ("--drain-timeout", "--close-timeout"))
+    drain, close = (parse_duration(flags.get(flag, defaults[flag])) for flag in ("--drain-timeout", "--close-timeout"))
     sleep = hook.get("sleep", {}).get("seconds", 0)
     assert grace >= sleep + drain + 2 * close + 2
     assert (sleep > 0) == (tier(workload) == "picker")
 
 
 def test_a_rollout_starts_a_new_pod_before_it_stops_an_old_one(objects: Objects) -> None:
-    for one in workloads(objects):
-        if one["kind"] == "Deployment":
-            assert one["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    for workload in workloads(objects):
+        if workload["kind"] == "Deployment":
+            assert workload["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
 
 
 def test_replicas_are_said_where_no_autoscaler_says_them(objects: Objects) -> None:
-    scaled = {one["spec"]["scaleTargetRef"]["name"]: one for (kind, _), one in objects.items() if "Autoscaler" in kind}
+    scaled = {obj["spec"]["scaleTargetRef"]["name"]: obj for (kind, _), obj in objects.items() if "Autoscaler" in kind}
     assert scaled.keys() == {"pointsman-collector", "pointsman-picker"}
-    for one in scaled.values():
-        assert one["spec"]["minReplicas"] == 2
-        assert [metric["type"] for metric in one["spec"]["metrics"]] == ["Resource"]
-    said = {one["metadata"]["name"]: one["spec"].get("replicas") for one in workloads(objects)}
+    for workload in scaled.values():
+        assert workload["spec"]["minReplicas"] == 2
+        assert [metric["type"] for metric in workload["spec"]["metrics"]] == ["Resource"]
+    said = {workload["metadata"]["name"]: workload["spec"].get("replicas") for workload in workloads(objects)}
     assert said == {**dict.fromkeys(scaled), "pointsman-watcher": 2, "pointsman-nats": 3, "pointsman-console": 1}
 
 
 def test_every_tier_loses_one_pod_at_a_time_to_a_drain(objects: Objects) -> None:
-    budgets = {name: one for (kind, name), one in objects.items() if kind == "PodDisruptionBudget"}
+    budgets = {name: obj for (kind, name), obj in objects.items() if kind == "PodDisruptionBudget"}
     assert sorted(budgets) == list(NAMES)
-    for one in workloads(objects):
-        budget = budgets[one["metadata"]["name"]]["spec"]
+    for workload in workloads(objects):
+        budget = budgets[workload["metadata"]["name"]]["spec"]
         assert budget["maxUnavailable"] == 1
-        assert budget["selector"] == one["spec"]["selector"]
+        assert budget["selector"] == workload["spec"]["selector"]
 
 
 def test_a_service_has_the_pods_that_it_means_and_their_ports(renderer: Renderer) -> None:
@@ -168,17 +171,17 @@ def test_a_service_has_the_pods_that_it_means_and_their_ports(renderer: Renderer
         "pointsman-picker": {"picker"},
         "pointsman-metrics": {"watcher", "collector", "picker", "console"},
     }
-    services = {name: one["spec"] for (kind, name), one in objects.items() if kind == "Service"}
+    services = {name: obj["spec"] for (kind, name), obj in objects.items() if kind == "Service"}
     assert services.keys() == meant.keys()
     for name, spec in services.items():
         selected = [
-            one
-            for one in workloads(objects)
-            if spec["selector"].items() <= one["spec"]["template"]["metadata"]["labels"].items()
+            workload
+            for workload in workloads(objects)
+            if spec["selector"].items() <= workload["spec"]["template"]["metadata"]["labels"].items()
         ]
-        assert {tier(one) for one in selected} == meant[name]
-        for one in selected:
-            ports = {port["name"]: port["containerPort"] for port in container(one)["ports"]}
+        assert {tier(workload) for workload in selected} == meant[name]
+        for workload in selected:
+            ports = {port["name"]: port["containerPort"] for port in container(workload)["ports"]}
             for port in spec["ports"]:
                 # without a cluster IP nobody translates: it has to be the container's own
                 assert ports[port["targetPort"]] == port["port"], (name, port["name"])

@@ -63,17 +63,17 @@ def permissions(rules: Sequence[dict[str, Any]]) -> set[Permission]:
             for resource in rule["resources"]:
                 for verb in rule["verbs"]:
                     assert "*" not in group + resource + verb, rule
-                    one = verb, group, resource, tuple(rule.get("resourceNames", ()))
-                    assert one not in found, f"{one} is allowed twice"
-                    found.add(one)
+                    granted_right = verb, group, resource, tuple(rule.get("resourceNames", ()))
+                    assert granted_right not in found, f"{granted_right} is allowed twice"
+                    found.add(granted_right)
     return found
 
 
 def allowed(objects: Objects, kind: str) -> set[Permission]:
     """What the watcher may by roles of that kind. A role that is bound to another, or to nobody, fails."""
     found: set[Permission] = set()
-    bindings = [one for (name, _), one in objects.items() if name == f"{kind}Binding"]
-    roles = {name: one for (other, name), one in objects.items() if other == kind}
+    bindings = [obj for (name, _), obj in objects.items() if name == f"{kind}Binding"]
+    roles = {name: obj for (other, name), obj in objects.items() if other == kind}
     for binding in bindings:
         assert binding["roleRef"]["kind"] == kind
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "pointsman-watcher", "namespace": NAMESPACE}]
@@ -95,7 +95,8 @@ def test_the_watcher_may_what_it_needs_and_nothing_else(renderer: Renderer, comp
 def test_releases_of_one_name_in_two_namespaces_have_cluster_roles_of_their_own(renderer: Renderer) -> None:
     values = {"watcher": {"nodes": True}}
     here, there = (
-        {key for key in renderer.chart(values, namespace=one) if key[0].startswith("Cluster")} for one in ("a", "b")
+        {key for key in renderer.chart(values, namespace=namespace) if key[0].startswith("Cluster")}
+        for namespace in ("a", "b")
     )
     assert len(here) == len(there) == 2
     assert not here & there

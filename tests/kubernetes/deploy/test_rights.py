@@ -62,8 +62,8 @@ def rights(role: Object) -> list[Right]:
 def used(apiserver: ApiServer, account_of: str, namespace: str) -> set[tuple[str, ...]]:
     """What the account of a namespace has asked for in a namespace, or in none; nothing was refused."""
     asked = apiserver.requests(ACCOUNT, account_of)
-    assert not [one for one in asked if not one.allowed]
-    return {(one.verb, one.group, one.resource) for one in asked if one.namespace == namespace}
+    assert not [request for request in asked if not request.allowed]
+    return {(request.verb, request.group, request.resource) for request in asked if request.namespace == namespace}
 
 
 def granted(role: Object) -> set[tuple[str, ...]]:
@@ -79,8 +79,8 @@ async def resources(admin: Api, namespace: str) -> None:
         documents.append(referring((version, OBJECTIVE[1]), f"objective-{short}", priority=1))
         documents.append(referring((version, REWRITE[1]), f"rewrite-{short}", rules=rules))
     documents.append(referring(MODEL, "model", modelName="m", criticality="Standard"))
-    for one in documents:
-        await admin.create(one, namespace)
+    for document in documents:
+        await admin.create(document, namespace)
 
 
 async def served(site: Site, configuration: str = PICKING) -> None:
@@ -97,7 +97,7 @@ async def allowed(site: Site, rules: Iterable[Mapping[str, Any]], *cluster: Mapp
 
 async def uses_all(site: Site, role: Object, cluster_roles: Sequence[Object] = (), **settings: Any) -> None:
     """A watcher with the role finds pod a, complains of nothing, and uses every right, also those for the cluster."""
-    wide = [rule for one in cluster_roles for rule in one["rules"]]
+    wide = [rule for cluster_role in cluster_roles for rule in cluster_role["rules"]]
     settings |= await allowed(site, role["rules"], *wide)
     async with site.watching(**settings) as watcher, site.reading() as seen:
         await seen.sees("a-rank-0")
@@ -106,7 +106,7 @@ async def uses_all(site: Site, role: Object, cluster_roles: Sequence[Object] = (
         if settings.get("allow_actions"):
             place = Subjects(), pool_token(site.namespace, POOL), f"{site.namespace}/a-rank-0"
             assert (await drain(seen.bus, *place, drain=True, by="a test")).error == ""
-        expected = {site.namespace: granted(role), "": {one for role in cluster_roles for one in granted(role)}}
+        expected = {site.namespace: granted(role), "": {right for role in cluster_roles for right in granted(role)}}
 
         def all_used() -> bool:
             return {place: used(site.server, site.namespace, place) for place in expected} == expected
@@ -140,7 +140,7 @@ async def test_the_roles_are_enough_and_everything_that_they_grant_is_used(
             "endpoints": [{"addresses": ["10.1.0.1"], "targetRef": {"kind": "Pod", "name": "a"}}],
         }
         await site.create(slices)
-    wide = [one for (kind, _), one in objects.items() if kind == "ClusterRole"]
+    wide = [obj for (kind, _), obj in objects.items() if kind == "ClusterRole"]
     await uses_all(site, objects["Role", ACCOUNT], wide, **settings)
 
 
@@ -175,8 +175,8 @@ async def test_without_the_right_to_list_what_is_needed_nothing_is_published(
 ) -> None:
     await served(site)
     every = rights(base["Role", ACCOUNT])
-    [lacking] = [one for one in every if one.verb == "list" and one[1:3] == group_and_resource]
-    settings = await allowed(site, [one.rule for one in every if one != lacking])
+    [lacking] = [right for right in every if right.verb == "list" and right[1:3] == group_and_resource]
+    settings = await allowed(site, [right.rule for right in every if right != lacking])
     async with site.watching(**settings) as service, site.reading() as seen:
         await eventually(lambda: str(lacking) in service.readiness.reasons().get("published", ""), str(lacking))
         assert not seen.facts("endpoint")
@@ -190,8 +190,10 @@ async def test_other_rights_that_are_lacking_are_named_and_the_rest_goes_on(
     await served(site, BY_NODES)
     objects = renderer.base("nodes")
     every = rights(objects["Role", ACCOUNT])
-    lacking = [one for one in every if one.verb in verbs and not (one.verb == "list" and one[1:3] in REQUIRED)]
-    settings = await allowed(site, [one.rule for one in every if one not in lacking])
+    lacking = [
+        right for right in every if right.verb in verbs and not (right.verb == "list" and right[1:3] in REQUIRED)
+    ]
+    settings = await allowed(site, [right.rule for right in every if right not in lacking])
     if "list" in verbs:
         lacking.append(Right("list", "", "nodes"))
     async with site.watching(**settings) as service, site.reading() as seen:
@@ -200,7 +202,7 @@ async def test_other_rights_that_are_lacking_are_named_and_the_rest_goes_on(
 
         def unsaid() -> list[str]:
             text = json.dumps(service.state()).replace('\\"', '"')  # the notes show some of many
-            return [str(one) for one in lacking if str(one) not in text]
+            return [str(right) for right in lacking if str(right) not in text]
 
         await eventually(lambda: not unsaid(), unsaid)
         assert service.readiness.notes()

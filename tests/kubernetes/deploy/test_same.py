@@ -121,4 +121,4 @@ def test_a_route_of_an_overlay_leads_through_its_gateway_to_the_pool(renderer: R
 def test_another_release_shares_nothing_with_it_but_the_pools_name(renderer: Renderer, chart: Objects) -> None:
     other = renderer.chart({"pool": {"name": "others"}}, release="second")
     assert not chart.keys() & other.keys()
-    assert "pointsman-" not in str([{**one, "metadata": {}} for one in other.values()])
+    assert "pointsman-" not in str([{**document, "metadata": {}} for document in other.values()])

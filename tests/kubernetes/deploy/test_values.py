@@ -9,7 +9,7 @@ import yaml
 
 from pointsman.chart_page import VALUES
 from services.console.settings import ConsoleSettings
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.settings import WatcherSettings
 from shared.service import parse
 from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads
@@ -29,7 +29,7 @@ def arguments(objects: Objects, tier: str) -> list[str]:
     return found
 
 
-def told(objects: Objects) -> PickerSettings:
+def console(objects: Objects) -> PickerSettings:
     return parse(PickerSettings, arguments(objects, "picker")[1:], {}, "picker")
 
 
@@ -129,7 +129,7 @@ def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer,
     with pytest.raises(RenderError, match="FailOpen lets requests pass that no picker has read"):
         renderer.chart({"pool": {"failureMode": "FailOpen"}, "picker": {"extraArgs": flags}})
     allowed = {"picker": {"extraArgs": ["--require-named-models=false"]}, "pool": {"failureMode": "FailOpen"}}
-    assert told(renderer.chart(allowed)).require_named_models is False
+    assert console(renderer.chart(allowed)).require_named_models is False
 
 
 def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
@@ -138,9 +138,9 @@ def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
     assert not [workload for workload in workloads(objects) if workload["kind"] == "StatefulSet"]
     assert not [key for key in objects if "nats" in key[1]]
     command = container(objects["Deployment", "pointsman-picker"])
-    variables = {one["name"]: one for one in command["env"]}
+    variables = {variable["name"]: variable for variable in command["env"]}
     assert variables["POINTSMAN_NATS_PASSWORD"]["valueFrom"] == {"secretKeyRef": {"name": "login", "key": "picker"}}
-    environment = {name: one.get("value", "x") for name, one in variables.items()}
+    environment = {name: variable.get("value", "x") for name, variable in variables.items()}
     settings = parse(PickerSettings, command["args"][1:], environment, "picker")
     assert settings.nats_url == ("tls://bus.example:4222",)
     assert settings.nats_prefix == "second"
@@ -154,23 +154,23 @@ def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:
 
 def test_pickers_can_have_a_certificate_of_a_secret_or_speak_plain_text(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"certificateSecret": "certificate"}})
-    settings = told(objects)
+    settings = console(objects)
     (mount,) = container(objects["Deployment", "pointsman-picker"])["volumeMounts"]
     assert settings.cert_path == mount["mountPath"]
     assert settings.secure_serving
-    assert not told(renderer.chart({"picker": {"secureServing": False}})).secure_serving
+    assert not console(renderer.chart({"picker": {"secureServing": False}})).secure_serving
     assert "volumeMounts" not in container(objects["Deployment", "pointsman-collector"])
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_a_picker_has_as_many_workers_as_told(renderer: Renderer, workers: int) -> None:
-    assert told(renderer.chart({"picker": {"workers": workers}})).workers == workers
+    assert console(renderer.chart({"picker": {"workers": workers}})).workers == workers
 
 
 def test_a_console_knows_its_token_and_its_names(renderer: Renderer) -> None:
-    told = {"enabled": True, "tokenSecret": "console", "hostnames": ["a.example", "b.example"]}
-    command = container(renderer.chart({"console": told})["Deployment", "pointsman-console"])
-    variables = {one["name"]: one for one in command["env"]}
+    console = {"enabled": True, "tokenSecret": "console", "hostnames": ["a.example", "b.example"]}
+    command = container(renderer.chart({"console": console})["Deployment", "pointsman-console"])
+    variables = {variable["name"]: variable for variable in command["env"]}
     assert variables["POINTSMAN_CONSOLE_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "console", "key": "token"}}
     assert variables["POINTSMAN_NATS_USER"]["value"] == "reader"
     settings = parse(ConsoleSettings, command["args"][1:], {}, "console")
@@ -181,7 +181,7 @@ def test_a_console_that_may_act_has_the_token_the_login_and_a_watcher_that_acts(
     allowed: dict[str, Any] = {"console": {"enabled": True, "allowActions": True, "tokenSecret": "console"}}
     objects = renderer.chart(allowed)
     command = container(objects["Deployment", "pointsman-console"])
-    login = {one["name"]: one for one in command["env"]}
+    login = {variable["name"]: variable for variable in command["env"]}
     assert login["POINTSMAN_NATS_USER"]["value"] == "operator"
     assert login["POINTSMAN_NATS_PASSWORD"]["valueFrom"]["secretKeyRef"]["key"] == "operator"
     assert parse(ConsoleSettings, command["args"][1:], {}, "console").allow_actions
@@ -199,7 +199,7 @@ def test_pickers_that_trace_reach_the_receiver(renderer: Renderer) -> None:
     endpoint = "https://traces.example:4317/otlp"
     objects = renderer.chart({"picker": {"tracing": {"enabled": True, "endpoint": endpoint}}})
     command = container(objects["Deployment", "pointsman-picker"])
-    assert told(objects).tracing
+    assert console(objects).tracing
     assert {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": endpoint} in command["env"]
     opened = {"ports": [{"protocol": "TCP", "port": 4317}]}
     assert opened in objects["NetworkPolicy", "pointsman-picker"]["spec"]["egress"]
@@ -208,7 +208,7 @@ def test_pickers_that_trace_reach_the_receiver(renderer: Renderer) -> None:
 
 def test_a_longer_drain_is_a_longer_grace(renderer: Renderer) -> None:
     objects = renderer.chart({"picker": {"drainTimeout": 1000, "preStopSleep": 0}})
-    assert told(objects).drain_timeout == 1000
+    assert console(objects).drain_timeout == 1000
     picker = objects["Deployment", "pointsman-picker"]
     assert picker["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1000
     assert "lifecycle" not in container(picker)
@@ -226,8 +226,8 @@ def test_every_pod_is_made_as_it_is_told(renderer: Renderer) -> None:
     image = {"repository": "registry.example/pointsman", "tag": "1.2.3"}
     tiers = {"watcher": own, "collector": scaled, "picker": scaled}
     objects = renderer.chart({**where, **tiers, "image": image, "podAnnotations": {"a": "b"}})
-    for one in workloads(objects):
-        pod = one["spec"]["template"]
+    for workload in workloads(objects):
+        pod = workload["spec"]["template"]
         assert {key: pod["spec"].get(key) for key in where} == where
         assert pod["metadata"]["annotations"]["a"] == "b"
     for tier in tiers:
@@ -252,7 +252,7 @@ def test_objects_of_the_prometheus_operator_have_labels_by_which_it_selects_them
 def test_a_pool_of_ones_own_stays_ones_own(renderer: Renderer, chart: Objects) -> None:
     objects = renderer.chart({"pool": {"create": False, "name": "mine"}})
     assert chart.keys() - objects.keys() == {("InferencePool", "model-servers")}
-    assert told(objects).pool_name == "mine"
+    assert console(objects).pool_name == "mine"
 
 
 def test_another_configuration_of_nats_makes_new_pods(renderer: Renderer) -> None:

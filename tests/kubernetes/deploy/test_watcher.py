@@ -19,7 +19,7 @@ CONFIGURATION = ConfigMapKey(NAMESPACE, "pointsman-config")
 def told(objects: Objects) -> WatcherSettings:
     """The settings of the process, with the variables that the kubelet fills in."""
     command = container(objects["Deployment", "pointsman-watcher"])
-    environment = {one["name"]: NAMESPACE for one in command["env"]}
+    environment = {variable["name"]: NAMESPACE for variable in command["env"]}
     assert environment.keys() <= {row[1] for row in describe(WatcherSettings)}
     tier, *words = command["args"]
     assert tier == "watcher"
@@ -41,7 +41,7 @@ def test_it_serves_the_pool_with_the_configuration_beside_it(base: Objects) -> N
 def test_it_serves_further_pools_with_the_same(renderer: Renderer) -> None:
     found = pool_options(told(renderer.chart({"watcher": {"pools": ["models/llama"]}})))
     assert found.keys() == {OURS, PoolId("models", "llama")}
-    assert {one.config_map for one in found.values()} == {CONFIGURATION}
+    assert {item.config_map for item in found.values()} == {CONFIGURATION}
     [_, other] = pool_options(told(renderer.chart({"watcher": {"pools": ["models/llama=own"]}}))).values()
     assert (other.pool, other.config_map) == (PoolId("models", "llama"), ConfigMapKey("models", "own"))
 

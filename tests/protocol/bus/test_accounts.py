@@ -180,12 +180,12 @@ def test_every_subject_of_the_bus_is_in_the_table() -> None:
         made = getattr(S, name)
         if callable(made):
             named = made.__code__.co_varnames[1 : made.__code__.co_argcount]
-            made = made(**{one: arguments.get(one, "watcher") for one in named})
+            made = made(**{name: arguments.get(name, "watcher") for name in named})
         assert made in known, f"{name}: {made}"
 
 
 def _patterns() -> set[str]:
-    return {one for may in permissions(S, [POOL]).values() for one in (*may.publish, *may.subscribe)}
+    return {subject for may in permissions(S, [POOL]).values() for subject in (*may.publish, *may.subscribe)}
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,11 @@ async def test_answers_that_are_sent_elsewhere_reach_nobody(tmp_path: Path, atta
         assert lease.acquisitions == 1
         # What watchers write, they want acknowledged; answers that are sent there name no inbox.
         own = f"{S.inbox('watcher')}."
-        odd = [one for one in audit if one.subject in attack.targets and is_written(one) and own not in one.reply]
+        odd = [
+            message
+            for message in audit
+            if message.subject in attack.targets and is_written(message) and own not in message.reply
+        ]
         assert odd == []
 
 
@@ -385,7 +389,7 @@ async def test_accounts_pass_everything_between_the_servers_of_a_cluster(tmp_pat
         ]
         reader = await bus("reader", servers[0])
         owner = FactPublisher(watcher, S, "w1", replicas=3)
-        views = [await stack.enter_async_context(reading(one)) for one in (collector, picker, reader)]
+        views = [await stack.enter_async_context(reading(connection)) for connection in (collector, picker, reader)]
         await stack.enter_async_context(leading(owner))
         bucket = FrameBucket(watcher, S)
         await bucket.start()
@@ -411,7 +415,7 @@ async def test_accounts_pass_everything_between_the_servers_of_a_cluster(tmp_pat
             stored = await jetstream.snapshot(picker, S.attributes_bucket, S.frames(POOL))
             answers = await query_members(reader, S, POOL, "picker", StatusQuery(), expected=["p1"])
             return (
-                [one.data for one in stored] == [b"frame"]
+                [message.data for message in stored] == [b"frame"]
                 and [len(answer.content) for answer in answers] == [2**18]
                 and set(heard["picker"]) == {b"frame"}
                 and set(heard["reader"]) == {b"frame", b"load"}

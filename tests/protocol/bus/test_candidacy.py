@@ -24,12 +24,12 @@ class Standing:
 
 @asynccontextmanager
 async def standing(bus: Bus, owner: str, *fitness: int) -> AsyncIterator[Standing]:
-    one = Standing(bus, owner, fitness)
-    await one.candidacy.start()
+    standing = Standing(bus, owner, fitness)
+    await standing.candidacy.start()
     try:
-        yield one
+        yield standing
     finally:
-        await one.candidacy.close()
+        await standing.candidacy.close()
 
 
 async def test_who_is_outdone_doesnt_try_and_gives_way_when_that_lasts(connect: Connect) -> None:
@@ -64,8 +64,8 @@ async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsS
         Membership(bus, SUBJECTS, POOL, "collector", id, changed, expiry=0.3, clock=lambda: now)
         for bus, id, changed in zip(buses, ("c1", "c2"), (changes.append, lambda _: None), strict=True)
     )
-    for one in (first, second):
-        await one.start()
+    for standing in (first, second):
+        await standing.start()
     await eventually(lambda: first.ids == ("c1", "c2"))
     server.kill()
     await eventually(lambda: not any(bus.connected for bus in buses), "both have lost the connection")
@@ -94,8 +94,8 @@ async def test_members_that_leave_one_right_after_the_other(connect: Connect) ->
         Membership(bus, SUBJECTS, POOL, "collector", id, on_change, clock=lambda: 0.0)
         for bus, id, on_change in zip(buses, ("c1", "c2", "c3"), (changed, lambda _: None, lambda _: None), strict=True)
     )
-    for one in (first, second, third):
-        await one.start()
+    for standing in (first, second, third):
+        await standing.start()
     await eventually(lambda: changes[-1] == ("c1", "c2", "c3"))
     await second.close()
     await eventually(lambda: changes[-2:] == [("c1", "c3"), ("c1",)], lambda: changes)

@@ -102,7 +102,7 @@ async def test_a_close_keeps_the_connection_until_the_server_has_taken_what_was_
     assert not closing.done()
     server.resume()
     await closing
-    assert ["closed" in str(one) for one in lost] == [True]
+    assert ["closed" in str(error) for error in lost] == [True]
     await eventually(lambda: heard == [b"last"])
 
 

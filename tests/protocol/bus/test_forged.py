@@ -94,8 +94,8 @@ async def test_readers_keep_to_the_owner_whatever_epochs_others_claim(connect: C
         owner.update(endpoints("a", "b", "c"), [POOL])
         await eventually(lambda: view.facts == endpoints("a", "b", "c") and replica.age() < 1.0, lambda: replica)
         assert replica.epoch == owner.epoch
-        told = [line["sender"] for line in logs if line["event"] == "bus.message.implausible"]
-        assert told == [f"{POOL}, epoch {FORGED}"], "a line a minute"
+        senders = [line["sender"] for line in logs if line["event"] == "bus.message.implausible"]
+        assert senders == [f"{POOL}, epoch {FORGED}"], "a line a minute"
         async with reading(await connect()) as (_, late):
             await eventually(lambda: late.facts == endpoints("a", "b", "c"), "a reader that comes later")
 
@@ -108,7 +108,7 @@ async def test_a_frame_from_the_future_makes_nothing_that_its_sender_says_look_o
 
     seen: list[tuple[Frame, float]] = []
     stranger, bus = await connect("stranger"), await connect()
-    reader = FrameReader(bus, SUBJECTS, POOL, lambda *told: seen.append(told), clock=clock)
+    reader = FrameReader(bus, SUBJECTS, POOL, lambda *senders: seen.append(senders), clock=clock)
     publisher = FramePublisher(await connect(), SUBJECTS, POOL, "c1", clock=clock)
     await reader.start()
     await bus.request("$JS.API.INFO")  # a round trip: the subscription is known to the server

@@ -70,7 +70,7 @@ async def test_a_holder_replaces_what_names_no_holder_and_keeps_the_lease(connec
             sequence = await js.put(stranger, SUBJECTS.lease("watcher"), junk, timeout=TIMEOUT)
 
             async def replaced(before: int = sequence) -> bool:
-                return [one.sequence > before for one in await stored(stranger)] == [True]
+                return [message.sequence > before for message in await stored(stranger)] == [True]
 
             await eventually(replaced, lambda: first)
         assert (first.held, first.acquisitions, second.acquisitions) == (True, 1, 0)
@@ -176,7 +176,7 @@ async def test_after_a_wipe_with_a_standby_there_is_still_only_one(server: NatsS
 
         async def renewed() -> bool:
             try:
-                return sum(one.sequence > 1 for one in await stored(bus)) > 0
+                return sum(message.sequence > 1 for message in await stored(bus)) > 0
             except BusError:
                 return False
 

@@ -72,13 +72,13 @@ async def test_a_reader_sees_the_pool_and_who_leads_and_follows_every_change(tmp
             """After what they say, and what others say in their names: another run, and under another's subject."""
             nonlocal sequence
             sequence += 1
-            for subject, said in (
+            for subject, problem in (
                 ("p1", load("p1", 3, sequence=sequence)),
                 ("p1", load("p1", 90, run=2, sequence=sequence)),
                 ("p2", load("p1", 90, sequence=sequence)),
                 ("p3", load("p3", 1, sequence=sequence)),
             ):
-                await pickers.publish(SUBJECTS.load(POOL, subject), said)
+                await pickers.publish(SUBJECTS.load(POOL, subject), problem)
             return [row.in_flight for row in reader.rows()] == [4, 0]
 
         await eventually(both_count, step=0.1)

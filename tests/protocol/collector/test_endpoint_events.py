@@ -71,8 +71,8 @@ async def test_extractors_follow_the_share_of_endpoints(nats: NatsServer, owner:
         await owner.publish([endpoint("a", CLOSED_PORT, cost="1.5"), endpoint("b", CLOSED_PORT)], CONFIG)
         await eventually(lambda: frames.value("a", COST) == 1.5, "the attribute")
         assert heard() == {"a", "b"}
-        said = frames.reader.frames
-        await eventually(lambda: frames.reader.frames > said + 2, "it is said again and again")
+        received = frames.reader.frames
+        await eventually(lambda: frames.reader.frames > received + 2, "it is said again and again")
         await owner.publish([endpoint("a", CLOSED_PORT, cost="2"), endpoint("c", CLOSED_PORT, cost="no")], CONFIG)
         await eventually(lambda: frames.value("a", COST) == 2.0, "the label's change")
         await eventually(lambda: heard() == {"a", "c"}, "what is kept for an endpoint that went is let go")

@@ -167,10 +167,10 @@ async def test_an_answer_that_a_killed_server_had_begun_is_asked_for_again(lost:
         tally.add_kill("model-1", asyncio.get_running_loop().time())
         return await lost(request, body)
 
-    async def begun_by(request_id: str) -> str:
+    async def responding_server(request_id: str) -> str:
         return "model-1" if request_id in cut.values() else ""
 
-    async with loaded(once, begun_by=begun_by) as (client, tally):
+    async with loaded(once, responding_server=responding_server) as (client, tally):
         await send(client, tally, 10)
     assert tally.succeeded == tally.sent
     assert tally.interrupted == tally.sent

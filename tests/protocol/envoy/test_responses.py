@@ -61,4 +61,4 @@ async def test_a_dying_server_s_answer_is_lost_once_its_head_is_with_the_picker_
             transport.abort()
         assert (await asked).status_code == (502 if begun else 200)
         assert bool(second.received) is not begun
-    assert await AccessLog(envoy.log, within=20.0).begun_by("begun-True") == first.authority
+    assert await AccessLog(envoy.log, within=20.0).responding_server("begun-True") == first.authority

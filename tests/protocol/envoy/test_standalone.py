@@ -169,9 +169,9 @@ async def test_endpoints_that_a_rename_brings_are_used_and_envoy_s_own_503_is_th
         for path in ("/v1/messages", "/v1/messages/count_tokens?beta=true"):
             response = await pool.client.post(path, content=b"x")
             assert (response.status_code, response.headers["content-type"]) == (503, "application/json")
-            told = response.json()
-            assert (told["type"], told["error"]["type"]) == ("error", "overloaded_error")
-            assert "upstream connect error" in told["error"]["message"]
+            document = response.json()
+            assert (document["type"], document["error"]["type"]) == ("error", "overloaded_error")
+            assert "upstream connect error" in document["error"]["message"]
         response = await pool.client.post(CHAT, content=b"x", headers={"content-type": "application/grpc"})
         assert response.headers["grpc-status"] == "14"
         assert response.headers["grpc-message"].startswith("upstream connect error")

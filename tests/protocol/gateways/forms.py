@@ -124,7 +124,7 @@ def _http_filters(document: Document) -> list[Any]:
 
 def _filter(document: Document) -> Any:
     """The ext_proc filter's configuration."""
-    found = (one["typed_config"] for one in _http_filters(document))
+    found = (http_filter["typed_config"] for http_filter in _http_filters(document))
     return next(config for config in found if config["@type"].endswith(_EXT_PROC))
 
 

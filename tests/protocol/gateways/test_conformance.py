@@ -58,8 +58,8 @@ async def test_requests_go_to_the_endpoint_that_the_header_selects_and_the_respo
         assert {(answer.status_code, answer.headers.get("x-simulator-endpoint")) for answer in answers} == {
             (200, server.name)
         }
-        told = {answer.headers["x-conformance-test-served-endpoint"] for answer in answers}
-        assert told == {server.authority if form in REPORT else MISSING}
+        served = {answer.headers["x-conformance-test-served-endpoint"] for answer in answers}
+        assert served == {server.authority if form in REPORT else MISSING}
 
 
 async def test_without_a_selection_a_request_is_refused(client: httpx.AsyncClient) -> None:

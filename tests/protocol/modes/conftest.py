@@ -87,7 +87,9 @@ def manager(listener: Document) -> Document:
 def ext_proc(listener: Document) -> Document:
     """The ext_proc filter of a listener."""
     found: Document = next(
-        one["typed_config"] for one in manager(listener)["http_filters"] if one["name"] == "envoy.filters.http.ext_proc"
+        http_filter["typed_config"]
+        for http_filter in manager(listener)["http_filters"]
+        if http_filter["name"] == "envoy.filters.http.ext_proc"
     )
     return found
 

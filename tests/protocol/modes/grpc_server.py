@@ -81,8 +81,8 @@ def piece(number: int, size: int = 3) -> bytes:
     if number == PIECES - 1:
         answer = message("GenerateResponse", complete={"output_ids": [number] * size, **TOKENS})
     else:
-        told = {**TOKENS, "completion_tokens": 2 * number}
-        answer = message("GenerateResponse", chunk={"token_ids": [number] * size, **told})
+        usage = {**TOKENS, "completion_tokens": 2 * number}
+        answer = message("GenerateResponse", chunk={"token_ids": [number] * size, **usage})
     data: bytes = answer.SerializeToString()
     return data
 

@@ -208,9 +208,9 @@ async def test_a_response_has_the_clients_model_and_its_tokens_are_counted(
         asked = [(PADDING, str(padding)), *([(TRAILERS, "yes")] if trailers else [])]
         answer = await _ask(pool, RESPONSES[mode], _chat(model, 9, stream=stream), asked)
         await _went_as_picked(pool, answer)
-        told = model if read else served
-        assert set(re.findall(rb'"model": "([^"]*)"', answer.body)) == {told.encode()}
-        sent = answer.body.replace(told.encode(), served.encode())
+        expected = model if read else served
+        assert set(re.findall(rb'"model": "([^"]*)"', answer.body)) == {expected.encode()}
+        sent = answer.body.replace(expected.encode(), served.encode())
         assert sent == (answer_events if stream else answer_whole)(served, padding)
         lost = mode == "BUFFERED" and served != model
         digest = [("x-digest", hashlib.sha256(sent).hexdigest())]

@@ -165,7 +165,7 @@ async def test_calls_go_as_picked_byte_for_byte_in_both_directions_and_their_tok
     counts.append(await _tokens(pool))
     data = _generate(size, stream=True, sampling_params={"max_tokens": 5})
     call = client.generate(data, {SIZE: str(size)})
-    assert [one async for one in call] == [piece(number, size) for number in range(PIECES)]
+    assert [message async for message in call] == [piece(number, size) for number in range(PIECES)]
     made = await client.went_as_picked(call, "Generate", data)
     assert (made["api"], made["stream"], made["prompt_bytes"]) == ("generate", True, size)
     await nothing_in_flight(pool.system.stack.pickers)
@@ -214,8 +214,8 @@ async def _error(call: Any) -> Any:
 async def test_errors_reach_the_client_whether_before_or_after_messages(client: Client) -> None:
     for call in (client.embed(_embed(), {FAIL: "first"}), client.generate(_generate(), {FAIL: "first"})):
         error = await _error(call)
-        told = (error.code(), error.details())
-        assert told == (grpc.StatusCode.FAILED_PRECONDITION, "the engine isn't there: 50 % loaded\n")
+        status = (error.code(), error.details())
+        assert status == (grpc.StatusCode.FAILED_PRECONDITION, "the engine isn't there: 50 % loaded\n")
     call = client.generate(_generate(), {FAIL: "last"})
     for _ in range(PIECES):
         assert await call.read()

@@ -43,8 +43,8 @@ async def test_a_scorer_that_raises_costs_no_request_and_is_told_everywhere(nats
                 for message in (headers(path, modes=LEAN), body(BODY, end=True)):
                     stream.receive(message.SerializeToString())
                 stream.end()
-        told = [(entry["plugin"], entry["request_id"]) for entry in logs if entry["event"] == "plugin.failed"]
-        assert told == [("bad-scorer", "r0")], "a line a minute"
+        logged = [(entry["plugin"], entry["request_id"]) for entry in logs if entry["event"] == "plugin.failed"]
+        assert logged == [("bad-scorer", "r0")], "a line a minute"
         assert service.registry.get_sample_value(failures, {"plugin": "bad-scorer"}) == 3
         assert service.registry.get_sample_value("pointsman_picker_decisions_total", {"status": "200"}) == 3
         async with httpx.AsyncClient(

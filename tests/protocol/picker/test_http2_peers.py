@@ -135,7 +135,7 @@ async def test_a_client_in_go_has_its_conversations(
         client = (go_client, "-address", f"127.0.0.1:{(await process.state())['grpc_port']}", *trust)
         asked = [json.dumps({"name": name, **case}) for name, (case, _) in CASES.items()]
         printed = await told(*client, *own, given="\n".join(asked))
-        outcomes = {one["name"]: one["outcomes"] for one in map(json.loads, printed.splitlines())}
+        outcomes = {row["name"]: row["outcomes"] for row in map(json.loads, printed.splitlines())}
         assert outcomes == {name: [expected] for name, (_, expected) in CASES.items()}
         if tls:
             (refused,) = json.loads(await told(*client, given='{"health": true}'))["outcomes"]
@@ -164,7 +164,7 @@ AT_ONCE = 20
 def conversation(tmp_path: Path) -> Path:
     """A file with all messages of a conversation, as gRPC frames them."""
     path = tmp_path / "messages"
-    path.write_bytes(b"".join(message(one.SerializeToString()) for one in CONVERSATION))
+    path.write_bytes(b"".join(message(request.SerializeToString()) for request in CONVERSATION))
     return path
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.picker import prefix_sharing
 from services.picker.app import PickerService
+from services.picker.bus import prefix_sharing
 from services.picker.request_stream import RequestStream
 from services.picker.state import prefix_announcements, prefix_peers
 from shared.bus.codec import decode, encode
@@ -102,7 +102,7 @@ async def test_of_a_long_prompt_only_the_new_part_travels(nats: NatsServer, pool
     ask(second, known + "new " * 5_500)
     assert chosen(second) == where
     await eventually(lambda: held(first) == held(second) != before, "the new part")
-    batches = [(decode(PrefixBatch, one), len(one)) for one in sent]
+    batches = [(decode(PrefixBatch, batch), len(batch)) for batch in sent]
     news = [(len(batch.blocks) // 8, size) for batch, size in batches if batch.servers]
     new = held(second)[where] - before[where]
     assert 0 < new < 0.11 * held(second)[where]
@@ -189,8 +189,8 @@ async def test_what_was_missed_while_nats_was_away_comes_afterwards(nats: NatsSe
     await nats.start()
     await eventually(lambda: held(first) == held(second), lambda: (held(first), held(second)))
     assert counted(first, "gaps_total") + counted(second, "gaps_total") > 0
-    told = counted(first, "dumps_total"), counted(second, "dumps_total")
-    assert told == (0, dumps), "the batches themselves are repeated"
+    total = counted(first, "dumps_total"), counted(second, "dumps_total")
+    assert total == (0, dumps), "the batches themselves are repeated"
 
 
 async def test_pickers_that_had_no_peer_for_long_find_each_other_while_they_are_busy(
@@ -223,7 +223,7 @@ async def test_a_picker_cant_speak_for_another(nats: NatsServer, pool: AsyncExit
         await stranger.wait_connected(TIMEOUT)
         batch = PrefixBatch(sender="p2", run=1, sequence=1, hashing="1: whatever")
         await stranger.publish(Subjects().prefix_batch(POOL, "p3"), encode(batch))
-        await eventually(lambda: "it says that it is from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
+        await eventually(lambda: "it claims to be from 'p2'" in service.readiness.notes().get("bus", ""), "the note")
     assert counted(service, "peers") == 0
 
 

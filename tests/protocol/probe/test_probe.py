@@ -143,10 +143,10 @@ async def test_a_server_without_a_page_is_told_with_the_reason_and_what_to_do(
     async with OddServer(behaviour) as server:
         url = f"http://127.0.0.1:{server.port}"
         assert await probe(url, "--timeout", "300ms" if fault == "hang" else "30s", "--page-limit", "10k") == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"{url}/metrics: no page: {reason}")
-    assert hint in said.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"{url}/metrics: no page: {reason}")
+    assert hint in output.err
 
 
 async def test_a_server_that_fails_between_two_scrapes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,9 +174,9 @@ async def test_certificates_of_both_sides(tmp_path: Path, capsys: pytest.Capture
         for arguments in (["--verify"], ["--ca-cert", str(stranger.ca)]):
             capsys.readouterr()
             assert await probe(url, *client, *arguments) == 1
-            said = capsys.readouterr().err
-            assert f"{url}/metrics: no page: TLS failed: " in said
-            assert "with --ca-cert" in said
+            output = capsys.readouterr().err
+            assert f"{url}/metrics: no page: TLS failed: " in output
+            assert "with --ca-cert" in output
         for arguments in ([], ["--ca-cert", str(authority.ca)]):
             (page,) = await probed(capsys, url, *client, *arguments)
             assert values(page)["WaitingQueueSize"] == 5

@@ -28,9 +28,9 @@ async def test_what_arrived_can_be_told(client: httpx.AsyncClient) -> None:
     answer = await client.post("/echo", content=pieces(), headers={"content-type": "x/y", "x-own": "abc"})
     assert (answer.content, answer.headers["content-type"]) == (body, "x/y")
     asked = json.dumps({"model": "base", "prompt": "x" * 1000, "stream": True}, indent=3).encode()
-    told = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
-    assert told.headers["x-simulator-body-bytes"] == str(len(asked))
-    for sent, each in ((body, answer), (asked, told)):
+    response = await client.post("/v1/completions", content=asked, headers={"x-simulator-echo": "true", "x-own": "abc"})
+    assert response.headers["x-simulator-body-bytes"] == str(len(asked))
+    for sent, each in ((body, answer), (asked, response)):
         assert each.headers["x-simulator-body-sha256"] == hashlib.sha256(sent).hexdigest()
         assert ["x-own", "abc"] in json.loads(each.headers["x-simulator-headers"])
 

@@ -70,8 +70,8 @@ async def test_a_second_signal_ends_it_at_once() -> None:
 async def test_wrong_settings_start_nothing() -> None:
     command = [sys.executable, "-m", "pointsman", "simulator", "--slots", "0", "--engine", "vlm"]
     running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    _, said = await running.communicate()
+    _, output = await running.communicate()
     assert running.returncode == 1
-    assert b"--slots: 0" in said
-    assert b"--engine: 'vlm'" in said
-    assert b"Traceback" not in said
+    assert b"--slots: 0" in output
+    assert b"--engine: 'vlm'" in output
+    assert b"Traceback" not in output

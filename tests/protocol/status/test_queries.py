@@ -140,7 +140,7 @@ async def test_members_that_know_the_same_show_the_same(members: Members) -> Non
             for id in ("p1", "p2")
         ]
         assert texts[0]["facts"] == texts[1]["facts"] != []
-        assert [one["picker"] for one in texts[0]["load"]] == ["p1", "p2"]
+        assert [row["picker"] for row in texts[0]["load"]] == ["p1", "p2"]
         assert texts[0] == texts[1]
         return True
 

@@ -93,7 +93,7 @@ class Pool:
             endpoint["id"].removeprefix("default/"): endpoint["attributes"].get(attribute)
             for endpoint in state["endpoints"]
         }
-        return {name: None if one is None else one["value"] for name, one in found.items()}
+        return {name: None if item is None else item["value"] for name, item in found.items()}
 
     async def ask(self, prompt: str = "") -> httpx.Response:
         """One request through Envoy; a prompt that was never sent, unless one is given."""

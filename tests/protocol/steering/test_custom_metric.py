@@ -78,10 +78,10 @@ def _flow(parameters: dict[str, Any]) -> str:
 
 async def show(pool: Pool, running: Sequence[int]) -> None:
     """Pin the requests of our model that each of the four runs, and of the other the opposite; wait for the picker."""
-    others = [max(running) - one for one in running]
+    others = [max(running) - count for count in running]
     ours = [
-        {"running": one, "series": {'vllm:num_requests_running{engine="0",model_name="mistral"}': other}}
-        for one, other in zip(running, others, strict=True)
+        {"running": count, "series": {'vllm:num_requests_running{engine="0",model_name="mistral"}': other}}
+        for count, other in zip(running, others, strict=True)
     ]
     await pool.pin([*ours, {"running": 0}])
     await pool.see(RUNNING, [*running, None])

@@ -30,7 +30,7 @@ def least_queue(picker: str, further: str = "") -> str:
 async def show(pool: Pool, waiting: Sequence[int], ours: int) -> None:
     """Pin the queues of the engines that are known, as each shows them, and ours by its own metric as well."""
     series = {'our_requests{state="running"}': 0, 'our_requests{state="queued"}': ours}
-    await pool.pin([{"waiting": one} for one in waiting[:3]] + [{"waiting": waiting[3], "series": series}])
+    await pool.pin([{"waiting": count} for count in waiting[:3]] + [{"waiting": waiting[3], "series": series}])
 
 
 async def test_the_queue_of_every_engine_counts(pool: Pool) -> None:

@@ -89,13 +89,13 @@ def in_flight(state: dict[str, Any]) -> dict[str, Any]:
     """What a picker, or each of its workers, by its state, counts in flight, of its own or of its peers; empty for
     nothing at all."""
     if "workers" in state:
-        counted = {id: one["missing"] or in_flight(one["picker"]) for id, one in state["workers"].items()}
+        counted = {id: row["missing"] or in_flight(row["picker"]) for id, row in state["workers"].items()}
         return {id: busy for id, busy in counted.items() if busy}
     endpoints = {
         endpoint["id"]: endpoint["inflight"] for endpoint in state["endpoints"] if any(endpoint["inflight"].values())
     }
     found = {"endpoints": endpoints, "own": state["own_inflight"], "open": state["open_exchanges"]}
-    return {name: one for name, one in found.items() if one}
+    return {name: item for name, item in found.items() if item}
 
 
 async def decision(pickers: list[Picker], request_id: str) -> dict[str, Any]:

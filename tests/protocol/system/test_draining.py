@@ -36,7 +36,7 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
     for process in (stack.nats, *stack.watchers):
         if not process.running:  # as a failed test leaves them
             await process.start()
-    for id in [one["id"] for one in (await stack.pickers[0].state())["endpoints"]]:  # a failed test leaves one
+    for id in [row["id"] for row in (await stack.pickers[0].state())["endpoints"]]:  # a failed test leaves one
         command(stack, undrain, id)
         await drains(stack, id, False)
     await nothing_in_flight(stack.pickers)
@@ -45,7 +45,7 @@ async def client(stack: LocalStack) -> AsyncIterator[httpx.AsyncClient]:
 async def endpoint(stack: LocalStack, id: str) -> list[dict[str, Any]]:
     """What each picker knows of the server."""
     states = [await picker.state() for picker in stack.pickers]
-    return [one for state in states for one in state["endpoints"] if one["id"] == id]
+    return [row for state in states for row in state["endpoints"] if row["id"] == id]
 
 
 async def busiest(stack: LocalStack) -> str:
@@ -55,7 +55,7 @@ async def busiest(stack: LocalStack) -> str:
     async def there() -> bool:
         nonlocal found
         state = await stack.pickers[0].state()
-        most = max(state["endpoints"], key=lambda one: one["inflight"]["requests"])
+        most = max(state["endpoints"], key=lambda row: row["inflight"]["requests"])
         found = most["id"]
         return bool(most["inflight"]["requests"] > 1)
 
@@ -67,7 +67,7 @@ async def drains(stack: LocalStack, id: str, wanted: bool) -> None:
     """Wait until every picker knows that the server drains, or doesn't."""
 
     async def known() -> bool:
-        return [one["draining"] for one in await endpoint(stack, id)] == [wanted] * len(stack.pickers)
+        return [row["draining"] for row in await endpoint(stack, id)] == [wanted] * len(stack.pickers)
 
     await eventually(known, f"{id} {'drains' if wanted else 'takes requests'}")
 
@@ -77,7 +77,7 @@ def command(stack: LocalStack, module: Any, id: str) -> None:
 
 
 async def picks(stack: LocalStack, id: str) -> int:
-    return sum(one["picks"] for one in await endpoint(stack, id))
+    return sum(row["picks"] for row in await endpoint(stack, id))
 
 
 async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
@@ -110,7 +110,7 @@ async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
         assert await asyncio.gather(*running) == [True] * len(running)
 
         async def empty() -> bool:
-            return not any(one["inflight"]["requests"] for one in await endpoint(stack, id))
+            return not any(row["inflight"]["requests"] for row in await endpoint(stack, id))
 
         await eventually(empty, "its requests have finished")
 
@@ -122,7 +122,7 @@ async def test_running_requests_finish_no_new_ones_arrive_and_none_fails(
             return await picks(stack, id) > before
 
         await eventually(back, f"{id} serves again")
-        assert all(one["slow_start_weight"] < 1 for one in await endpoint(stack, id))
+        assert all(row["slow_start_weight"] < 1 for row in await endpoint(stack, id))
     assert load.failures == []
 
 

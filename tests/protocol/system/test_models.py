@@ -106,10 +106,10 @@ async def test_a_response_has_the_clients_model_and_its_tokens_are_counted(
 
 def _usage(text: str) -> Counter[str]:
     """The tokens that a response tells of, in whichever API's words, as a picker counts them."""
-    told = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")] or [text]
+    documents = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")] or [text]
     usage: dict[str, Any] = {}
-    for one in map(json.loads, told):
-        for holder in (one, one.get("response"), one.get("message")):
+    for document in map(json.loads, documents):
+        for holder in (document, document.get("response"), document.get("message")):
             usage |= (holder or {}).get("usage") or {}
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
     beside = usage.get("cache_read_input_tokens") or 0

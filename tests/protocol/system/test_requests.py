@@ -50,7 +50,7 @@ async def test_a_request_of_every_api_goes_as_picked(stack: LocalStack, client: 
 
 async def test_a_request_without_a_body_goes_as_picked(stack: LocalStack, client: httpx.AsyncClient) -> None:
     response = await client.get("/v1/models")
-    assert [one["id"] for one in response.json()["data"]] == ["base", "other"]
+    assert [model["id"] for model in response.json()["data"]] == ["base", "other"]
     assert (await decision(stack.pickers, response.headers["x-request-id"]))["endpoint"]
 
 
@@ -176,7 +176,7 @@ async def test_a_body_up_to_the_limit_passes_and_a_larger_one_is_413(
     pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)]
     framing = f"content-length: {len(body)}"
     if chunked:
-        pieces, framing = [b"%x\r\n%s\r\n" % (len(one), one) for one in [*pieces, b""]], CHUNKED
+        pieces, framing = [b"%x\r\n%s\r\n" % (len(piece), piece) for piece in [*pieces, b""]], CHUNKED
     status, answer, _ = await _upload(stack, framing, pieces)
     assert status == (413 if more else 200), answer
     assert not more or REFUSED.items() <= answer["error"].items()

@@ -101,10 +101,12 @@ async def shown(picker: Picker, certificate: Certificate) -> None:
 
     async def so() -> bool:
         opened = await asyncio.gather(*(_connection(picker, context) for _ in range(2)), return_exceptions=True)
-        writers = [one for one in opened if isinstance(one, asyncio.StreamWriter)]
+        writers = [result for result in opened if isinstance(result, asyncio.StreamWriter)]
         for writer in writers:
             writer.close()
-        assert all(isinstance(one, (asyncio.StreamWriter, ssl.SSLCertVerificationError)) for one in opened), opened
+        assert all(isinstance(result, (asyncio.StreamWriter, ssl.SSLCertVerificationError)) for result in opened), (
+            opened
+        )
         return len(writers) == len(opened)
 
     await eventually(so, "the new certificate", step=0.05)

@@ -28,7 +28,7 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 def blocks(language: str) -> list[str]:
     """The page's blocks of code in this language, without the indentation of a list."""
     found = re.finditer(rf"^( *)```{language}\n(.*?)^\1```$", PAGE, re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{one[1]}", "", one[2], flags=re.MULTILINE) for one in found]
+    return [re.sub(rf"^{item[1]}", "", item[2], flags=re.MULTILINE) for item in found]
 
 
 PLUGIN, TEST, SOURCE = blocks("python")
@@ -47,8 +47,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (folder / f"{MODULE}.py").write_text(PLUGIN, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield (name := f"{PACKAGE}.{MODULE}")
-    for one in (PACKAGE, name):
-        sys.modules.pop(one, None)
+    for module in (PACKAGE, name):
+        sys.modules.pop(module, None)
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_example_decides_by_its_parameters(registry: Registry) -> None:
     assert isinstance(decision.outcome, Route)
     assert decision.layout.endpoints[decision.picked[0]].id == "small"
     scored = decision.explain()["profiles"]["default"]["endpoints"]
-    scores = {name: one["scores"]["small-blocks-scorer"]["score"] for name, one in scored.items()}
+    scores = {name: endpoint["scores"]["small-blocks-scorer"]["score"] for name, endpoint in scored.items()}
     assert scores == {"large": 0, "middle": 0.5, "small": 1}
 
 
@@ -93,10 +93,10 @@ def test_the_example_of_a_test_passes(package: str) -> None:
     module = ModuleType("example")
     code = TEST.replace("services.picker.scheduling.scorers.small_blocks", package)
     exec(compile(code, "CONTRIBUTING.md", "exec"), module.__dict__)
-    tests = [one for name, one in vars(module).items() if name.startswith("test_")]
+    tests = [var for name, var in vars(module).items() if name.startswith("test_")]
     assert len(tests) == 2
-    for one in tests:
-        one()
+    for test in tests:
+        test()
 
 
 class Pages:

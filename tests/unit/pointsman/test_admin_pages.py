@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
 from shared.service import Service

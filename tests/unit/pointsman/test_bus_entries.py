@@ -27,7 +27,7 @@ FRAME = Frame(
 
 
 @pytest.mark.parametrize(
-    ("message", "kind", "said", "content"),
+    ("message", "kind", "expected", "content"),
     [
         (
             FactEnvelope(epoch=1, sequence=2, fact=msgspec.Raw(encode_fact(OBJECTIVE))),
@@ -57,9 +57,9 @@ FRAME = Frame(
         ),
     ],
 )
-def test_every_kind_of_entry_is_decoded(message: Message, kind: str, said: str, content: dict[str, Any]) -> None:
+def test_every_kind_of_entry_is_decoded(message: Message, kind: str, expected: str, content: dict[str, Any]) -> None:
     entry = decode_entry("key", Stored("$KV.b.key", encode(message), {}, 5))
-    assert (entry.kind, summary(entry), entry.revision) == (kind, said, 5)
+    assert (entry.kind, summary(entry), entry.revision) == (kind, expected, 5)
     found = entry.document()
     assert {name: found[name] for name in content} == content
 

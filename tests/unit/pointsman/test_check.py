@@ -241,8 +241,8 @@ async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(tmp_path: 
     refused = [f"{path}: {each}" for path, found in state.problems().items() for each in found]
     assert len(refused) == 6
     assert check(*flags, str(tmp_path)) == 1
-    told = [line for line in check.err.splitlines() if ": warning: " not in line]
-    assert sorted(told) == sorted(entry.removesuffix(" (--endpoints-file)") for entry in refused)
+    errors = [line for line in check.err.splitlines() if ": warning: " not in line]
+    assert sorted(errors) == sorted(entry.removesuffix(" (--endpoints-file)") for entry in refused)
 
 
 def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -> None:

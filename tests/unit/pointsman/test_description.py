@@ -65,8 +65,8 @@ def test_everything_that_runs_is_listed_with_where_it_runs() -> None:
 def test_the_policies_of_flow_control_are_listed_while_its_gate_is_on(section: str, line: str) -> None:
     body = "plugins: [{type: fcfs-ordering-policy}, {type: round-robin-fairness-policy, name: turns}]\n"
     body += f"featureGates: [flowControl]\nflowControl: {section}"
-    told = [each for each in describe(load(HEADER + body, registry())).lines() if each.startswith("flow control")]
-    assert [each.removeprefix("flow control").strip() for each in told] == [line]
+    found = [each for each in describe(load(HEADER + body, registry())).lines() if each.startswith("flow control")]
+    assert [each.removeprefix("flow control").strip() for each in found] == [line]
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_the_policies_of_flow_control_are_listed_while_its_gate_is_on(section: s
 )
 def test_a_configuration_that_scrapes_nothing_says_so(plugins: str, sources: str, line: str) -> None:
     body = f"plugins: [{plugins}]\ndataLayer: {{injectDefaults: false, sources: [{sources}]}}"
-    [told] = [
+    [found] = [
         each_line
         for each_line in describe(load(HEADER + body, registry())).lines()
         if each_line.startswith("data source")
     ]
-    assert told.removeprefix("data source").strip() == line
+    assert found.removeprefix("data source").strip() == line

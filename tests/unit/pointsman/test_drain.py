@@ -86,8 +86,13 @@ def test_the_entry_is_changed_and_changed_back_and_nothing_else(
     assert undrain.main(options) == 0
     assert file.read_bytes().decode() == text
     assert undrain.main(options) == 0
-    said = [f"{id} is draining", f"{id} is draining already", f"{id} takes requests", f"{id} takes requests already"]
-    assert capsys.readouterr().out.splitlines() == [f"{line} ({file})" for line in said]
+    expected_output = [
+        f"{id} is draining",
+        f"{id} is draining already",
+        f"{id} takes requests",
+        f"{id} takes requests already",
+    ]
+    assert capsys.readouterr().out.splitlines() == [f"{line} ({file})" for line in expected_output]
 
 
 @pytest.mark.parametrize("written", ["  drain: false\n", "  drain: no  # later\n"])
@@ -150,7 +155,7 @@ def test_the_file_of_a_directory_is_found_and_links_stay(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected_output"),
     [
         ("q", BLOCK, "has no endpoint 'q'"),
         ("default/aa", BLOCK, "did you mean 'default/a'?"),
@@ -159,12 +164,12 @@ def test_the_file_of_a_directory_is_found_and_links_stay(tmp_path: Path) -> None
     ],
 )
 def test_what_cant_be_drained_is_said_and_nothing_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, expected_output: str
 ) -> None:
     file = tmp_path / "endpoints.yaml"
     file.write_text(text)
     assert drain.main([name, "--endpoints-file", str(file)]) == 1
-    assert said in capsys.readouterr().err
+    assert expected_output in capsys.readouterr().err
     assert file.read_text() == text
 
 

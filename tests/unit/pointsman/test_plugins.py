@@ -54,11 +54,11 @@ def test_every_installed_type_is_in_the_table(capsys: pytest.CaptureFixture[str]
 
 def test_the_same_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [each["type"] for each in told["plugins"]] == sorted(TYPES)
-    assert told["problems"] == []
-    assert {tier for each in told["plugins"] for tier in each["tiers"]} == {tier.value for tier in Tier}
-    (scorer,) = [each for each in told["plugins"] if each["type"] == "metric-scorer"]
+    plugins = json.loads(capsys.readouterr().out)
+    assert [each["type"] for each in plugins["plugins"]] == sorted(TYPES)
+    assert plugins["problems"] == []
+    assert {tier for each in plugins["plugins"] for tier in each["tiers"]} == {tier.value for tier in Tier}
+    (scorer,) = [each for each in plugins["plugins"] if each["type"] == "metric-scorer"]
     assert {"name": "metricName", "required": True, "default": None} in scorer["parameters"]
 
 

@@ -29,7 +29,7 @@ MINE = f"""\
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ("10.0.0.1:8000", "http://10.0.0.1:8000/metrics"),
         ("http://10.0.0.1:8000/", "http://10.0.0.1:8000/metrics"),
@@ -46,10 +46,10 @@ MINE = f"""\
     ],
 )
 def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_saved_page_by_its_path(
-    text: str, meant: str | SavedPage
+    text: str, expected: str | SavedPage
 ) -> None:
     target = parse_target(text)
-    assert (target.url("/metrics") if isinstance(target, Server) else target) == meant
+    assert (target.url("/metrics") if isinstance(target, Server) else target) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_recorded_page_of_vllm_gives_its_values(probe: Probe) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "rows", "told"),
+    ("page", "rows", "columns_found"),
     [
         (
             SMALL,
@@ -150,11 +150,11 @@ def test_the_recorded_page_of_vllm_gives_its_values(probe: Probe) -> None:
     ids=["some families", "nothing on it", "a list of models"],
 )
 def test_a_saved_page_is_read_and_says_what_is_on_it(
-    probe: Probe, page: str, rows: list[list[str]], told: list[str]
+    probe: Probe, page: str, rows: list[list[str]], columns_found: list[str]
 ) -> None:
     assert probe(page) == 0
     assert [row for row in rows if row not in [line.split() for line in probe.out.splitlines()]] == []
-    assert [each for each in told if each not in probe.out] == []
+    assert [each for each in columns_found if each not in probe.out] == []
 
 
 def test_durations_and_sizes_are_above_0_and_as_small_as_one_likes(probe: Probe) -> None:

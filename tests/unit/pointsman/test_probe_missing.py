@@ -103,9 +103,9 @@ def test_as_text_it_is_told_beside_what_was_found(tmp_path: Path, capsys: pytest
     (tmp_path / "page.txt").write_text(PAGE)
     flag = "--total-queued-requests-metric=vllm:num_request_waiting"
     assert main([f"file:{tmp_path}/page.txt", "--", flag]) == 1
-    told = capsys.readouterr()
-    assert "RunningRequestsSize" in told.out
-    assert "vllm:num_request_waiting: absent; similar names: vllm:num_requests_waiting" in told.err
+    output = capsys.readouterr()
+    assert "RunningRequestsSize" in output.out
+    assert "vllm:num_request_waiting: absent; similar names: vllm:num_requests_waiting" in output.err
 
 
 def test_names_are_like_each_other_by_a_slip_or_by_half_their_words() -> None:

@@ -52,7 +52,7 @@ def test_each_file_that_names_another_version_is_told(tmp_path: Path) -> None:
     shutil.copy(ROOT / "docker-compose.yml", tmp_path)
     found = disagreements(tmp_path, "9.9.9")
     for file in ("chart's version", "chart's appVersion", "Dockerfile", "image of picker", "picker.yaml"):
-        assert any(file in one and f"is {VERSION}, not 9.9.9" in one for one in found), (file, found)
+        assert any(file in item and f"is {VERSION}, not 9.9.9" in item for item in found), (file, found)
 
 
 def test_the_checksums_are_those_of_all_files(tmp_path: Path) -> None:

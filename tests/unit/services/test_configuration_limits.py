@@ -9,7 +9,7 @@ import pytest
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.watcher.file_provider import config_root, file_source
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings

@@ -6,7 +6,7 @@ from prometheus_client import generate_latest
 from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.service import Service
 
 CONFIG = """\

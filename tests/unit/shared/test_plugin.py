@@ -66,7 +66,7 @@ def test_an_entry_point_that_cant_be_loaded_is_named_and_costs_only_its_own_type
 def test_the_installed_types_are_those_of_all_tiers() -> None:
     registry = Registry.installed()
     assert registry.failures == ()
-    assert {one.TIER.value for one in registry} == {"watcher", "collector", "picker"}
+    assert {kind.TIER.value for kind in registry} == {"watcher", "collector", "picker"}
 
 
 @pytest.mark.parametrize("kind", list(Registry.installed()))

@@ -22,8 +22,8 @@ def test_a_plugin_is_logged_once_a_minute_with_what_it_failed_on_and_how_often()
         failures.record("other", "its scores are NaN", request_id="r9")
         clock.now += INTERVAL
         failures.record("bad", ValueError("no"), request_id="r5")
-    told = [(line["plugin"], line["request_id"], line["reason"], line["since_last_line"]) for line in logs]
-    assert told == [
+    logged = [(line["plugin"], line["request_id"], line["reason"], line["since_last_line"]) for line in logs]
+    assert logged == [
         ("bad", "r0", "KeyError: 'gpu'", 1),
         ("other", "r9", "its scores are NaN", 1),
         ("bad", "r5", "ValueError: no", 5),

@@ -57,7 +57,7 @@ class CoreMetricsExtractor(Extractor):
         """Whether the configured engines, and the default one, provide the demanded attributes. A built-in default
         can't be changed, so its gaps are warnings. The pool may not have the other built-in ones at all.
         """
-        lacking = [
+        concerns = [
             Concern(f"engineConfigs[{index}]", missing.message, missing.fatal)
             for index, config in enumerate(parameters.engine_configs)
             for missing in missing_attributes(config, demand, _FIELD_NAMES)
@@ -68,7 +68,7 @@ class CoreMetricsExtractor(Extractor):
             for position, metric in enumerate(engine.custom)
             if metric.query.concern and metric.key in demand.required
         ]
-        return lacking + risky + _lacking_by_default(parameters, demand)
+        return concerns + risky + _missing_by_default(parameters, demand)
 
     @classmethod
     def deprecations(cls, parameters: CoreParameters) -> list[str]:
@@ -101,7 +101,7 @@ class CoreMetricsExtractor(Extractor):
             log.warning("engine.unknown", extractor=self.name, endpoint=endpoint.id, engine=label[:100], known=known)
 
 
-def _lacking_by_default(parameters: CoreParameters, demand: Demand) -> list[Concern]:
+def _missing_by_default(parameters: CoreParameters, demand: Demand) -> list[Concern]:
     """The required attributes that a built-in default engine doesn't provide."""
     name = parameters.default_engine
     if parameters.flat or any(config.name == name for config in parameters.engine_configs):

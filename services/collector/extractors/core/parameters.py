@@ -51,7 +51,7 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def flat(self) -> tuple[str, ...]:
         """The deprecated parameters that are given, as documents write them."""
-        return tuple(_written(field) for field in FLAT if getattr(self, field) is not None)
+        return tuple(_document_name(field) for field in FLAT if getattr(self, field) is not None)
 
     def configured_engines(self) -> list[Engine]:
         return [config.engine() for config in self.engine_configs]
@@ -77,10 +77,10 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
         return (*STANDARD_KEYS, *dict.fromkeys(custom))
 
 
-def _written(field: str) -> str:
+def _document_name(field: str) -> str:
     """The name of a parameter in documents."""
     return CoreParameters.__struct_encode_fields__[CoreParameters.__struct_fields__.index(field)]
 
 
-FLAT_NAMES = tuple(map(_written, FLAT))
+FLAT_NAMES = tuple(map(_document_name, FLAT))
 """The deprecated parameters, as documents write them."""

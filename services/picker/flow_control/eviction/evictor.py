@@ -37,7 +37,7 @@ class Evictor:
         return running.id
 
     def ended(self, id: str, now: float) -> None:
-        """The request runs no longer."""
+        """The request has ended."""
         self._running.pop(id, None)
         self._reclamation.ended(id, now)
 

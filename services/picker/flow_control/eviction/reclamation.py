@@ -1,7 +1,7 @@
 """When the next eviction may be decided: after every earlier one is over, and shows in the saturation.
 
 An evicted request's saturation is on its way back until the stream has ended and the metrics have had time to show it.
-Deciding anew before would evict twice for one need.
+Another decision before that would evict twice for one need.
 """
 
 from math import inf
@@ -43,7 +43,7 @@ class Reclamation:
         self._outstanding[request] = saturation, now + CONFIRMATION_TIMEOUT
 
     def ended(self, request: str, now: float) -> None:
-        """The request's stream has ended. Of one that wasn't evicted this says nothing."""
+        """The request's stream has ended. Ignored for a request that wasn't evicted."""
         known = self._outstanding.pop(request, None)
         if known is not None:
             self._cooling[request] = known[0], now + self._grace

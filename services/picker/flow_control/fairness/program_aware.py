@@ -46,14 +46,14 @@ class _Service:
     def __init__(self, parameters: ProgramAwareParameters) -> None:
         self._ttl, self._sweep = parameters.eviction_ttl_seconds, parameters.eviction_sweep_seconds
         self._half_life = parameters.las_half_life_seconds
-        self._of: OrderedDict[int, tuple[float, float]] = OrderedDict()
+        self._by_program: OrderedDict[int, tuple[float, float]] = OrderedDict()
         """Service and time of the last, in the order of the latter."""
         self._since: float | None = None
         """When a token counted for one unit."""
         self._swept = 0.0
 
     def of(self, program: int) -> float:
-        return self._of.get(program, (0.0, 0.0))[0]
+        return self._by_program.get(program, (0.0, 0.0))[0]
 
     def add(self, program: int, tokens: int, now: float) -> tuple[float, float]:
         """(the program's service, what all others have to be multiplied by)."""
@@ -64,26 +64,26 @@ class _Service:
             exponent = max(now - self._since, 0.0) / self._half_life
             if exponent >= log2(_MAX_COUNT):  # so much that what was before counts for nothing, or next to it
                 scale, self._since = 2.0 ** -min(exponent, 1000.0), now
-                for known, (service, at) in self._of.items():
-                    self._of[known] = service * scale, at
+                for known, (service, at) in self._by_program.items():
+                    self._by_program[known] = service * scale, at
             else:
                 growth = 2.0**exponent
         total = self.of(program) + tokens * growth
-        self._of[program] = total, now
-        self._of.move_to_end(program)
+        self._by_program[program] = total, now
+        self._by_program.move_to_end(program)
         self._forget(now)
         return total, scale
 
     def _forget(self, now: float) -> None:
-        if len(self._of) > MAX_PROGRAMS:
-            self._of.popitem(last=False)
+        if len(self._by_program) > MAX_PROGRAMS:
+            self._by_program.popitem(last=False)
         if self._ttl and now - self._swept >= self._sweep:
             self._swept = now
-            while self._of and now - next(iter(self._of.values()))[1] > self._ttl:
-                self._of.popitem(last=False)
+            while self._by_program and now - next(iter(self._by_program.values()))[1] > self._ttl:
+                self._by_program.popitem(last=False)
 
     def __len__(self) -> int:
-        return len(self._of)
+        return len(self._by_program)
 
 
 class _LeastAttained(FlowOrder):

@@ -2,7 +2,7 @@
 
 A turn has a place, `(round, id)`, and turns are taken in the order of their places. A flow that comes joins where the
 turns are. What peers dispatch of a flow moves its next turn back, so that flows have equal turns over all pickers; no
-further than `LEAD` rounds, so that a flow isn't shut out for what it got while nobody else wanted it.
+further than `LEAD` rounds, so that a flow isn't shut out for what it got while no other flow wanted it.
 """
 
 import heapq

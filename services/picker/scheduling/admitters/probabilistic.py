@@ -1,6 +1,6 @@
 """`probabilistic-admitter`: the fuller the pool, the more sheddable requests are refused, by chance.
 
-As everywhere, losing the metrics alone refuses nobody: without a fresh value all requests are admitted.
+As everywhere, losing only the metrics refuses no request: without a fresh value all requests are admitted.
 """
 
 from typing import Annotated

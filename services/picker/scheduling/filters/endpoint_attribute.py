@@ -1,8 +1,8 @@
 """`endpoint-attribute-filter`: keeps the endpoints one of whose attributes compares well with a threshold.
 
 A stale value is treated as the policy says: `saturated` keeps no endpoint because of it, `ignore` takes it for missing,
-`lastKnown` judges by it. When no candidate's value is fresh it is the collectors that failed, not the servers: then
-the last values count, so that losing the metrics refuses nobody who wasn't refused before.
+`lastKnown` judges by it. When no candidate's value is fresh it is the collectors that failed, not the servers: then the
+last values count, so that losing the metrics refuses no request that wasn't refused before.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,7 @@ from math import floor
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.judged import judged
+from services.picker.scheduling.staleness import split_by_staleness
 from services.picker.state.layout import Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE, AttributeKey
 
@@ -38,7 +38,7 @@ def _least(cycle: Cycle, rows: Rows, key: AttributeKey[float], *, whole_steps: b
     """The endpoints with a value up to `min + (max − min) / n`, n being the number of endpoints that are compared. At
     least one of them stays."""
     samples = cycle.read(key, rows)
-    by_value, keep = judged(cycle, samples)
+    by_value, keep = split_by_staleness(cycle, samples)
     values = samples.values[by_value]
     if len(values):
         low, high = float(values.min()), float(values.max())

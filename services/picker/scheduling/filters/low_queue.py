@@ -7,7 +7,7 @@ from msgspec import Meta, Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.formulas import at_most
 from services.picker.scheduling.interfaces import Filter
-from services.picker.scheduling.judged import judged
+from services.picker.scheduling.staleness import split_by_staleness
 from services.picker.state.layout import Rows
 from shared.attributes import WAITING_QUEUE_SIZE
 
@@ -36,6 +36,6 @@ class LowQueueFilter(Filter):
         if within is not None:
             return within
         samples = cycle.read(WAITING_QUEUE_SIZE, rows)
-        by_value, passes = judged(cycle, samples)
+        by_value, passes = split_by_staleness(cycle, samples)
         kept: Rows = rows[passes | (by_value & (self._short(samples.values)))]
         return kept

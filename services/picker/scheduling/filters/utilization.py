@@ -3,7 +3,7 @@
 What isn't known is not taken for idle. An engine that doesn't report one of the scraped metrics is judged by the
 others; an endpoint with a value that went stale, or with none at all, doesn't pass unless the policy says otherwise.
 When no candidate's metrics are fresh it is the collectors that failed, not the servers: then only the requests in
-flight are looked at, so that losing the metrics alone refuses nobody.
+flight count, so that losing only the metrics refuses no request.
 """
 
 from typing import Annotated, Any, Literal

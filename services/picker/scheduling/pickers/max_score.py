@@ -31,10 +31,10 @@ class MaxScorePicker(Picker):
             load = cycle.view.in_flight.expected_requests(rows)
             order = np.lexsort((cycle.random.random(len(rows)), load, -totals))
             return [int(row) for row in rows[order[:count]]]
-        best = self._few if len(rows) <= FEW else self._many
+        best = self._best_of_few if len(rows) <= FEW else self._best_of_many
         return [rows.item(at) for at in best(cycle, rows, totals, count)]
 
-    def _few(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
+    def _best_of_few(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
         """The places of the best, one by one: plain Python is faster for a few."""
         values, load = totals.tolist(), None
         picked: list[int] = []
@@ -50,7 +50,7 @@ class MaxScorePicker(Picker):
             values[best] = -inf
         return picked
 
-    def _many(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
+    def _best_of_many(self, cycle: Cycle, rows: Rows, totals: Floats, count: int) -> list[int]:
         """The same with arrays."""
         load: Floats | None = None
         picked: list[int] = []

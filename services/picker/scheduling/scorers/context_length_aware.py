@@ -55,13 +55,13 @@ class ContextLengthAware(Scorer, Filter):
     def filter(self, cycle: Cycle, rows: Rows) -> Rows:
         if not self.parameters.enable_filtering:
             return rows
-        ranges, length = self._of(cycle.layout), cycle.prompt_tokens
+        ranges, length = self._ranges_of(cycle.layout), cycle.prompt_tokens
         within = (ranges.low <= length) & (length <= ranges.high)
         kept: Rows = rows[(within | ~ranges.labelled)[rows]]
         return kept
 
     def score(self, cycle: Cycle, rows: Rows) -> Floats:
-        ranges, length = self._of(cycle.layout), float(cycle.prompt_tokens)
+        ranges, length = self._ranges_of(cycle.layout), float(cycle.prompt_tokens)
         low, high, labelled = ranges.low.take(rows), ranges.high.take(rows), ranges.labelled.take(rows)
         width = high - low
         with np.errstate(invalid="ignore", divide="ignore"):
@@ -72,7 +72,7 @@ class ContextLengthAware(Scorer, Filter):
         scores = np.where((low <= length) & (length <= high), inside, outside)
         return np.where(labelled, np.nan_to_num(scores, copy=False, nan=0.0), UNLABELLED)
 
-    def _of(self, layout: Layout) -> _Ranges:
+    def _ranges_of(self, layout: Layout) -> _Ranges:
         if layout is not self._ranges.layout:
             self._ranges = _Ranges(layout, self.parameters.label)
         return self._ranges

@@ -10,7 +10,7 @@ import structlog
 from msgspec.structs import replace
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods, StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.control_frames import PRIORITY_SIZE, ControlFrames, check_dependency
@@ -56,7 +56,7 @@ class Http2Connection:
         self._methods = methods
         self._wake, self._timer = wake, timer
         self._frames = FrameReader(options.max_frame_size)
-        self._rest: Frame | None = None
+        self._pending_frame: Frame | None = None
         """The messages of the last frame that wait for the next turn, as a frame."""
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
@@ -96,7 +96,7 @@ class Http2Connection:
             reader.feed(data)
         streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
-        rest, timer = self._taken_back(), self._timer
+        rest, timer = self._take_pending(), self._timer
         until = timer() + _SECONDS_PER_TURN
         try:
             for _ in range(_PER_TURN):
@@ -111,12 +111,12 @@ class Http2Connection:
                     stream = find(stream_id)
                     if kind or flags or not payload or stream is None or stream.half_closed or self._block:
                         self._take(kind, flags, stream_id, payload)
-                        if self._rest is not None or self._blocks.turn_over():
+                        if self._pending_frame is not None or self._blocks.should_yield():
                             break
                     else:  # DATA, as nearly all frames are
                         self._count(len(payload))
                         if unread := stream.receive_data(payload, len(payload)):
-                            self._put_back(stream_id, flags, payload[-unread:])
+                            self._set_pending(stream_id, flags, payload[-unread:])
                             break
                 except StreamFailed as failure:
                     self._reset(failure)
@@ -134,7 +134,7 @@ class Http2Connection:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
-        return self._rest is not None or self._frames.complete
+        return self._pending_frame is not None or self._frames.complete
 
     def tick(self, now: float) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
@@ -186,7 +186,7 @@ class Http2Connection:
         """The connection is over. Some of its streams end; whether there are more, for which this is called again when
         others have had their turn."""
         self._frames.clear()
-        self._rest = None
+        self._pending_frame = None
         return self._streams.drop_some()
 
     # Frames
@@ -221,15 +221,15 @@ class Http2Connection:
             self.out.append(frames.window_update(0, self._received))
             self._received = 0
 
-    def _taken_back(self) -> Frame | None:
+    def _take_pending(self) -> Frame | None:
         """What was put back."""
-        rest, self._rest = self._rest, None
+        rest, self._pending_frame = self._pending_frame, None
         return rest
 
-    def _put_back(self, stream_id: int, flags: int, unread: bytes) -> None:
+    def _set_pending(self, stream_id: int, flags: int, unread: bytes) -> None:
         """Read the end of a DATA frame in the next turn."""
         self._received -= len(unread)
-        self._rest = frames.DATA, flags, stream_id, unread
+        self._pending_frame = frames.DATA, flags, stream_id, unread
 
     def _reset(self, failure: StreamFailed) -> None:
         if failure.code is not ErrorCode.REFUSED_STREAM:
@@ -253,7 +253,7 @@ class Http2Connection:
             if not payload and not flags & frames.END_STREAM:
                 self._controls.count("empty DATA")
             if unread := stream.receive_data(payload, size):
-                self._put_back(stream_id, flags & frames.END_STREAM, payload[-unread:])
+                self._set_pending(stream_id, flags & frames.END_STREAM, payload[-unread:])
             elif flags & frames.END_STREAM:
                 self._end(stream)
 
@@ -263,7 +263,7 @@ class Http2Connection:
             raise violated(f"DATA on stream {stream_id}, which isn't open")
         if not self._streams.ended_early(stream_id):
             raise StreamFailed(stream_id, ErrorCode.STREAM_CLOSED, "DATA after the end")
-        if not payload and not self._streams.excuse(stream_id):
+        if not payload and not self._streams.allow_late_frame(stream_id):
             self._controls.count("late DATA")
 
     def _end(self, stream: Http2Stream) -> None:
@@ -290,10 +290,10 @@ class Http2Connection:
     def _on_continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self._block is None:
             raise violated("CONTINUATION without HEADERS")
-        self._blocks.go_on(payload)
+        self._blocks.append(payload)
         if flags & frames.END_HEADERS:
             flags, self._block = self._block[1], None
-            self._on_block(stream_id, flags, self._blocks.joined())
+            self._on_block(stream_id, flags, self._blocks.take())
 
     def _on_block(self, stream_id: int, flags: int, block: bytes) -> None:
         if stream_id <= self._streams.last_id:
@@ -344,7 +344,7 @@ class Http2Connection:
         if stream is None:
             if not self._streams.ended_early(stream_id):
                 raise ConnectionFailed(ErrorCode.STREAM_CLOSED, f"HEADERS on stream {stream_id}, which has ended")
-            if not self._streams.excuse(stream_id):
+            if not self._streams.allow_late_frame(stream_id):
                 self._controls.count("late HEADERS")
             return
         if stream.half_closed:

@@ -1,6 +1,6 @@
 """Frames that carry no message and open no stream (RFC 9113, sections 6.3 to 6.9), and how many a peer may send."""
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
 from services.picker.transport.http2.frames import UINT32
@@ -62,7 +62,7 @@ class ControlFrames:
             raise violated(f"RST_STREAM on stream {stream_id}, which isn't open")
         stream = self._streams.open.get(stream_id)
         if stream is None:
-            if not self._streams.excuse_reset(stream_id):
+            if not self._streams.allow_late_reset(stream_id):
                 self.count("late RST_STREAM")
             return
         if not stream.answered and self._streams.now - stream.since < _RAPID:

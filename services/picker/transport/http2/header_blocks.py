@@ -71,13 +71,13 @@ class HeaderBlocks(Generic[T]):
         self._fragments, self._size = [], 0
         self._take(fragment)
 
-    def go_on(self, fragment: bytes) -> None:
+    def append(self, fragment: bytes) -> None:
         """The next fragment. Raises ConnectionFailed when they are too many or too long."""
         if len(self._fragments) > self._max_continuations:
             raise flooded(f"a header block has more than {self._max_continuations} CONTINUATION frames")
         self._take(fragment)
 
-    def joined(self) -> bytes:
+    def take(self) -> bytes:
         """The block that has been begun, and is whole now."""
         block, self._fragments = b"".join(self._fragments), []
         return block
@@ -110,7 +110,7 @@ class HeaderBlocks(Generic[T]):
         self.too_long = max(size, len(block)) > self._limit
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
-    def turn_over(self) -> bool:
+    def should_yield(self) -> bool:
         """Whether so much was decoded that others are to have their turn."""
         if self._decoded < _PER_TURN:
             return False

@@ -1,8 +1,8 @@
-"""When a connection is to be asked whether it lives, and when it has lasted long enough. Monotonic seconds."""
+"""When to send a connection a keepalive PING, and when it has lasted long enough. Monotonic seconds."""
 
 from math import inf
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 
 

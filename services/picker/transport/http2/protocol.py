@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.streams import StreamCount

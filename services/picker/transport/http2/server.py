@@ -12,7 +12,7 @@ from math import inf
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol
@@ -39,7 +39,7 @@ _RESPITE = 1.0
 class Http2Server:
     """A gRPC server on one address. `tls` is where each new connection gets its context from; None serves plaintext.
 
-    It accepts connections itself, because they count from their TLS handshake on: asyncio's server tells nobody when
+    It accepts connections itself, because they count from their TLS handshake on: asyncio's server doesn't report when
     one begins or fails.
     """
 

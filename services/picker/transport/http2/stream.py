@@ -8,7 +8,7 @@ from typing import Protocol
 import structlog
 
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Call, StatusCode
 from services.picker.transport.http2 import frames, responses
 from services.picker.transport.http2.errors import ErrorCode, StreamFailed
@@ -352,7 +352,7 @@ class Http2Stream:
                 self._end(self._finishing)
             elif self._congested and not self.congested:
                 self._congested = False
-                self._tell_drained()
+                self._notify_drained()
         if self.pending:
             siblings.block(self)
         else:
@@ -401,7 +401,7 @@ class Http2Stream:
             except Exception:  # the top of a call: the others go on
                 log.exception("grpc.call_failed", path=self._path)
 
-    def _tell_drained(self) -> None:
+    def _notify_drained(self) -> None:
         if self._call is not None:
             try:
                 self._call.drained()

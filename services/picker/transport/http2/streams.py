@@ -7,7 +7,7 @@ from math import inf
 import structlog
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, flooded, violated
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 _REMEMBERED = 1000
 """Streams that ended before the peer had finished: what is under way for them is no error."""
-_EXCUSED = 4
+_LATE_FRAMES = 4
 """Frames without content that may be under way for such a stream: its end, trailers, a RST_STREAM."""
 _MAX_SETTINGS = 100
 """Settings of one frame; RFC 9113 has six."""
@@ -44,7 +44,7 @@ class StreamCount:
 
 
 class Streams:
-    """The streams of one connection. `wake` is called when `out` gets something that nobody will look for.
+    """The streams of one connection. `wake` is called when `out` gets something outside of a call that flushes it.
 
     Streams that wait for a window are sent from by turns, a frame at a time.
     """
@@ -130,21 +130,21 @@ class Streams:
         """The stream has ended before the peer had."""
         if len(self._ended_early) >= _REMEMBERED:
             del self._ended_early[next(iter(self._ended_early))]
-        self._ended_early[stream_id] = _EXCUSED
+        self._ended_early[stream_id] = _LATE_FRAMES
 
     def ended_early(self, stream_id: int) -> bool:
         """Whether it is one of the last such streams."""
         return stream_id in self._ended_early
 
-    def excuse_reset(self, stream_id: int) -> bool:
+    def allow_late_reset(self, stream_id: int) -> bool:
         """Whether a RST_STREAM was under way when the stream ended: one for each stream that both sides have ended."""
-        if self.excuse(stream_id):
+        if self.allow_late_frame(stream_id):
             return True
-        excused = self._late_resets > 0
-        self._late_resets -= excused
-        return excused
+        allowed = self._late_resets > 0
+        self._late_resets -= allowed
+        return allowed
 
-    def excuse(self, stream_id: int) -> bool:
+    def allow_late_frame(self, stream_id: int) -> bool:
         """Whether a frame without content was under way for such a stream."""
         left = self._ended_early.get(stream_id, 0)
         if left:
@@ -225,12 +225,14 @@ class Streams:
         """Time has passed. A stream whose window the peer has left closed for too long is reset. Raises
         ConnectionFailed when it was the connection's. Few streams end at once: whether there are more."""
         self.now = now
-        stalled = [one for one in self._waiting.values() if now - one.blocked_since > self.options.stall_timeout]
+        stalled = [
+            stream for stream in self._waiting.values() if now - stream.blocked_since > self.options.stall_timeout
+        ]
         if stalled:
             self._give_up(stalled[:_ENDED_AT_ONCE])
         late: list[Http2Stream] = []
         if now >= self._next_deadline:
-            late = [one for one in self._timed.values() if one.deadline <= now]
+            late = [stream for stream in self._timed.values() if stream.deadline <= now]
             for stream in late[:_ENDED_AT_ONCE]:
                 self._timed.pop(stream.id, None)
                 stream.expire()

@@ -18,9 +18,9 @@ async def test_a_server_that_had_begun_is_named(tmp_path: Path) -> None:
     path = tmp_path / "envoy.log"
     path.write_text("[warning] starting\n{no json}\n" + line("a", BEGUN) + line("b", "via_upstream"))
     log = AccessLog(path, within=0.0)
-    assert await log.begun_by("a") == SERVER
-    assert await log.begun_by("b") == ""
-    assert await AccessLog(tmp_path / "none.log", within=0.0).begun_by("a") == ""
+    assert await log.responding_server("a") == SERVER
+    assert await log.responding_server("b") == ""
+    assert await AccessLog(tmp_path / "none.log", within=0.0).responding_server("a") == ""
 
 
 async def test_a_request_that_ended_otherwise_is_nobody_s(tmp_path: Path) -> None:
@@ -32,13 +32,13 @@ async def test_a_request_that_ended_otherwise_is_nobody_s(tmp_path: Path) -> Non
         + '{"request_id": "d", "details": null}\n'
     )
     log = AccessLog(path, within=0.0)
-    assert [await log.begun_by(each) for each in "abcd"] == ["", "", "", ""]
+    assert [await log.responding_server(each) for each in "abcd"] == ["", "", "", ""]
 
 
 async def test_a_line_is_waited_for_and_read_once_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "envoy.log"
     log = AccessLog(path, within=20.0)
-    asked = asyncio.create_task(log.begun_by("a"))
+    asked = asyncio.create_task(log.responding_server("a"))
     await asyncio.sleep(0.1)
     whole = line("z", "x") + line("a", BEGUN)
     path.write_text(whole[:-20])

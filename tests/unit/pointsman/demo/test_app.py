@@ -16,8 +16,8 @@ def test_every_wrong_flag_is_named_and_nothing_is_started(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["--seconds", "-1", "--port", "70000", "--rate", "0", "--seed", "x", "--fast"]) == 1
-    said = capsys.readouterr().err
-    assert all(flag in said for flag in ("--seconds", "--port", "--rate", "--seed", "--fast"))
+    output = capsys.readouterr().err
+    assert all(flag in output for flag in ("--seconds", "--port", "--rate", "--seed", "--fast"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -25,8 +25,8 @@ def test_help_lists_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--help"])
     assert end.value.code == 0
-    said = capsys.readouterr().out
-    assert all(flag in said for flag in ("--seconds", "--port", "--rate", "--seed", "--plain", "--keep"))
+    output = capsys.readouterr().out
+    assert all(flag in output for flag in ("--seconds", "--port", "--rate", "--seed", "--plain", "--keep"))
 
 
 def test_without_any_place_to_write_it_says_so(
@@ -56,8 +56,8 @@ def test_what_must_be_installed_for_the_demo_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pointsman.demo.demo", Without("httpx"))
     assert main([]) == 1
-    said = capsys.readouterr().err
-    assert said == "pointsman demo: httpx is missing; `pip install 'pointsman[local]'` installs it\n"
+    output = capsys.readouterr().err
+    assert output == "pointsman demo: httpx is missing; `pip install 'pointsman[local]'` installs it\n"
 
 
 def test_an_import_of_anything_else_that_fails_is_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,18 +28,18 @@ def good() -> Tally:
     return tally
 
 
-def lines(tally: Tally, said: Journal) -> list[str]:
-    return summary(20.4, tally, RETRIES, DECISIONS, said)
+def lines(tally: Tally, journal_: Journal) -> list[str]:
+    return summary(20.4, tally, RETRIES, DECISIONS, journal_)
 
 
 def test_the_summary_of_a_good_run() -> None:
-    tally, said = good(), journal()
-    said.step("picker-1 restarted", "…")
-    said.step("model-1 killed", "…")
-    said.step("model-1 killed", "…")
+    tally, journal_ = good(), journal()
+    journal_.step("picker-1 restarted", "…")
+    journal_.step("model-1 killed", "…")
+    journal_.step("model-1 killed", "…")
     tally.add_kill("model-1", now=0.5)
     tally.count_interrupted("model-1", started=0.4)
-    assert lines(tally, said) == [
+    assert lines(tally, journal_) == [
         "Summary of 20 s",
         "  requests      4 sent, 4 succeeded, 0 failed",
         "  first token   p50 100 ms, p99 100 ms; whole responses p50 500 ms, p99 500 ms",
@@ -52,20 +52,20 @@ def test_the_summary_of_a_good_run() -> None:
         "  responses by  model-1 75%, model-2 25%",
         "No request failed.",
     ]
-    assert is_good(tally, said)
-    assert max(len(line) for line in lines(tally, said)) <= 80
+    assert is_good(tally, journal_)
+    assert max(len(line) for line in lines(tally, journal_)) <= 80
 
 
 def test_the_summary_of_a_comparison_has_both_loads() -> None:
     other = good()
     other.add_failure("status 500")
-    told = summary(20.4, good(), RETRIES, DECISIONS, journal(), other)
-    at = told.index("  round robin   4 succeeded, 1 failed")
-    assert told[at + 1 : at + 3] == [
+    expected_line = summary(20.4, good(), RETRIES, DECISIONS, journal(), other)
+    at = expected_line.index("  round robin   4 succeeded, 1 failed")
+    assert expected_line[at + 1 : at + 3] == [
         "                first token p50 100 ms, p99 100 ms; whole p50 500 ms, p99 500 ms",
         "                prefix cache hit for 75% of all prompt tokens",
     ]
-    assert told[-1] == "No request failed."
+    assert expected_line[-1] == "No request failed."
 
 
 def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
@@ -73,13 +73,13 @@ def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
     tally.add_kill("model-1", now=0.5)
     tally.count_interrupted("model-1", started=0.4)
     tally.count_interrupted("model-1", started=0.4, unseen=True)
-    told = lines(tally, journal())
-    at = told.index("  kills         interrupted 2 responses; the client sent those requests again")
-    assert told[at + 1] == "                1 of them before Envoy had passed on the response headers"
+    expected_line = lines(tally, journal())
+    at = expected_line.index("  kills         interrupted 2 responses; the client sent those requests again")
+    assert expected_line[at + 1] == "                1 of them before Envoy had passed on the response headers"
 
 
 @pytest.mark.parametrize(
-    ("failed", "dropped", "wrong", "told", "end"),
+    ("failed", "dropped", "wrong", "expected_line", "end"),
     [
         (2, 0, "", "  failed        2 × status 500 from model-1: oops", "2 requests FAILED."),
         (
@@ -93,16 +93,16 @@ def test_what_broke_off_before_the_client_saw_it_is_shown_apart() -> None:
     ],
     ids=["failed", "dropped", "a problem"],
 )
-def test_what_spoils_a_run_is_named(failed: int, dropped: int, wrong: str, told: str, end: str) -> None:
-    tally, said = good(), journal()
+def test_what_spoils_a_run_is_named(failed: int, dropped: int, wrong: str, expected_line: str, end: str) -> None:
+    tally, journal_ = good(), journal()
     tally.sent += failed + dropped
     for _ in range(failed):
         tally.add_failure("status 500 from model-1: oops")
     if wrong:
-        said.problem(wrong)
-    assert told in lines(tally, said)
-    assert lines(tally, said)[-1] == end
-    assert not is_good(tally, said)
+        journal_.problem(wrong)
+    assert expected_line in lines(tally, journal_)
+    assert lines(tally, journal_)[-1] == end
+    assert not is_good(tally, journal_)
 
 
 def test_a_run_without_requests_says_so() -> None:
@@ -111,18 +111,18 @@ def test_a_run_without_requests_says_so() -> None:
 
 def test_the_journal_tells_at_once_and_counts_from_its_begin() -> None:
     times = iter([100.0, 101.0, 102.5, 103.0])
-    told: list[Entry] = []
-    said = Journal(lambda: next(times), told.append)
-    said.step("model-1 killed", "SIGKILL")
-    said.seen("It goes on.")
-    said.failure("A request failed: status 500")
-    assert told == [
+    expected_line: list[Entry] = []
+    journal_ = Journal(lambda: next(times), expected_line.append)
+    journal_.step("model-1 killed", "SIGKILL")
+    journal_.seen("It goes on.")
+    journal_.failure("A request failed: status 500")
+    assert expected_line == [
         Entry(1.0, "step", "SIGKILL"),
         Entry(2.5, "seen", "It goes on."),
         Entry(3.0, "bad", "A request failed: status 500"),
     ]
-    assert said.problems == []
-    assert said.events == {"model-1 killed": 1}
+    assert journal_.problems == []
+    assert journal_.events == {"model-1 killed": 1}
 
 
 def test_the_commands_to_try_fit_a_terminal(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ def test_equal_seeds_give_equal_requests() -> None:
     groups = Groups(seconds=2.0)
     first, again, other = (list(groups.arrivals(seed)) for seed in (1, 1, 2))
     assert first == again != other
-    assert [one.at for one in first] == sorted(one.at for one in first)
+    assert [arrival.at for arrival in first] == sorted(arrival.at for arrival in first)
 
 
 def test_groups_have_common_prefixes_and_the_first_ones_are_more_frequent() -> None:

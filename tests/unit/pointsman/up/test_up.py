@@ -52,9 +52,9 @@ WRONG = {
 
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_arguments_are_named_and_nothing_is_started(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments, said = WRONG[case]
+    arguments, problem = WRONG[case]
     assert main(arguments) == 1
-    assert said in capsys.readouterr().err
+    assert problem in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_files_and_commands_with_the_usual_ports(
@@ -118,9 +118,9 @@ def test_the_files_of_the_package_are_those_of_the_deployment() -> None:
 
 
 def test_logs_are_told_by_whole_lines_with_the_name_of_their_process(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     processes = [Process(name, ["true"], tmp_path / f"{name}.log") for name in ("nats", "picker-1")]
-    logs = Logs(processes, told.append)
+    logs = Logs(processes, lines.append)
     logs.read()
     processes[0].log.write_text("one\ntw")
     logs.read()
@@ -128,38 +128,38 @@ def test_logs_are_told_by_whole_lines_with_the_name_of_their_process(tmp_path: P
     with processes[0].log.open("a") as file:
         file.write("o\n\x1b[2J\n")
     logs.read()
-    assert told == ["nats     | one", "nats     | two", r"nats     | \x1b[2J", "picker-1 | x"]
+    assert lines == ["nats     | one", "nats     | two", r"nats     | \x1b[2J", "picker-1 | x"]
 
 
 async def test_a_process_that_ends_starts_again_after_growing_pauses(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     times = itertools.count(step=0.01)
     each = Process("child", ["sh", "-c", "echo up; exit 3"], tmp_path / "child.log")
     await each.start()
-    watching = Supervisor([each], told.append, pauses=(0.001, 0.01), clock=lambda: next(times))
+    watching = Supervisor([each], lines.append, pauses=(0.001, 0.01), clock=lambda: next(times))
     task = asyncio.create_task(watching.run())
     await eventually(lambda: each.starts >= 4)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    assert told[:2] == [
+    assert lines[:2] == [
         f"child ended with exit code 3; it starts again. Its log: {tmp_path / 'child.log'}",
         "child is up again.",
     ]
 
 
 async def test_a_process_that_cannot_start_is_tried_again(tmp_path: Path) -> None:
-    told: list[str] = []
+    lines: list[str] = []
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     each = Process("child", [program], tmp_path / "child.log")
     await each.start()
     program.unlink()
-    task = asyncio.create_task(Supervisor([each], told.append, pauses=(0.001, 0.01)).run())
-    await eventually(lambda: any("can't be started" in line for line in told))
+    task = asyncio.create_task(Supervisor([each], lines.append, pauses=(0.001, 0.01)).run())
+    await eventually(lambda: any("can't be started" in line for line in lines))
     program.write_text("#!/bin/sh\nsleep 600\n")
     program.chmod(0o755)
-    await eventually(lambda: "child is up again." in told)
+    await eventually(lambda: "child is up again." in lines)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await each.kill()

@@ -101,13 +101,13 @@ class Watcher:
     """Remembers what the scraper told, and waits for it."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, bool]] = []
+        self.notified: list[tuple[str, bool]] = []
 
     def __call__(self, scrape: EndpointScrape, changed: bool) -> None:
-        self.told.append((scrape.endpoint.id, changed))
+        self.notified.append((scrape.endpoint.id, changed))
 
     def count(self, id: str) -> int:
-        return sum(each == id for each, _ in self.told)
+        return sum(each == id for each, _ in self.notified)
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ async def test_endpoints_are_scraped_again_and_again() -> None:
         await eventually(lambda: watcher.count("a") >= 3 and watcher.count("b") >= 3)
         assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 3.0
         assert scraper.endpoints["b"].attributes.get(WAITING_QUEUE_SIZE) == 4.0
-        assert [changed for id, changed in watcher.told if id == "a"][:3] == [True, False, False]
+        assert [changed for id, changed in watcher.notified if id == "a"][:3] == [True, False, False]
         assert servers.most_flying == 1
 
 
@@ -425,9 +425,9 @@ async def test_a_server_that_refuses_is_reported_as_unreachable_until_it_brings_
         scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
         attributes = scraper.endpoints["a"].attributes
         await eventually(lambda: attributes.get(REACHABLE) == 1.0)
-        servers.answers["a"], heard = refuse, len(watcher.told)
+        servers.answers["a"], heard = refuse, len(watcher.notified)
         await eventually(lambda: attributes.get(REACHABLE) == 0.0)
-        assert ("a", True) in watcher.told[heard:], "pickers hear of it at once"
+        assert ("a", True) in watcher.notified[heard:], "pickers hear of it at once"
         sample = attributes.sample(REACHABLE)
         assert sample is not None
         await eventually(lambda: attributes.sample(REACHABLE) != sample)  # every failed scrape confirms it

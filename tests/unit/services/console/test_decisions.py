@@ -41,7 +41,7 @@ async def news(topic: DecisionsTopic) -> list[tuple[str, str]]:
 
 def read(piece: bytes) -> list[tuple[str, str]]:
     content = msgspec.json.decode(piece.decode().strip().split("\ndata: ")[1])
-    return [(one["request_id"], one["state"]) for one in content["decisions"]]
+    return [(decision["request_id"], decision["state"]) for decision in content["decisions"]]
 
 
 async def test_each_is_told_once_and_again_when_it_is_over() -> None:

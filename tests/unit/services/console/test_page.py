@@ -25,8 +25,8 @@ def test_all_files_are_served_and_packaged() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_import_what_is_there(name: str) -> None:
     for wanted, module in re.findall(r'import \{([^}]+)\} from "\./([^"]+)"', SCRIPTS[name]):
-        for one in wanted.split(","):
-            assert re.search(rf"export (const|class|function) {one.strip()}\b", SCRIPTS[module]), (name, one)
+        for word in wanted.split(","):
+            assert re.search(rf"export (const|class|function) {word.strip()}\b", SCRIPTS[module]), (name, word)
 
 
 @pytest.mark.parametrize("name", ASSETS)

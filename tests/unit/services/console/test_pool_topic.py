@@ -59,7 +59,9 @@ class Page:
             self.endpoints[slot]["seen"] = now
 
     def shown(self) -> list[dict[str, Any]]:
-        shown = [{name: value for name, value in one.items() if name != "seen"} for one in self.endpoints.values()]
+        shown = [
+            {name: value for name, value in endpoint.items() if name != "seen"} for endpoint in self.endpoints.values()
+        ]
         return sorted(shown, key=lambda endpoint: str(endpoint["id"]))
 
 

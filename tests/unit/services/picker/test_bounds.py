@@ -48,12 +48,12 @@ def test_a_number_beyond_the_bounds_leaves_the_last_one_to_age_and_is_told(
     heard = Heard()
     made = view(heard, "a1", "a2", "a3")
     report(made, {key: [1, 1, 1], RUNNING_REQUESTS_SIZE: [2, 2, 2]})
-    told: dict[AttributeKey[Any], list[Any]] = {
+    values: dict[AttributeKey[Any], list[Any]] = {
         key: [2, wrong, None],
         RUNNING_REQUESTS_SIZE: [3, 3, None],
         ACTIVE_MODELS: [["x"]] * 3,
     }
-    made.apply_frame(frame(ids, told, sender="c1"), NOW + 1, 0.0)
+    made.apply_frame(frame(ids, values, sender="c1"), NOW + 1, 0.0)
     column, running = made.columns.numbers(key.wire), made.columns.numbers(RUNNING_REQUESTS_SIZE.wire)
     expected = {"a1": (1.0, NOW), "a2": (1.0, NOW), "a3": (1.0, NOW)} | {ids[0]: (2.0, NOW + 1)}
     assert dict(zip(made.layout.index, zip(column.values, column.at, strict=True), strict=True)) == expected

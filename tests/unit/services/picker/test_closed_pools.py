@@ -74,9 +74,9 @@ class Closed(PickerUnderTest):
     ) -> tuple[int, str]:
         """(status, the body's text) of a refusal, or (200, the target model)."""
         data = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
-        said = {":method": method, ":path": path, **(more or {})}
+        fields = {":method": method, ":path": path, **(more or {})}
         shown = modes[0] in (BodyMode.NONE, BodyMode.STREAMED)
-        stream, answers = self.begin(headers(said, modes=modes), *([] if shown else [body(data, end=end)]))
+        stream, answers = self.begin(headers(fields, modes=modes), *([] if shown else [body(data, end=end)]))
         stream.end()
         if stream.closed and answers[-1].status:
             answer = refused(answers)

@@ -87,13 +87,17 @@ def test_a_decision_is_reproduced_by_hand_from_its_explanation() -> None:
     weights = {"queue-scorer": 2, "kv-cache-utilization-scorer": 2, "prefix-cache-scorer": 3}
     by_hand = {"a1": (1.0, 0.5, 0.0), "a2": (0.5, 0.8, 0.75), "a3": (0.0, 1.0, 0.25)}
     for name, scores in by_hand.items():
-        told = profile["endpoints"][name]
-        assert {plugin: step["weight"] for plugin, step in told["scores"].items()} == weights
+        shown = profile["endpoints"][name]
+        assert {plugin: step["weight"] for plugin, step in shown["scores"].items()} == weights
         for plugin, score in zip(weights, scores, strict=True):
-            assert told["scores"][plugin]["score"] == pytest.approx(score)
-            assert told["scores"][plugin]["weighted"] == pytest.approx(weights[plugin] * score)
-        assert told["total"] == pytest.approx(sum(step["weighted"] for step in told["scores"].values()))
-    assert {name: told["total"] for name, told in profile["endpoints"].items()} == {"a1": 3.0, "a2": 4.85, "a3": 2.75}
+            assert shown["scores"][plugin]["score"] == pytest.approx(score)
+            assert shown["scores"][plugin]["weighted"] == pytest.approx(weights[plugin] * score)
+        assert shown["total"] == pytest.approx(sum(step["weighted"] for step in shown["scores"].values()))
+    assert {name: shown["total"] for name, shown in profile["endpoints"].items()} == {
+        "a1": 3.0,
+        "a2": 4.85,
+        "a3": 2.75,
+    }
     assert profile["picked"] == ["a2"]
     assert explained["destinations"] == ["10.0.0.2:8000"]
     assert explained["charged_tokens"] == 64
@@ -245,14 +249,14 @@ def test_endpoints_may_change_between_two_decisions_and_the_explanation_of_the_f
     view, made = pool("a1", "a2"), director()
     report(view, {WAITING_QUEUE_SIZE: [0, 5]})
     first = made.decide(request(b"x" * 2000), view, NOW)
-    told = first.explain()
+    explained = first.explain()
     view.delete("pool.endpoint.a1")
     view.upsert("pool.endpoint.a0", endpoint("a0", "10.0.0.9"))
     report(view, {WAITING_QUEUE_SIZE: [0, 7]}, now=NOW + 1)
     second = made.decide(request(b"x" * 2000), view, NOW + 1)
     assert set(second.explain()["profiles"]["default"]["endpoints"]) == {"a0", "a2"}
-    assert first.explain() == told
-    assert set(told["profiles"]["default"]["endpoints"]) == {"a1", "a2"}
+    assert first.explain() == explained
+    assert set(explained["profiles"]["default"]["endpoints"]) == {"a1", "a2"}
 
 
 def test_a_burst_of_requests_is_spread_by_the_load_in_flight() -> None:

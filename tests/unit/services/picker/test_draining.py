@@ -47,19 +47,19 @@ def test_no_new_request_goes_to_a_draining_endpoint_nor_is_it_a_fallback() -> No
 def test_a_subset_hint_doesnt_bring_requests_to_it() -> None:
     view = drained("a1", "a2", "a3", drain=("a2",))
     assert destinations(view, subset=("10.0.0.2", "10.0.0.3:8000")) == {"10.0.0.3:8000"}
-    said = refusal(decide(view, request(subset=("10.0.0.2:8000",))))
-    assert (said.status, said.reason) == (503, REJECTED_NO_ENDPOINTS)
+    text = refusal(decide(view, request(subset=("10.0.0.2:8000",))))
+    assert (text.status, text.reason) == (503, REJECTED_NO_ENDPOINTS)
 
 
 def test_a_pool_that_drains_as_a_whole_refuses_and_says_why() -> None:
-    said = refusal(decide(drained("a1", "a2", drain=("a1", "a2"))))
-    assert (said.status, said.message) == (503, "no endpoints: every model server of the pool is draining")
+    text = refusal(decide(drained("a1", "a2", drain=("a1", "a2"))))
+    assert (text.status, text.message) == (503, "no endpoints: every model server of the pool is draining")
 
 
 def test_the_explanation_names_it_with_the_reason() -> None:
-    told = decide(drained("a1", "a2", drain=("a2",))).explain()
-    assert told["candidates"] == ["a1"]
-    assert told["excluded"] == {"a2": "draining"}
+    explained = decide(drained("a1", "a2", drain=("a2",))).explain()
+    assert explained["candidates"] == ["a1"]
+    assert explained["excluded"] == {"a2": "draining"}
     assert decide(pool("a1")).explain()["excluded"] == {}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.picker.extproc.messages import ProcessingResponse
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.attributes import WAITING_QUEUE_SIZE
 from shared.service import parse
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, trailers

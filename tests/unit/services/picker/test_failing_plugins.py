@@ -273,9 +273,9 @@ def test_what_a_failing_plugin_does_is_left_out_and_the_others_decide(
     for decision in decisions:
         assert (failed(decision), decision.tokens, decision.saturation) == ([(kind.TYPE, role)], 150, None)
         assert decision.runs["default"].rows.tolist() == [0, 1, 2]
-        told = json.loads(json.dumps(decision.explain(), allow_nan=False))
-        assert [(failure["plugin"], failure["role"]) for failure in told["plugin_failures"]] == [(kind.TYPE, role)]
-        for member in told["profiles"]["default"]["endpoints"].values():
+        explained = json.loads(json.dumps(decision.explain(), allow_nan=False))
+        assert [(failure["plugin"], failure["role"]) for failure in explained["plugin_failures"]] == [(kind.TYPE, role)]
+        for member in explained["profiles"]["default"]["endpoints"].values():
             assert member["scores"].get("bad-scorer", {"score": 0})["score"] == 0
     assert [(plugin, id) for plugin, _, id in world.heard] == [(kind.TYPE, "request-1")] * len(decisions)
 

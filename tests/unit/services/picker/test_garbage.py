@@ -20,9 +20,9 @@ from services.picker.garbage import EVERY, FEW, LATEST, YOUNG, GarbageCollection
 def test_all_objects_are_searched_when_it_is_quiet(passed: float, open: int, young: int, searched: bool) -> None:
     searches: list[int] = []
     garbage = GarbageCollection(lambda: open, 5.0, young=lambda: young, search=lambda: searches.append(1))
-    garbage.look(5.0 + passed)
+    garbage.collect_if_due(5.0 + passed)
     assert bool(searches) is searched
-    garbage.look(5.0 + passed + 1)
+    garbage.collect_if_due(5.0 + passed + 1)
     assert len(searches) <= 1, "not again at once"
 
 

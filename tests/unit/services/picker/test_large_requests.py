@@ -91,13 +91,13 @@ def test_whole_bodies_count_until_they_are_answered(modes: tuple[BodyMode, BodyM
     assert refused([read(answer) for answer in answers]).status == 503
     late.end()
     for number, (stream, answers) in enumerate(streams):
-        said = [read(answer) for answer in answers if answer]
-        assert destinations(said) == destinations(said[:1])
+        answers_read = [read(answer) for answer in answers if answer]
+        assert destinations(answers_read) == destinations(answers_read[:1])
         expected = LARGE.replace(b'"m"', b'"tuned"') if rewrite else LARGE
         if modes == FULL_DUPLEX:
-            assert b"".join(one.streamed or b"" for one in said) == expected
+            assert b"".join(message.streamed or b"" for message in answers_read) == expected
         else:
-            assert said[-1].replaced == (expected if rewrite else None)
+            assert answers_read[-1].replaced == (expected if rewrite else None)
         assert world.handler.budget.used == (2 - number) * len(LARGE)
         stream.end()
     assert world.load == {}
@@ -113,7 +113,7 @@ def test_a_stream_that_is_lost_between_two_steps_holds_nothing(modes: tuple[Body
     stream.end()
     assert (world.handler.budget.used, world.handler.open, world.load) == (0, 0, {})
     assert world.view.prefixes.held == 0, "nobody has computed its prompt"
-    assert {one.progress.state for one in world.ring.newest(1)} <= {"aborted"}
+    assert {decision.progress.state for decision in world.ring.newest(1)} <= {"aborted"}
 
 
 @BOTH

@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from services.picker.app import PickerService
 from services.picker.extproc.events import Limits
 from services.picker.request_stream import RequestStream
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.model import Endpoint
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, body, headers, response_body
 from tests.unit.services.picker.handler import PickerUnderTest
@@ -45,9 +45,9 @@ def test_an_object_of_a_response_beyond_the_limit_passes_unread(fits: bool) -> N
     asked = body(b'{"model":"m","messages":[{"role":"user","content":"h"}]}', end=True)
     stream, _ = world.begin(headers(shown, modes=FULL_DUPLEX), asked)
     kind = {":status": "200", "content-type": "application/json"}
-    said = world.say(stream, headers(kind, phase="response_headers"), response_body(answer[:-1]))
-    said += world.say(stream, response_body(answer[-1:], end=True))
-    came = b"".join(answer.streamed or b"" for answer in said)
+    answers = world.say(stream, headers(kind, phase="response_headers"), response_body(answer[:-1]))
+    answers += world.say(stream, response_body(answer[-1:], end=True))
+    came = b"".join(answer.streamed or b"" for answer in answers)
     assert came == (answer.replace(b"tuned", b"m") if fits else answer)
 
 

@@ -150,11 +150,11 @@ def view(case: Case) -> View:
 def ask(case: Case, modes: tuple[BodyMode, BodyMode], picker: PickerUnderTest) -> Answer:
     method = "GET" if case.sent is None else "POST"
     sent: Headers = {":method": method, ":path": case.path, **case.more}
-    said: list[Any] = [headers(sent, modes=modes, hint=case.hint, end=case.sent is None)]
+    messages: list[Any] = [headers(sent, modes=modes, hint=case.hint, end=case.sent is None)]
     if case.sent is not None:
         data = case.sent if isinstance(case.sent, bytes) else json.dumps(case.sent).encode()
-        said += [body(data[:20]), body(data[20:], end=True)] if modes is FULL_DUPLEX else [body(data, end=True)]
-    stream, answers = picker.begin(*said)
+        messages += [body(data[:20]), body(data[20:], end=True)] if modes is FULL_DUPLEX else [body(data, end=True)]
+    stream, answers = picker.begin(*messages)
     assert stream.closed
     assert not any(answer.set_headers.get("x-gateway-destination-endpoint") for answer in answers)
     stream.end()
@@ -227,10 +227,14 @@ def test_refusal_by_the_messages_api(case: Case, modes: tuple[BodyMode, BodyMode
     case = msgspec.structs.replace(case, path=path)
     picker = PickerUnderTest(view(case), case.document, limit=case.limit)
     answer = ask(case, modes, picker)
-    told = json.loads(answer.body)
-    assert (answer.status, told["type"], told["error"]["type"]) == (case.status, "error", ANTHROPIC_TYPES[case.status])
-    assert case.says in told["error"]["message"]
-    assert set(told) | set(told["error"]) == {"type", "error", "message"}
+    document = json.loads(answer.body)
+    assert (answer.status, document["type"], document["error"]["type"]) == (
+        case.status,
+        "error",
+        ANTHROPIC_TYPES[case.status],
+    )
+    assert case.says in document["error"]["message"]
+    assert set(document) | set(document["error"]) == {"type", "error", "message"}
     assert answer.set_headers == {"content-type": "application/json", **case.gets}
     assert (picker.load, picker.handler.open) == ({}, 0)
 

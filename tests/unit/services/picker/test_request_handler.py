@@ -269,7 +269,7 @@ def test_the_usage_of_grpc_responses_is_read(streams: bool) -> None:
     for piece in pieces:
         (answer,) = world.say(stream, response_body(piece))
         assert (answer.streamed, answer.end) == (piece, False)
-    assert [one.phase for one in world.say(stream, response_trailers())] == ["response_trailers"]
+    assert [answer.phase for answer in world.say(stream, response_trailers())] == ["response_trailers"]
     none = {"model_name": "", "target_model_name": ""}
     for name, total in (("input", 7), ("output", 10)):
         assert world.sample(f"inference_objective_{name}_tokens_sum", **none) == total
@@ -309,8 +309,8 @@ def test_an_error_has_no_first_token() -> None:
 def responses(world: World) -> dict[str, float | None]:
     """How many were observed, and how many not."""
     return {
-        one: world.sample("pointsman_picker_responses_total", observation=one)
-        for one in ("observed", "left_out", "not_applicable")
+        result: world.sample("pointsman_picker_responses_total", observation=result)
+        for result in ("observed", "left_out", "not_applicable")
     }
 
 
@@ -394,7 +394,7 @@ def test_beyond_a_number_of_responses_at_once_no_further_ones_are_asked_for() ->
         return answer.asked is BodyMode.STREAMED
 
     first, second, third = (world.routed() for _ in range(3))
-    assert [asked(one) for one in (first, second, third)] == [True, True, False]
+    assert [asked(stream) for stream in (first, second, third)] == [True, True, False]
     second.end()
     third.end()
     assert [asked(world.routed()) for _ in range(2)] == [True, False]
@@ -408,7 +408,7 @@ def test_responses_in_which_a_name_is_put_back_are_asked_for_beyond_that_number_
     renamed = [world.routed() for _ in range(3)]
     world.view.delete("pool.rewrite.any")
     plain = [world.routed() for _ in range(2)]
-    answers = [world.say(one, started(kind))[0] for one in (*renamed[:2], *plain, renamed[2])]
+    answers = [world.say(stream, started(kind))[0] for stream in (*renamed[:2], *plain, renamed[2])]
     assert [answer.asked is not None for answer in answers] == [True, True, True, False, True]
 
 
@@ -442,7 +442,7 @@ def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "record"),
+    ("messages", "record"),
     [
         ([], ("under way", None, None, None, None)),
         ([response_headers(served="10.0.0.1:8000")], ("under way", "first choice", "a1", 200, None)),
@@ -454,13 +454,13 @@ def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
     ],
 )
 def test_a_record_says_who_served_with_what_status_and_how_long_it_took(
-    said: list[Any], record: tuple[Any, ...]
+    messages: list[Any], record: tuple[Any, ...]
 ) -> None:
     world = World()
     stream = world.routed()
     world.now += 2.0
-    world.say(stream, *(one for one in said if one != "gone"))
-    if "gone" in said:
+    world.say(stream, *(message for message in messages if message != "gone"))
+    if "gone" in messages:
         stream.end()
     (kept,) = world.ring.newest(9)
     summary = kept.summary()
@@ -477,7 +477,7 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
 
 
 @pytest.mark.parametrize(
-    ("said", "then"),
+    ("messages", "then"),
     [
         ([response_headers(served=A1)], [A1, A2, A3]),
         ([response_headers(served=A2)], [A2, A3, A1]),
@@ -488,11 +488,11 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
         ([], [A1, A2, A3]),
     ],
 )
-def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(said: list[Any], then: list[str]) -> None:
+def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(messages: list[Any], then: list[str]) -> None:
     """Of a request that nobody on the list, or nobody knows who, has served, nothing follows."""
     world = World()
     stream = world.routed()
-    world.say(stream, *said)
+    world.say(stream, *messages)
     stream.end()
     assert choices(world) == ",".join(then)
 
@@ -537,7 +537,7 @@ def test_a_502_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: 
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:
     world = World()
     world.say(world.routed(), response_headers(served=A2))
-    ranked = {one["id"]: one["unhealthy"] for one in world.view.state(world.now)}
+    ranked = {row["id"]: row["unhealthy"] for row in world.view.state(world.now)}
     assert ranked == {"a1": REPLACED, "a2": None, "a3": None}
     assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a1") == 0
     assert world.sample("pointsman_picker_endpoint_healthy", endpoint="a2") == 1
@@ -551,11 +551,11 @@ PREFIXES = DOCUMENT + "- type: prefix-cache-scorer\n"
 
 
 def held(world: World) -> list[int]:
-    return [one["prefix_blocks"] for one in world.view.state(world.now)]
+    return [row["prefix_blocks"] for row in world.view.state(world.now)]
 
 
 @pytest.mark.parametrize(
-    ("said", "remembered"),
+    ("messages", "remembered"),
     [
         ([response_headers(served=A1, end=True)], "a1"),
         ([response_headers(served=A3, end=True)], "a3"),
@@ -573,14 +573,14 @@ def held(world: World) -> list[int]:
     ],
 )
 def test_a_prompt_is_remembered_where_it_was_served_unless_nothing_was_computed_for_it(
-    said: list[Any], remembered: str
+    messages: list[Any], remembered: str
 ) -> None:
     """A proxy needn't show response headers. An error computes nothing, also one that its client got wrong."""
     world = World(PREFIXES)
     stream = world.routed(FULL_DUPLEX)
     placed = held(world)
     assert placed[0] > 0, "while the request is under way"
-    world.say(stream, *said)
+    world.say(stream, *messages)
     stream.end()
     assert held(world) == {"a1": placed, "a3": placed[::-1], "": [0, 0, 0]}[remembered]
 

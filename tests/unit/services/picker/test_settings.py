@@ -3,7 +3,7 @@
 import pytest
 
 from services.picker.parsers.json_body import MAX_NAME
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from shared.config import Invalid
 from shared.service import parse
 

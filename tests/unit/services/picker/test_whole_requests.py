@@ -225,18 +225,18 @@ def test_response(modes: tuple[BodyMode, BodyMode], streams: bool, kind: str, en
     assert head.remove_headers == ("content-length",)
     assert head.asked == (BodyMode.STREAMED if modes is LEAN else None)
     pieces = [*EVENTS] if kind.startswith("text") else [WHOLE[:30], WHOLE[30:]]
-    said = [response_body(piece, end=ending == "last piece" and piece is pieces[-1]) for piece in pieces]
+    bodies = [response_body(piece, end=ending == "last piece" and piece is pieces[-1]) for piece in pieces]
     if ending == "empty piece":
-        said.append(response_body(b"", end=True))
+        bodies.append(response_body(b"", end=True))
     if ending == "trailers":
-        said.append(response_trailers())
+        bodies.append(response_trailers())
     answers: list[Answer] = []
     got = b""
-    for one in said:
+    for piece_message in bodies:
         assert picker.load == {"a2": 1}
-        for answer in picker.say(stream, one):
+        for answer in picker.say(stream, piece_message):
             answers.append(answer)
-            kept = b"" if modes is FULL_DUPLEX else one.response_body.body
+            kept = b"" if modes is FULL_DUPLEX else piece_message.response_body.body
             got += answer.streamed or (kept if answer.replaced is None else answer.replaced)
     assert picker.load == {}
     assert got == b"".join(pieces).replace(b'"m-v2"', b'"m"')

@@ -4,7 +4,7 @@ from services.simulator.adapters import Adapters
 def loaded(*names: str, capacity: int = 2) -> Adapters:
     adapters = Adapters(capacity, 10)
     for name in names:
-        adapters.want(name, 0, ())
+        adapters.request(name, 0, ())
     adapters.finish_loads(10)
     return adapters
 
@@ -13,11 +13,11 @@ def test_the_adapter_that_was_used_longest_ago_makes_room() -> None:
     adapters = loaded("a", "b")
     adapters.use("a")
     adapters.leave("a")
-    assert not adapters.want("c", 20, ())
+    assert not adapters.request("c", 20, ())
     assert (adapters.loaded, adapters.evictions) == (("a",), 1)
 
 
 def test_an_adapter_that_others_wait_for_keeps_its_place() -> None:
     adapters = loaded("a", capacity=1)
-    assert not adapters.want("b", 20, {"a"})
+    assert not adapters.request("b", 20, {"a"})
     assert adapters.loaded == ("a",)

@@ -37,10 +37,10 @@ def test_a_message_says_why_it_ended() -> None:
 def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     call = message()
     stream = MessageEvents(call, 12)
-    told = events(
+    sent_events = events(
         stream.of(progress(call, 1, cached=2)) + stream.of(progress(call, 2, cached=2)) + stream.of(end(call, cached=2))
     )
-    assert [event["type"] for event in told] == [
+    assert [event["type"] for event in sent_events] == [
         "message_start",
         "content_block_start",
         "ping",
@@ -48,7 +48,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         "content_block_delta",
         "content_block_delta",
     ]
-    start = told[0]["message"]
+    start = sent_events[0]["message"]
     assert (start["model"], start["content"], start["stop_reason"], start["stop_sequence"]) == ("m", [], None, None)
     assert start["usage"] == {
         "input_tokens": call.choices[0].request.prompt.tokens - 2,
@@ -56,7 +56,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         "cache_read_input_tokens": 2,
         "output_tokens": 0,
     }
-    assert "".join(event["delta"]["text"] for event in told[3:]) == call.choices[0].text
+    assert "".join(event["delta"]["text"] for event in sent_events[3:]) == call.choices[0].text
     assert stream.complete
     last = stream.end()
     assert last.endswith(DONE)
@@ -72,15 +72,15 @@ def test_an_answer_without_text_has_no_block() -> None:
     assert call.choices[0].text == ""
     assert body(call)["content"] == []
     stream = MessageEvents(call, 12)
-    told = events((stream.of(end(call)) + stream.end()).removesuffix(DONE))
-    assert [event["type"] for event in told] == ["message_start", "message_delta", "message_stop"]
+    sent_events = events((stream.of(end(call)) + stream.end()).removesuffix(DONE))
+    assert [event["type"] for event in sent_events] == ["message_start", "message_delta", "message_stop"]
 
 
 def test_an_error_has_the_apis_type_for_its_status() -> None:
     def kind(status: int) -> str:
-        told = json.loads(error_body(ApiError(status, "SomeError", "so it is")))
-        assert (told["type"], told["error"]["message"]) == ("error", "so it is")
-        return str(told["error"]["type"])
+        sent_events = json.loads(error_body(ApiError(status, "SomeError", "so it is")))
+        assert (sent_events["type"], sent_events["error"]["message"]) == ("error", "so it is")
+        return str(sent_events["error"]["type"])
 
     assert kind(400) == kind(422) == "invalid_request_error"
     assert kind(404) == "not_found_error"

@@ -55,8 +55,8 @@ def test_a_whole_response() -> None:
 
 def test_an_answer_that_ended_by_itself_is_completed() -> None:
     call, asked = response(ignore_eos=False, max_output_tokens=None)
-    told = json.loads(whole(call, 12, {call.choices[0].request.id: end(call)}, asked))
-    assert (told["status"], told["incomplete_details"]) == ("completed", None)
+    document = json.loads(whole(call, 12, {call.choices[0].request.id: end(call)}, asked))
+    assert (document["status"], document["incomplete_details"]) == ("completed", None)
 
 
 def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
@@ -66,8 +66,8 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         stream.of(progress(call, 1, cached=2)) + stream.of(progress(call, 2, cached=2)) + stream.of(end(call, cached=2))
     )
     assert stream.complete
-    told = events(data + stream.end())
-    assert [event["type"] for event in told] == [
+    document = events(data + stream.end())
+    assert [event["type"] for event in document] == [
         "response.created",
         "response.in_progress",
         "response.output_item.added",
@@ -78,10 +78,12 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         "response.output_item.done",
         "response.completed",
     ]
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    begun = told[0]["response"]
+    assert [event["sequence_number"] for event in document] == list(range(len(document)))
+    begun = document[0]["response"]
     assert (begun["model"], begun["status"], begun["output"], begun["usage"]) == ("m", "in_progress", [], None)
-    assert "".join(event["delta"] for event in told[4:7]) == told[7]["text"] == call.choices[0].text
-    assert {event["item_id"] for event in told[3:9]} == {told[2]["item"]["id"]} == {"msg_1"}
-    assert told[-1]["response"] == json.loads(whole(call, 12, {call.choices[0].request.id: end(call, cached=2)}, asked))
-    assert told[-1]["response"]["output"] == [told[-2]["item"]]
+    assert "".join(event["delta"] for event in document[4:7]) == document[7]["text"] == call.choices[0].text
+    assert {event["item_id"] for event in document[3:9]} == {document[2]["item"]["id"]} == {"msg_1"}
+    assert document[-1]["response"] == json.loads(
+        whole(call, 12, {call.choices[0].request.id: end(call, cached=2)}, asked)
+    )
+    assert document[-1]["response"]["output"] == [document[-2]["item"]]

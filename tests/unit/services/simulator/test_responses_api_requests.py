@@ -37,10 +37,10 @@ def test_a_text_has_the_same_prompt_and_answer_as_the_same_chat() -> None:
 
 
 def test_messages_are_those_of_a_chat_and_their_parts_are_text() -> None:
-    said = [{"type": "output_text", "text": "Ye", "annotations": []}, {"type": "output_text", "text": "s?"}]
+    parts = [{"type": "output_text", "text": "Ye", "annotations": []}, {"type": "output_text", "text": "s?"}]
     items = [
         {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
-        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": said},
+        {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": parts},
         {"type": "message", "role": "user", "content": "Which way?"},
     ]
     turns = [*HELLO, {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Which way?"}]

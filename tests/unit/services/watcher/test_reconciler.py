@@ -218,7 +218,7 @@ async def test_a_change_costs_the_same_beside_any_number_of_other_origins(change
         good = [Objective(name=f"o{number}", priority=1) for number in range(others)]
         with capture_logs():
             await pool.take(
-                *(Reset(one.name, Documents(resources=(one,), warnings=warnings)) for one in good),
+                *(Reset(document.name, Documents(resources=(document,), warnings=warnings)) for document in good),
                 *(Rejected(f"bad{number}", problems, ("objective", f"bad{number}")) for number in range(others)),
                 Rejected("changed", (Problem("", "worse"),)),
             )

@@ -48,13 +48,13 @@ def test_the_best_candidate_is_one_heard_lately_by_what_it_said_last(beats: list
     candidates, heard, now = Candidates(EXPIRY, LIMIT), dict[str, tuple[float, int]](), 0.0
     for id, fitness, leaving, pause in beats:
         now += pause
-        heard = {known: said for known, said in heard.items() if now - said[0] < EXPIRY}
+        heard = {known: beat for known, beat in heard.items() if now - beat[0] < EXPIRY}
         candidates.observe(Candidate(owner=id, fitness=(fitness,), leaving=leaving), now)
         if leaving:
             heard.pop(id, None)
         elif id in heard or len(heard) < LIMIT:
             heard[id] = now, fitness
-        best = max(((said[1], known) for known, said in heard.items()), default=None)
+        best = max(((beat[1], known) for known, beat in heard.items()), default=None)
         assert candidates.better((), now) == (best and best[1])
         assert len(candidates) <= LIMIT
 
@@ -65,7 +65,7 @@ def test_of_two_senders_with_one_id_only_one_is_heard_at_a_time(beats: list[Beat
     senders, heard, now, refused = Incarnations(log, LIMIT), dict[str, tuple[float, int]](), 0.0, 0
     for id, run, leaving, pause in beats:
         now += pause
-        live = {known: said for known, said in heard.items() if now - said[0] < EXPIRY}
+        live = {known: beat for known, beat in heard.items() if now - beat[0] < EXPIRY}
         expected = live[id][1] == run if id in live else id in heard or len(live) < LIMIT
         assert senders.accepts(Subjects().load("default_p", id), id, run, now, leaving=leaving) is expected
         heard = live if len(heard) >= LIMIT and id not in heard else heard

@@ -2,13 +2,13 @@
 
 import pytest
 
-from shared.bus.epochs import believed
+from shared.bus.epochs import plausible_epoch
 from shared.bus.errors import Malformed
 from shared.bus.facts import EPOCH_HEADER, SEQUENCE_HEADER, Entry, Purge, parse_entry
 from tests.unit.shared.bus.test_replica_state import Owner, Reader, connected, key
 
 NOW_MS = 1_700_000_000_000
-FORGED = believed(2**64 - 1, NOW_MS / 1000)
+FORGED = plausible_epoch(2**64 - 1, NOW_MS / 1000)
 
 
 def following() -> tuple[Reader, Owner]:

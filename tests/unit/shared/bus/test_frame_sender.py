@@ -124,8 +124,8 @@ async def test_changes_and_everything_have_keys_of_their_own() -> None:
 
 async def test_a_change_brings_the_attributes_that_have_changed_and_no_others() -> None:
     recorder, clock, watched = Recorder(), Clock(), endpoints(3)
-    for one in watched.values():
-        one.attributes.put(KV_CACHE_USAGE, 0.5, 99.0)
+    for watched_pod in watched.values():
+        watched_pod.attributes.put(KV_CACHE_USAGE, 0.5, 99.0)
     sending = sender(recorder, watched, clock)
     await sending.send()
     assert recorder.names == {WAITING_QUEUE_SIZE.wire, KV_CACHE_USAGE.wire}
@@ -176,8 +176,8 @@ async def test_a_value_that_no_message_can_carry_any_more_is_denied_and_the_othe
     sending = sender(recorder, watched, clock)
     if news:
         await sending.send()
-    for one in watched.values():
-        one.attributes.put(names, ["a"], 99.0)
+    for watched_pod in watched.values():
+        watched_pod.attributes.put(names, ["a"], 99.0)
     broken = watched["e0001"].attributes.get(names)
     assert broken is not None
     broken.append(object())

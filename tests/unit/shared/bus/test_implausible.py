@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.bus.codec import MalformedLog, decode, encode
-from shared.bus.epochs import MAX_AHEAD, believed
+from shared.bus.epochs import MAX_AHEAD, plausible_epoch
 from shared.bus.errors import Malformed
 from shared.bus.frame_reader import OVERTAKEN, FrameSequence
 from shared.bus.messages import Frame, Load, Synced
@@ -93,11 +93,11 @@ def test_an_epoch_that_is_too_far_ahead_of_the_clock_comes_after_all_others() ->
     now = 1_700_000_000.0
     latest = int((now + MAX_AHEAD) * 1000)
     known = [0, 5, latest - 86_400_000, latest]
-    assert [believed(epoch, now) for epoch in known] == known
-    forged = [believed(epoch, now) for epoch in (latest + 1, 2**63, 2**64 - 1)]
+    assert [plausible_epoch(epoch, now) for epoch in known] == known
+    forged = [plausible_epoch(epoch, now) for epoch in (latest + 1, 2**63, 2**64 - 1)]
     assert sorted(forged) == forged
     assert max(forged) < 0
-    assert believed(latest + 1, now + 1) == latest + 1
+    assert plausible_epoch(latest + 1, now + 1) == latest + 1
 
 
 def test_what_cant_be_true_is_counted_apart_and_mentioned_for_a_minute() -> None:

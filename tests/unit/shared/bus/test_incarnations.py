@@ -4,7 +4,7 @@ import pytest
 
 from shared.bus.codec import SenderLog
 from shared.bus.heartbeat import EXPIRY
-from shared.bus.incarnations import Incarnations, impostor
+from shared.bus.incarnations import Incarnations, sender_mismatch
 from shared.bus.subjects import Subjects
 
 S = Subjects()
@@ -21,9 +21,9 @@ def senders(limit: int = 1000) -> tuple[Incarnations, SenderLog]:
 
 @pytest.mark.parametrize("id", ["p1", "a.b:c", "", "ü", "=41"])
 def test_a_message_is_from_whom_its_subject_names(id: str) -> None:
-    assert impostor(subject(id), id) is None
-    assert impostor(subject(f"{id}x"), id) == f"it says that it is from {id!r}"
-    assert impostor(S.frame("default_p", id, 3), id, -2) is None
+    assert sender_mismatch(subject(id), id) is None
+    assert sender_mismatch(subject(f"{id}x"), id) == f"it claims to be from {id!r}"
+    assert sender_mismatch(S.frame("default_p", id, 3), id, -2) is None
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_a_forger_doesnt_keep_itself_in_by_being_refused_nor_the_owner_out() -> 
         assert not made.accepts(subject("p1"), "p1", 2, now + 0.1, leaving=True)
         assert not made.accepts(subject("p2"), "p1", 1, now + 0.2)
     assert log.total == 40
-    assert "two senders have this id" in str(log.note()) or "it says that it is from" in str(log.note())
+    assert "two senders have this id" in str(log.note()) or "it claims to be from" in str(log.note())
 
 
 def test_invented_senders_take_no_more_room_than_they_may() -> None:

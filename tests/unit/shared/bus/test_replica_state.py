@@ -419,8 +419,8 @@ def test_a_lower_epoch_counts_after_five_seconds_of_its_synced_alone(
     owners = {epoch: Owner(epoch=epoch) for epoch in (10, 100, 1000)}
     owners[1000].put("a")
     reader = synced_reader(owners[1000])
-    for at, one in heard:
-        reader.hear(owners[one].synced(), at=at)
+    for at, message in heard:
+        reader.hear(owners[message].synced(), at=at)
     assert reader.state.epoch == epoch
     assert set(reader.view) == {key("a")}
 

@@ -63,7 +63,7 @@ class Document(Struct, frozen=True, kw_only=True):
     @property
     def text(self) -> str:
         profiles = [
-            {"name": name, "plugins": [_member(one) for one in members.split()]}
+            {"name": name, "plugins": [_member(name) for name in members.split()]}
             for name, members in self.profiles.items()
         ]
         return (
@@ -79,8 +79,8 @@ class Document(Struct, frozen=True, kw_only=True):
             name: [
                 (name, float(weight or 1))
                 for name, _, weight in (
-                    one.partition("=")
-                    for one in (members if "picker" in members else f"{members} max-score-picker").split()
+                    name.partition("=")
+                    for name in (members if "picker" in members else f"{members} max-score-picker").split()
                 )
             ]
             for name, members in self.profiles.items()
@@ -151,8 +151,8 @@ DOCUMENTS = {
             no_gate("prepareDataPlugins", 1),
             renamed(1, "model-server-protocol-metrics", "core-metrics-extractor"),
             *(
-                f"plugins[1].parameters: {one} is deprecated; write an entry of engineConfigs"
-                for one in ("queueRequestsSpec", "kvUsageSpec", "loraSpec")
+                f"plugins[1].parameters: {name} is deprecated; write an entry of engineConfigs"
+                for name in ("queueRequestsSpec", "kvUsageSpec", "loraSpec")
             ),
             DATA,
         ),

@@ -140,4 +140,4 @@ HEADER = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n"
 
 def registry(*without: type[Plugin]) -> Registry:
     """All of the types but those."""
-    return Registry(one for one in TYPES if one not in without)
+    return Registry(kind for kind in TYPES if kind not in without)

@@ -40,7 +40,7 @@ def entries(text: str) -> list[dict[str, Any]]:
 
 def missing(text: str, registry: Registry) -> dict[str, str]:
     """Where the document names types that aren't installed: `plugins[2].type`, and the type."""
-    named = ((f"plugins[{at}].type", one.get("type", "")) for at, one in enumerate(entries(text)))
+    named = ((f"plugins[{at}].type", entry.get("type", "")) for at, entry in enumerate(entries(text)))
     return {path: name for path, name in named if name and registry.find(name) is None}
 
 
@@ -55,7 +55,7 @@ def _stand_in(name: str, text: str) -> type[Plugin]:
     if _extractors(text) & {instance.get("name", name) for instance in instances}:
         roles.add(Role.EXTRACTOR)
     fields: list[Any] = [
-        (one, Any, None) for one in sorted({key for instance in instances for key in _given(instance)})
+        (key, Any, None) for key in sorted({key for instance in instances for key in _given(instance)})
     ]
     body = {
         "TYPE": name,

@@ -49,9 +49,9 @@ WidthFilter = plugin("width-filter", Role.FILTER, CONSUMES=(Input(WIDTH, optiona
 
 def loaded(*plugins: str, parameters: str = "{withoutDepth: true}") -> LoadedConfig:
     types = registry()
-    for one in (DepthExtractor, DepthScorer, NamingScorer, WidthFilter):
-        types.add(one)
-    listed = "".join(f"- {{type: {one}}}\n" for one in plugins)
+    for kind in (DepthExtractor, DepthScorer, NamingScorer, WidthFilter):
+        types.add(kind)
+    listed = "".join(f"- {{type: {kind}}}\n" for kind in plugins)
     return load(
         f"{HEADER}plugins:\n- {{type: metrics-data-source}}\n- {{type: depth-extractor, parameters: {parameters}}}\n"
         f"{listed}dataLayer: {{sources: [{{pluginRef: metrics-data-source, extractors: [{{pluginRef: depth-extractor}}]"

@@ -80,8 +80,8 @@ ONE_FED = "[{pluginRef: metrics-data-source, extractors: [{pluginRef: small}]}]"
 
 def loaded(plugins: str, sources: str, *, inject: bool = True) -> LoadedConfig:
     types = registry()
-    for one in (FamilyExtractor, FamilyScorer, NamesExtractor, PositionExtractor, PositionSource):
-        types.add(one)
+    for kind in (FamilyExtractor, FamilyScorer, NamesExtractor, PositionExtractor, PositionSource):
+        types.add(kind)
     body = f"plugins:\n- {{type: metrics-data-source}}\n{plugins}"
     return load(f"{HEADER}{body}dataLayer: {{injectDefaults: {str(inject).lower()}, sources: {sources}}}\n", types)
 
@@ -117,7 +117,7 @@ def test_an_attribute_is_found_by_its_name_its_maker_or_both(
 
 
 @pytest.mark.parametrize(
-    ("plugins", "sources", "family", "producer", "said"),
+    ("plugins", "sources", "family", "producer", "expected"),
     [
         (ONE, ONE_FED, "dept", "", "nothing makes 'dept'; did you mean 'depth'?"),
         (ONE, ONE_FED, "smal", "", "nothing makes 'smal'; did you mean 'small'?"),
@@ -136,11 +136,11 @@ def test_an_attribute_is_found_by_its_name_its_maker_or_both(
     ],
 )
 def test_an_attribute_that_cant_be_read_is_an_error_that_says_what_would_be_right(
-    plugins: str, sources: str, family: str, producer: str, said: str
+    plugins: str, sources: str, family: str, producer: str, expected: str
 ) -> None:
     line = problem(plugins + scorer(family, producer), sources)
     assert line.startswith(f"plugins[{1 + plugins.count('- ')}].parameters.family: ")
-    assert said in line
+    assert expected in line
 
 
 def test_instances_are_handed_what_their_parameters_name() -> None:

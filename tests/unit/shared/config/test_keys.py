@@ -30,8 +30,8 @@ def fields(info: inspect.Type, path: str = "") -> Iterator[tuple[str, inspect.Ty
         case inspect.VarTupleType(item_type=item):
             yield from fields(item, f"{path}[0]")
         case inspect.UnionType(types=types):
-            for one in types:
-                yield from fields(one, path)
+            for kind in types:
+                yield from fields(kind, path)
         case inspect.Metadata(type=inner):
             yield from fields(inner, path)
 

@@ -136,10 +136,10 @@ def test_json_that_yaml_cannot_read_is_counted_before_the_parser_holds_other_thr
 
     monkeypatch.setattr(json, "loads", loaded)
     few, many = (json.dumps({"\ud83d\ude00,,,": [1] * count}) for count in (28, 31))
-    for text, said in ((few, []), (many, ["document: more than 31 values, keys included; so many are allowed"])):
+    for text, expected in ((few, []), (many, ["document: more than 31 values, keys included; so many are allowed"])):
         problems = Problems()
         parse_documents(text, problems, 31)
-        assert list(map(str, problems.errors)) == said
+        assert list(map(str, problems.errors)) == expected
     assert parsed == [few]
 
 

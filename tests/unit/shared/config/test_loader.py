@@ -410,4 +410,4 @@ def test_what_is_taken_with_a_warning(
     body: str, read: Callable[[LoadedConfig], object], value: object, warning: str
 ) -> None:
     config = loaded(body)
-    assert (read(config), [str(one) for one in config.warnings]) == (value, [warning])
+    assert (read(config), [str(warning) for warning in config.warnings]) == (value, [warning])

@@ -27,7 +27,7 @@ def errors(plugins: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("type", "said"),
+    ("type", "problem"),
     [
         (
             "latency-scorer",
@@ -43,8 +43,8 @@ def errors(plugins: str) -> list[str]:
         ("my-filter", "'my-filter' is no plugin type that is installed"),
     ],
 )
-def test_a_type_of_the_original_is_told_from_one_that_nobody_knows(type: str, said: str) -> None:
-    assert errors(f"- type: {type}") == [f"plugins[0].type: {said}"]
+def test_a_type_of_the_original_is_told_from_one_that_nobody_knows(type: str, problem: str) -> None:
+    assert errors(f"- type: {type}") == [f"plugins[0].type: {problem}"]
 
 
 def test_no_type_of_the_table_is_installed_and_every_substitute_is() -> None:

@@ -13,7 +13,7 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "known", "meant"),
+    ("word", "known", "suggested"),
     [
         ("queue-scorrer", ["random-picker", "queue-scorer"], "queue-scorer"),
         *(("PluginREF", ["pluginRef"], "pluginRef"), ("hott", ["hot"], "hot"), ("ho", ["hot"], "")),
@@ -25,9 +25,9 @@ def test_warnings_alone_dont_make_a_document_invalid() -> None:
     ],
 )
 def test_a_known_word_is_offered_within_one_slip_of_a_short_word_and_two_of_a_longer_one(
-    word: str, known: list[str], meant: str
+    word: str, known: list[str], suggested: str
 ) -> None:
-    assert nearest(word, known) == (f"; did you mean {meant!r}?" if meant else "")
+    assert nearest(word, known) == (f"; did you mean {suggested!r}?" if suggested else "")
 
 
 @pytest.mark.parametrize(

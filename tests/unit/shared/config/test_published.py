@@ -67,7 +67,7 @@ def index() -> list[Published]:
 
 
 def expecting(*expected: str) -> pytest.MarkDecorator:
-    found = [one for one in index() if one.expected in expected]
+    found = [document for document in index() if document.expected in expected]
     return pytest.mark.parametrize("published", found, ids=lambda one: one.file)
 
 
@@ -123,6 +123,6 @@ def test_a_file_that_has_to_be_refused_is_refused_at_its_place_and_for_nothing_e
 
 
 def test_the_index_has_every_file_and_files_of_every_kind() -> None:
-    assert {one.expected for one in index()} == {"ok", "ok+alpha", "error"}
-    assert {one.file for one in index()} == {path.name for path in (Path(FOLDER) / "configs").glob("*.yaml")}
-    assert {one.file for one in index() if one.expected == "error"} == PATHS.keys()
+    assert {document.expected for document in index()} == {"ok", "ok+alpha", "error"}
+    assert {document.file for document in index()} == {path.name for path in (Path(FOLDER) / "configs").glob("*.yaml")}
+    assert {document.file for document in index() if document.expected == "error"} == PATHS.keys()

@@ -47,7 +47,7 @@ def test_an_empty_section_for_the_detector_is_none(plugins: str, detector: str) 
     """It was the way to ask for the default thresholds."""
     config = loaded(f"plugins: {plugins}\nsaturationDetector: {{}}")
     assert config.saturation_detector == detector
-    assert warnings(config) == ["saturationDetector: says nothing; leave it out"]
+    assert warnings(config) == ["saturationDetector: has no effect; omit it"]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_python_code_and_so_other_threads_run_while_one_long_value_is_read() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("a: !!python/object/apply:os.getcwd []\n", "could not determine a constructor for the tag"),
         ("a: \x00\n", "control characters are not allowed"),
@@ -101,10 +101,10 @@ def test_python_code_and_so_other_threads_run_while_one_long_value_is_read() -> 
     ],
     ids=["a tag that would run code", "control characters", "nesting that would overflow the stack", "billions"],
 )
-def test_what_would_harm_is_refused_in_one_line(text: str, said: str) -> None:
+def test_what_would_harm_is_refused_in_one_line(text: str, expected: str) -> None:
     documents, [problem] = read(text)
     assert documents == []
-    assert said in problem
+    assert expected in problem
     assert "\n" not in problem
 
 

@@ -41,7 +41,7 @@ class Listener(EndpointExtractor):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one.change.value, one.endpoint.id) for one in self.heard]
+        return [(event.change.value, event.endpoint.id) for event in self.heard]
 
 
 class Broken(Listener):
@@ -74,7 +74,7 @@ class World:
         return self.attributes.setdefault(id, AttributeMap())
 
     def reset(self, *endpoints: Endpoint) -> Sequence[str]:
-        return list(self.events.reset({one.id: one for one in endpoints}))
+        return list(self.events.reset({endpoint.id: endpoint for endpoint in endpoints}))
 
 
 A, B = endpoint("a"), endpoint("b")
@@ -110,14 +110,14 @@ def test_extractors_are_told_of_one_endpoint_at_a_time_and_of_what_happens_meanw
     listener, c, d = Listener(), endpoint("c"), endpoint("d")
     world = World(listener)
     world.reset(A)
-    untold = world.events.reset({one.id: one for one in (B, c, d)})
+    untold = world.events.reset({endpoint.id: endpoint for endpoint in (B, c, d)})
     assert listener.told == [("added", "a")]
     assert (next(untold), next(untold), listener.told[1:]) == ("a", "b", [("deleted", "a"), ("added", "b")])
     world.events.delete("c")
     world.events.upsert(replace(d, port=9000))
     assert (list(untold), listener.told[3:]) == ([], [("added", "d")])
     assert listener.heard[-1].endpoint.port == 9000
-    untold = world.events.reset({one.id: one for one in (A, B)})
+    untold = world.events.reset({endpoint.id: endpoint for endpoint in (A, B)})
     world.events.close()
     assert list(untold) == [], "other extractors are told"
 

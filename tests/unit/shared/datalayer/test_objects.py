@@ -48,7 +48,7 @@ class Listener(NotificationExtractor):
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        return [(one.change.value, one.object.name) for one in self.heard]
+        return [(event.change.value, event.object.name) for event in self.heard]
 
 
 class Broken(Listener):
@@ -119,7 +119,10 @@ def test_an_extractor_hears_of_its_sources_kind_only() -> None:
     assert nodes.told == both.told == [("added", "n1")]
     assert pods.told == [("added", "p"), ("added", "p"), ("deleted", "p")]
     assert events.kinds == {NODE, POD}
-    assert [(one["kind"], one["objects"]) for one in events.describe()] == [("v1 Node", 1), ("v1 Pod", 1)]
+    assert [(dispatched["kind"], dispatched["objects"]) for dispatched in events.describe()] == [
+        ("v1 Node", 1),
+        ("v1 Pod", 1),
+    ]
 
 
 @pytest.mark.parametrize(

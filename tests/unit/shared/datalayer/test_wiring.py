@@ -34,7 +34,7 @@ PODS = "{type: k8s-notification-source, name: pods, parameters: {version: v1, ki
 
 
 @pytest.mark.parametrize(
-    ("plugins", "sources", "said"),
+    ("plugins", "sources", "problem"),
     [
         (
             "{type: metrics-data-source}\n{type: topology-extractor}",
@@ -54,9 +54,9 @@ PODS = "{type: k8s-notification-source, name: pods, parameters: {version: v1, ki
     ],
 )
 def test_an_extractor_under_a_source_that_gives_something_else_is_an_error(
-    plugins: str, sources: str, said: str
+    plugins: str, sources: str, problem: str
 ) -> None:
-    assert errors(plugins, sources) == [f"dataLayer.sources[0].extractors[0].pluginRef: {said}"]
+    assert errors(plugins, sources) == [f"dataLayer.sources[0].extractors[0].pluginRef: {problem}"]
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_flag_gives_its_setting_a_text(argv: list[str], given: dict[str, list[
 
 
 @pytest.mark.parametrize(
-    ("argv", "given", "said"),
+    ("argv", "given", "warnings"),
     [
         (["--queue-metric", "m"], ["m"], []),
         (["--waiting-metric=m"], ["m"], []),
@@ -52,11 +52,11 @@ def test_a_flag_gives_its_setting_a_text(argv: list[str], given: dict[str, list[
         (["-waiting-metric=m"], None, ["-waiting-metric: unknown flag; did you mean '--waiting-metric'?"]),
     ],
 )
-def test_an_alias_means_the_same_flag(argv: list[str], given: list[str] | None, said: list[str]) -> None:
+def test_an_alias_means_the_same_flag(argv: list[str], given: list[str] | None, warnings: list[str]) -> None:
     """In camel case with one dash too, as programs write it that use Go's flag package."""
     problems, aliases = Problems(), {"queue_metric": ("--waiting-metric", "--queueMetric")}
     found = read_flags(argv, {"queue_metric": inspect.StrType()}, problems, aliases)
-    assert (found.get("queue_metric"), [str(error) for error in problems.errors]) == (given, said)
+    assert (found.get("queue_metric"), [str(error) for error in problems.errors]) == (given, warnings)
 
 
 def test_every_mistake_is_named_and_the_sound_flags_are_read() -> None:

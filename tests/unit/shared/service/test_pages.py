@@ -44,7 +44,7 @@ async def test_a_family_is_one_however_many_slices_it_comes_in(sizes: tuple[int,
     assert len(set(samples)) == len(samples) == sum(sizes)
     whole = generate_latest(registry).decode().splitlines()
     created = "other_created"
-    assert [line for line in lines if created in line] == [one for one in whole if created in one]
+    assert [line for line in lines if created in line] == [line for line in whole if created in line]
 
 
 def test_an_object_of_many_members_comes_in_slices_of_them() -> None:

@@ -113,7 +113,9 @@ async def test_the_one_in_use_is_known_by_its_origin_and_revision_and_said_when_
         await tier.offered("bad", "there")
     assert tier.config.in_use("a/b") == Configured("a/b", "here", "ca978112ca1b")
     taken = [line for line in logs if line["event"] == "config.loaded"]
-    assert [(one["origin"], one["revision"]) for one in taken] == [("here", "ca978112ca1b")]
+    assert [(configuration["origin"], configuration["revision"]) for configuration in taken] == [
+        ("here", "ca978112ca1b")
+    ]
 
 
 async def test_a_bad_one_is_refused_once_and_said_until_a_good_one_comes(tier: Tier) -> None:

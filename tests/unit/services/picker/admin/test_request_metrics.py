@@ -130,8 +130,8 @@ def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
     opened.completed(2.5, Usage(prompt=100, completion=21, cached=0), 5000, aborted=True)
     found = scrape(metrics)
     counted = {name.partition("_count{")[0] for name in found if "_count{" in name and name.startswith(PRESENT)}
-    told = ("size_bytes", "ttft_seconds", "input_tokens", "output_tokens", "cached_tokens")
-    assert counted == {f"{PRESENT}request_{label}" for label in told}
+    names = ("size_bytes", "ttft_seconds", "input_tokens", "output_tokens", "cached_tokens")
+    assert counted == {f"{PRESENT}request_{label}" for label in names}
     errors = "llm_d_epp_request_error_total{error_code=ModelServerError,model_name=m,target_model_name=m}"
     assert found[errors] == 1
 

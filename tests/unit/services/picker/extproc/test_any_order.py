@@ -84,8 +84,8 @@ class AnyOrder(RuleBasedStateMachine):
             self.take(self.conversation.receive(wire, 1.0))
             return
         assert not self.over
-        for one in relayed:
-            assert read(one).phase == "response_body"
+        for answer in relayed:
+            assert read(answer).phase == "response_body"
 
     @rule(
         values=st.lists(st.tuples(NAMES, VALUES), max_size=6),
@@ -123,11 +123,13 @@ class AnyOrder(RuleBasedStateMachine):
         answers = self.hear()
         self.conversation.sent()
         expected = body if changed is None else changed
-        echoed = [one.streamed for one in answers if one.phase == "request_body" and one.streamed is not None]
+        echoed = [
+            answer.streamed for answer in answers if answer.phase == "request_body" and answer.streamed is not None
+        ]
         if echoed:
             assert b"".join(echoed) == expected
-        for one in answers:
-            assert one.replaced is None or (one.phase == "request_body" and one.replaced == changed)
+        for answer in answers:
+            assert answer.replaced is None or (answer.phase == "request_body" and answer.replaced == changed)
 
     @precondition(lambda self: self.waiting is not None)
     @rule(status=st.integers(0, 1000), message=st.text(max_size=20))
@@ -141,9 +143,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.over = True
 
     def hear(self) -> list[Answer]:
-        answers = [read(one) for one in self.conversation.responses()]
+        answers = [read(response) for response in self.conversation.responses()]
         assert not (answers and self.over), "nothing is said to a proxy that has gone, or was refused"
-        refusals = [one for one in answers if one.phase == "immediate_response"]
+        refusals = [answer for answer in answers if answer.phase == "immediate_response"]
         assert refusals == answers[-1:] or not refusals, "nothing follows a refusal"
         self.over = self.over or bool(refusals)
         return answers
@@ -196,7 +198,7 @@ OBJECTS = st.builds(
 )
 EVENTS = st.lists(
     st.one_of(
-        OBJECTS.map(lambda one: b"data: " + one.replace(b"\n", b"") + b"\n\n"),
+        OBJECTS.map(lambda text: b"data: " + text.replace(b"\n", b"") + b"\n\n"),
         st.sampled_from([b": comment\n\n", b"event: ping\r\ndata:{}\r\n\r\n", b"data: [DONE]\n\n", b"\n"]),
     ),
     max_size=5,
@@ -214,7 +216,7 @@ RESPONSES = st.one_of(
     st.tuples(st.just("text/plain"), OBJECTS),
     st.tuples(st.just("application/json"), OBJECTS.flatmap(begun)),
     st.tuples(
-        st.just("text/event-stream"), OBJECTS.flatmap(begun).map(lambda one: b"data: " + one.replace(b"\n", b""))
+        st.just("text/event-stream"), OBJECTS.flatmap(begun).map(lambda text: b"data: " + text.replace(b"\n", b""))
     ),
 )
 
@@ -234,17 +236,17 @@ class Client:
         answers = self.proxy.say(response_body(piece, end=end))
         if self.mode in (BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC):
             self.take_echo(answers)
-            assert any(one.end for one in answers) is end
+            assert any(answer.end for answer in answers) is end
         else:
             (answer,) = answers
             assert answer.streamed is None
             self.got.append(piece if answer.replaced is None else answer.replaced)
 
     def take_echo(self, answers: list[Answer]) -> None:
-        for one in answers:
-            if one.phase == "response_body":
-                assert one.streamed is not None
-                self.got.append(one.streamed)
+        for answer in answers:
+            if answer.phase == "response_body":
+                assert answer.streamed is not None
+                self.got.append(answer.streamed)
 
     def show_trailers(self) -> None:
         *before, last = self.proxy.say(response_trailers())

@@ -171,9 +171,9 @@ def test_a_large_body_goes_back_in_pieces_of_which_the_last_ends_it(size: int, p
     proxy = Proxy()
     proxy.say(headers(modes=FULL_DUPLEX))
     echoes = proxy.say(body(sent, end=True))[1:]
-    assert [len(one.streamed or b"") for one in echoes] == pieces
-    assert b"".join(one.streamed or b"" for one in echoes) == sent
-    assert [one.end for one in echoes] == [False] * (len(pieces) - 1) + [True]
+    assert [len(echo.streamed or b"") for echo in echoes] == pieces
+    assert b"".join(echo.streamed or b"" for echo in echoes) == sent
+    assert [echo.end for echo in echoes] == [False] * (len(pieces) - 1) + [True]
 
 
 def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case() -> None:
@@ -203,7 +203,7 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
 
 
 @pytest.mark.parametrize(
-    ("sent", "id", "told"),
+    ("sent", "id", "served_header"),
     [
         ({}, "made-id", "made-id"),
         ({"x-request-id": ""}, "made-id", "made-id"),
@@ -211,11 +211,11 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
     ],
 )
 def test_a_request_without_an_id_gets_one_which_the_server_sees(
-    sent: dict[str, str], id: str, told: str | None
+    sent: dict[str, str], id: str, served_header: str | None
 ) -> None:
     proxy = Proxy()
     answer = proxy.say(headers(sent, end=True))[0]
-    assert (proxy.ready.head.request_id, answer.set_headers.get("x-request-id")) == (id, told)
+    assert (proxy.ready.head.request_id, answer.set_headers.get("x-request-id")) == (id, served_header)
 
 
 def test_the_head_tells_path_method_headers_and_time() -> None:
@@ -318,7 +318,7 @@ def test_a_model_for_a_body_without_one_is_the_callers_error() -> None:
     with pytest.raises(ValueError, match="no model to replace by 'other'"):
         proxy.answer(Route(destinations=("a:1",), target_model="other"))
     proxy.answer(Refusal(status=500, message="then this"))
-    assert [str(one) for one in proxy.hear()] == ["immediate_response 500"]
+    assert [str(answer) for answer in proxy.hear()] == ["immediate_response 500"]
 
 
 # -- decisions that come later
@@ -329,7 +329,7 @@ def test_a_decision_may_come_after_its_message() -> None:
     proxy.say(headers(modes=FULL_DUPLEX))
     assert proxy.say(body(b"ab", end=True)) == []
     proxy.answer(ROUTE)
-    assert [str(one) for one in proxy.hear()] == ["request_headers to 10.0.0.1:8000", "request_body echo 2 end"]
+    assert [str(answer) for answer in proxy.hear()] == ["request_headers to 10.0.0.1:8000", "request_body echo 2 end"]
 
 
 def test_chunks_and_trailers_that_come_before_the_decision_are_answered_after_it() -> None:
@@ -337,7 +337,7 @@ def test_chunks_and_trailers_that_come_before_the_decision_are_answered_after_it
     for message in (headers(modes=modes(BodyMode.STREAMED)), body(b"a"), body(b"b", end=True), trailers()):
         assert proxy.say(message) == []
     proxy.answer(ROUTE)
-    assert [str(one) for one in proxy.hear()] == [
+    assert [str(answer) for answer in proxy.hear()] == [
         "request_headers to 10.0.0.1:8000",
         "request_body",
         "request_body",
@@ -374,7 +374,7 @@ def test_a_route_needs_a_destination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "served"),
+    ("served_header", "served"),
     [
         ("10.0.0.1:8000", "10.0.0.1:8000"),
         ("[fd00::1]:8000", "[fd00::1]:8000"),
@@ -384,10 +384,10 @@ def test_a_route_needs_a_destination() -> None:
         ("fd00::1:" + "9" * 5000, "fd00::1:" + "9" * 248),
     ],
 )
-def test_the_response_tells_who_served(told: str, served: str | None) -> None:
+def test_the_response_tells_who_served(served_header: str, served: str | None) -> None:
     proxy = Proxy()
     proxy.say(headers(end=True))
-    proxy.say(response_headers(503, served=told))
+    proxy.say(response_headers(503, served=served_header))
     assert proxy.events[-1] == ResponseStarted(503, served)
 
 
@@ -437,7 +437,7 @@ def test_a_body_at_the_limit_is_taken_and_one_byte_more_is_refused() -> None:
         proxy = Proxy(limits=Limits(request_body=10))
         proxy.say(headers(modes=FULL_DUPLEX))
         answers = proxy.say(body(b"x" * 5)) + proxy.say(body(b"x" * (size - 5), end=True))
-        assert [one.phase for one in answers] == phases
+        assert [answer.phase for answer in answers] == phases
 
 
 @pytest.mark.parametrize(
@@ -455,5 +455,7 @@ def test_a_length_beyond_the_limit_is_refused_before_the_body_comes(
     length: str, request_mode: BodyMode, answers: list[str]
 ) -> None:
     proxy = Proxy(limits=Limits(request_body=10))
-    assert [str(one) for one in proxy.say(headers({"content-length": length}, modes=modes(request_mode)))] == answers
+    assert [
+        str(answer) for answer in proxy.say(headers({"content-length": length}, modes=modes(request_mode)))
+    ] == answers
     assert any(isinstance(event, RequestReady) for event in proxy.events) is (request_mode is BodyMode.NONE)

@@ -30,7 +30,7 @@ def test_headers_and_what_comes_with_them_are_read_as_the_library_reads_them(
     assert decoded(read.shown) == decoded(expected)
     assert read.size == expected.ByteSize()
     assert read.context.modes == (BodyModes(*modes) if modes else None)
-    assert read.context.subset == tuple(one for part in hint.split(",") if (one := part.strip()))
+    assert read.context.subset == tuple(entry for part in hint.split(",") if (entry := part.strip()))
 
 
 @given(st.permutations(["modes", "phase", "hint"]))

@@ -29,9 +29,9 @@ def test_pieces_and_library_make_the_same_bytes(destination: str) -> None:
     assert outgoing.answer_body(mutation) == outgoing._mutated("request_body", mutation)
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.0001, 0.001), (0.25, 0.25), (3600.0, 3600.0)])
-def test_a_proxy_is_told_in_milliseconds_how_long_to_wait_at_least_one(seconds: float, told: float) -> None:
-    assert read(outgoing.longer(seconds)).patience == told
+@pytest.mark.parametrize(("seconds", "retry_after"), [(0.0001, 0.001), (0.25, 0.25), (3600.0, 3600.0)])
+def test_a_proxy_is_told_in_milliseconds_how_long_to_wait_at_least_one(seconds: float, retry_after: float) -> None:
+    assert read(outgoing.longer(seconds)).patience == retry_after
 
 
 def test_what_else_is_changed_is_in_the_answer() -> None:

@@ -58,8 +58,8 @@ def begin(proxy: Proxy, kind: str = "application/json", length: int | None = Non
 
 
 def streamed(answers: list[Answer]) -> bytes:
-    assert all(one.streamed is not None for one in answers)
-    return b"".join(one.streamed or b"" for one in answers)
+    assert all(answer.streamed is not None for answer in answers)
+    return b"".join(answer.streamed or b"" for answer in answers)
 
 
 def test_pieces_in_the_middle_of_a_response_go_back_without_being_decoded() -> None:
@@ -177,7 +177,7 @@ def got(proxy: Proxy, pieces: list[bytes], *, trailers: bool = False) -> bytes:
         (answer,) = proxy.say(response_body(piece, end=not trailers and index == len(pieces) - 1))
         taken.append(piece if answer.replaced is None else answer.replaced)
     if trailers:
-        assert [one.phase for one in proxy.say(response_trailers())] == ["response_trailers"]
+        assert [answer.phase for answer in proxy.say(response_trailers())] == ["response_trailers"]
     assert proxy.events[-1] == Completed(aborted=False)
     return b"".join(taken)
 
@@ -214,8 +214,8 @@ def test_a_large_changed_response_comes_in_pieces(size: int, pieces: int) -> Non
     proxy = routed(FULL_DUPLEX, renaming())
     begin(proxy)
     answers = proxy.say(response_body(text % filler, end=True))
-    assert [one.end for one in answers] == [False] * (pieces - 1) + [True]
-    assert max(len(one.streamed or b"") for one in answers) == PIECE
+    assert [answer.end for answer in answers] == [False] * (pieces - 1) + [True]
+    assert max(len(answer.streamed or b"") for answer in answers) == PIECE
     assert streamed(answers) == restored % filler
 
 
@@ -225,8 +225,8 @@ def test_what_was_held_of_a_response_that_grows_too_large_comes_in_pieces() -> N
     sent = [b'{"model":"tuned"', *[b"," * 60_000] * 4]
     received = [answer for piece in sent for answer in proxy.say(response_body(piece))]
     assert streamed(received) == b"".join(sent)
-    assert max(len(one.streamed or b"") for one in received) <= PIECE
-    assert not any(one.end for one in received)
+    assert max(len(answer.streamed or b"") for answer in received) <= PIECE
+    assert not any(answer.end for answer in received)
 
 
 def test_trailers_end_a_response_that_is_held() -> None:
@@ -318,11 +318,11 @@ def test_an_evicted_request_gets_no_headers_beside_its_refusal() -> None:
     assert (answer.status, "x-late" in answer.set_headers) == (429, False)
 
 
-@pytest.mark.parametrize(("told", "names"), [(True, [":status", "server"]), (False, [])])
-def test_response_headers_are_told_if_asked_for(told: bool, names: list[str]) -> None:
+@pytest.mark.parametrize(("requested", "names"), [(True, [":status", "server"]), (False, [])])
+def test_response_headers_are_told_if_asked_for(requested: bool, names: list[str]) -> None:
     conversation = Conversation(Limits(), lambda: "made-id")
     conversation.receive(headers({":path": "/v1/models"}, modes=LEAN, end=True).SerializeToString(), 1.0)
-    conversation.route(ROUTE, tell_headers=told)
+    conversation.route(ROUTE, report_headers=requested)
     shown = headers({":status": "200", "server": "vllm"}, phase="response_headers")
     (event,) = conversation.receive(shown.SerializeToString(), 2.0)
     assert isinstance(event, ResponseStarted)

@@ -20,8 +20,10 @@ from services.picker.flow_control.usage_limits.static import StaticUsageLimitPol
 from services.picker.flow_control.waiting import Outcome, Waiting
 from shared.bus.messages import QueueTable
 
-ORDERINGS = {one.TYPE: one for one in (FcfsOrderingPolicy, EdfOrderingPolicy, SloDeadlineOrderingPolicy)}
-FAIRNESS = {one.TYPE: one for one in (GlobalStrictFairnessPolicy, RoundRobinFairnessPolicy, ProgramAwareFairness)}
+ORDERINGS = {policy.TYPE: policy for policy in (FcfsOrderingPolicy, EdfOrderingPolicy, SloDeadlineOrderingPolicy)}
+FAIRNESS = {
+    policy.TYPE: policy for policy in (GlobalStrictFairnessPolicy, RoundRobinFairnessPolicy, ProgramAwareFairness)
+}
 ROUND_ROBIN = RoundRobinFairnessPolicy.TYPE
 FCFS = FcfsOrderingPolicy.TYPE
 
@@ -76,7 +78,7 @@ class Picker:
     def __init__(self, how: FlowControlSettings | None = None, pool: Room | None = None, id: str = "me") -> None:
         self.pool = pool or Room()
         self.now = 0.0
-        self.told: list[tuple[Any, Outcome]] = []
+        self.outcomes: list[tuple[Any, Outcome]] = []
         self.running: list[Waiting] = []
         self.failures: list[str] = []
         self.when_dispatched: Callable[[Waiting], None] = lambda item: None
@@ -85,7 +87,7 @@ class Picker:
         )
 
     def _outcome(self, item: Waiting, outcome: Outcome) -> None:
-        self.told.append((item.owner, outcome))
+        self.outcomes.append((item.owner, outcome))
         if outcome is Outcome.DISPATCHED:
             self.pool.in_flight += 1
             self.running.append(item)
@@ -109,9 +111,9 @@ class Picker:
 
     def dispatch(self) -> list[Any]:
         """Let go who may; their names."""
-        before = len(self.told)
+        before = len(self.outcomes)
         self.controller.dispatch(self.now, self.pool)
-        return [owner for owner, outcome in self.told[before:] if outcome is Outcome.DISPATCHED]
+        return [owner for owner, outcome in self.outcomes[before:] if outcome is Outcome.DISPATCHED]
 
     def finish(self, item: Waiting, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         self.running.remove(item)

@@ -32,7 +32,7 @@ class PoolView(Room):
             self.heard[sender] = in_flight, sent
 
     def expire(self, now: float) -> None:
-        self.heard = {sender: one for sender, one in self.heard.items() if now - one[1] <= EXPIRY}
+        self.heard = {sender: frame for sender, frame in self.heard.items() if now - frame[1] <= EXPIRY}
 
     def all_in_flight(self) -> int:
         return self.in_flight + sum(count for count, _ in self.heard.values())
@@ -60,7 +60,7 @@ class Result:
     def jain(self, weights: Mapping[str, float] | None = None) -> float:
         """Jain's index of the flows' requests by weight: 1 is fair, 1 / flows is not."""
         got = [many / (weights or {}).get(flow, 1.0) for flow, many in self.dispatched.items()]
-        return sum(got) ** 2 / (len(got) * sum(one * one for one in got))
+        return sum(got) ** 2 / (len(got) * sum(share * share for share in got))
 
 
 def simulate(

@@ -20,7 +20,7 @@ Load = tuple[int, int]
 def loaded(*loads: Load, roles: tuple[str | None, ...] = ()) -> Cycle:
     labels: list[dict[str, Any]] = [{} if role is None else {ROLE: role} for role in roles or [None] * len(loads)]
     view: View = pool(*(endpoint(f"a{number}", **label) for number, label in enumerate(labels)))
-    table = {one.id: each for one, each in zip(view.layout.endpoints, loads, strict=True)}
+    table = {row.id: each for row, each in zip(view.layout.endpoints, loads, strict=True)}
     assert view.apply_load(load("peer", table), 1.0)
     return cycle(view)
 
@@ -117,7 +117,7 @@ def test_parameters_out_of_range_are_refused(given: dict[str, Any]) -> None:
 def test_the_fuller_stage_counts(
     roles: tuple[str | None, ...], loads: list[int], expected: dict[str, float], room: int
 ) -> None:
-    run = loaded(*((one, 0) for one in loads), roles=roles)
+    run = loaded(*((load, 0) for load in loads), roles=roles)
     stages, detector = Stages.of(run.layout), parameters(ConcurrencyDetector, maxConcurrency=50)
     assert stages.saturations(detector, run) == pytest.approx(expected)
     assert stages.saturation(detector, run) == pytest.approx(max(expected.values()))

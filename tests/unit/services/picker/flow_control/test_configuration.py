@@ -47,8 +47,8 @@ def told(made: FlowControlSettings | None) -> dict[str, Any] | None:
         "usage_limits": made.usage_limits.name,
         "eviction": made.eviction and (made.eviction.filter.name, made.eviction.order.name),
         "bands": {
-            priority: (one.fairness.name, one.ordering.name, one.max_requests, one.max_bytes)
-            for priority, one in bands.items()
+            priority: (band.fairness.name, band.ordering.name, band.max_requests, band.max_bytes)
+            for priority, band in bands.items()
         },
     }
 

@@ -35,7 +35,7 @@ STRICT = "global-strict-fairness-policy"
 def test_limits(how: FlowControlSettings, taken: list[tuple[int, int]], refused: tuple[int, int], empty: bool) -> None:
     picker = Picker(how, Room(0 if empty else 10))
     picker.pool.in_flight = 10
-    picker.controller.want([5, -1])
+    picker.controller.ensure_bands([5, -1])
     picker.dispatch()
     items = []
     for priority, size in taken:
@@ -86,9 +86,9 @@ def test_times_to_live(
     if outcome is not None:
         last_empty = [empty for since, empty in regimes if since < over][-1]
         picker.controller.expire(over - 0.001, last_empty)
-        assert picker.told == []
+        assert picker.outcomes == []
         picker.controller.expire(over, last_empty)
-        assert picker.told == [("a", outcome)]
+        assert picker.outcomes == [("a", outcome)]
         assert picker.controller.next_wake() == inf
 
 
@@ -99,9 +99,9 @@ def test_waits_end_in_the_order_of_their_ends() -> None:
         picker.add(name, deadline=deadline)
     ends = []
     while (wake := picker.controller.next_wake()) < inf:
-        before = len(picker.told)
+        before = len(picker.outcomes)
         picker.controller.expire(wake, False)
-        ends += [(wake, owner) for owner, _ in picker.told[before:]]
+        ends += [(wake, owner) for owner, _ in picker.outcomes[before:]]
     assert ends == [(5.0, "c"), (10.0, "a"), (11.0, "b"), (13.0, "d")]
 
 
@@ -126,7 +126,7 @@ def test_requests_that_have_left_are_let_go_while_another_waits_on() -> None:
         item = picker.add(Owner(), deadline=10.0**7)
         owners.append(weakref.ref(item.owner))
         picker.controller.cancel(item, 0.0)
-        picker.told.clear()
+        picker.outcomes.clear()
     assert sum(owner() is not None for owner in owners) < 200
 
 
@@ -139,7 +139,7 @@ def test_a_cancelled_request_leaves_at_once_and_once() -> None:
     picker.pool.capacity = 5
     assert picker.dispatch() == ["b"]
     assert not picker.controller.cancel(second, 0.0)
-    assert picker.told == [("a", Outcome.CANCELLED), ("b", Outcome.DISPATCHED)]
+    assert picker.outcomes == [("a", Outcome.CANCELLED), ("b", Outcome.DISPATCHED)]
 
 
 def test_a_request_is_queued_once() -> None:
@@ -155,7 +155,7 @@ def test_finishing_twice_counts_once() -> None:
     picker.dispatch()
     picker.finish(item)
     picker.controller.finished(item, 0.0)
-    assert [one.running for one in picker.controller.bands()] == [0]
+    assert [band.running for band in picker.controller.bands()] == [0]
 
 
 def test_each_call_is_bounded_and_says_that_there_is_more() -> None:
@@ -177,7 +177,7 @@ def test_shutdown_ends_every_wait_and_takes_nobody() -> None:
     picker.add("a")
     picker.add("b", priority=7)
     picker.controller.shut_down(1.0)
-    assert picker.told == [("b", Outcome.SHUT_DOWN), ("a", Outcome.SHUT_DOWN)]
+    assert picker.outcomes == [("b", Outcome.SHUT_DOWN), ("a", Outcome.SHUT_DOWN)]
     assert picker.offer() is Outcome.SHUT_DOWN
     assert picker.arrives(Waiting("a", 0, 1.0)) is Outcome.SHUT_DOWN
 
@@ -197,16 +197,16 @@ def test_higher_bands_go_first_and_one_at_a_time() -> None:
 
 def test_bands_of_objectives_stay_until_they_are_empty() -> None:
     picker = Picker(pool=Room(1))
-    picker.controller.want([3])
+    picker.controller.ensure_bands([3])
     running, waiting = picker.add("running", priority=3), picker.add("waiting", priority=3)
     picker.dispatch()
-    picker.controller.want([])
-    assert [one.priority for one in picker.controller.bands()] == [3, 0]
+    picker.controller.ensure_bands([])
+    assert [band.priority for band in picker.controller.bands()] == [3, 0]
     assert picker.add("later", priority=3).priority == 0
     picker.finish(running)
     assert picker.dispatch() == ["waiting"]
     picker.finish(waiting)
-    assert [one.priority for one in picker.controller.bands()] == [0]
+    assert [band.priority for band in picker.controller.bands()] == [0]
     assert picker.dispatch() == ["later"]
 
 
@@ -222,13 +222,13 @@ def test_an_idle_queue_is_passed() -> None:
             picker.running.append(item)
     # a low one fills half of the pool, a second has to wait, and while it does, so do others
     assert outcomes == [Outcome.DISPATCHED, None, None, None]
-    assert picker.told == []
+    assert picker.outcomes == []
     assert picker.controller.dispatch(0.0, picker.pool) == 1
     for item in list(picker.running):
         picker.finish(item)
     picker.dispatch()
     assert picker.controller.requests == 1
-    assert [one.requests for one in picker.controller.bands()] == [0, 1]
+    assert [band.requests for band in picker.controller.bands()] == [0, 1]
 
 
 def test_a_caller_may_call_back() -> None:
@@ -242,7 +242,7 @@ def test_a_caller_may_call_back() -> None:
     for name in "abc":
         picker.add(name)
     assert picker.controller.dispatch(0.0, picker.pool) == 3
-    assert [owner for owner, _ in picker.told] == ["a", "b", "c"]
+    assert [owner for owner, _ in picker.outcomes] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_all_pickers_know_a_flow_by_the_same_hash() -> None:
 
 
 def test_long_ids_are_cut_and_stay_different() -> None:
-    one, two = flow_id("x" * 65536), flow_id("x" * 65535 + "\ud800")
-    assert len(one) == len(two) == MAX_ID
-    assert one != two
+    band, two = flow_id("x" * 65536), flow_id("x" * 65535 + "\ud800")
+    assert len(band) == len(two) == MAX_ID
+    assert band != two
 
 
 def test_a_million_ids_take_the_memory_of_as_many_as_are_allowed() -> None:
@@ -292,14 +292,14 @@ def test_a_table_forgets_some_idle_flows_at_a_time() -> None:
 
 def test_changes_only_grow() -> None:
     picker = Picker()
-    picker.controller.want([3])
+    picker.controller.ensure_bands([3])
     seen = [picker.controller.changes]
     item = picker.add("a", priority=3)
     seen.append(picker.controller.changes)
-    picker.controller.want([])
+    picker.controller.ensure_bands([])
     picker.controller.cancel(item, 0.0)
     seen.append(picker.controller.changes)
-    assert [one.priority for one in picker.controller.bands()] == [0]
+    assert [band.priority for band in picker.controller.bands()] == [0]
     assert seen == sorted(set(seen))
 
 

@@ -51,7 +51,7 @@ RUNNING = [
 )
 def test_who_goes(most: int, below: int, expected: list[str]) -> None:
     accepts, order = SheddableEvictionFilter("filter"), PriorityThenTimeEvictionOrderPolicy("order")
-    assert [one.id for one in victims(RUNNING, most, below, accepts, order)] == expected
+    assert [victim.id for victim in victims(RUNNING, most, below, accepts, order)] == expected
 
 
 def test_the_next_decision_waits_until_the_last_one_shows() -> None:

@@ -147,7 +147,7 @@ def test_flows_whose_ids_have_the_same_hash(fairness: str, monkeypatch: pytest.M
             for item in items:
                 picker.finish(item, 10, 5)
         tell(pickers, now=me.now + LINGER)
-        assert [len(one.flows) for one in me.controller.bands()] == [0]
+        assert [len(band.flows) for band in me.controller.bands()] == [0]
     assert me.failures == []
 
 

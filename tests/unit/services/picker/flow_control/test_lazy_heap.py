@@ -50,7 +50,7 @@ def test_the_dead_are_let_go_when_they_are_most() -> None:
     assert len(heap) == 499
     del items, item, owners, owner
     gc.collect()
-    assert sum(one() is not None for one in kept) == 499
+    assert sum(reference() is not None for reference in kept) == 499
     head = heap.peek()
     assert head is not None
     assert head.flow == "501"

@@ -35,7 +35,7 @@ class PickersMachine(RuleBasedStateMachine):
         self.scaled = not capacity
         """Whether the pool was ever empty."""
         self.items: list[Waiting] = []
-        self.told: Counter[Any] = Counter()
+        self.outcomes: Counter[Any] = Counter()
         self.wires: list[Message] = []
         self.pickers: dict[str, Picker] = {}
         for number in range(count):
@@ -49,13 +49,13 @@ class PickersMachine(RuleBasedStateMachine):
                 weights={"a": 2.0},
             )
             picker = Picker(how, PoolView(capacity), id=f"picker-{number}")
-            picker.controller.want(BANDS)
+            picker.controller.ensure_bands(BANDS)
             picker.when_dispatched = lambda item, picker=picker: self.check_priority(picker, item)  # type: ignore[misc]
             self.pickers[f"picker-{number}"] = picker
 
     def check_priority(self, picker: Picker, item: Waiting) -> None:
         """A request leaves only if nothing waits above it."""
-        assert not any(one.requests for one in picker.controller.bands() if one.priority > item.priority)
+        assert not any(band.requests for band in picker.controller.bands() if band.priority > item.priority)
 
     def some(self, data: st.DataObject) -> Picker:
         return self.pickers[data.draw(st.sampled_from(sorted(self.pickers)))]
@@ -81,8 +81,8 @@ class PickersMachine(RuleBasedStateMachine):
             flow, priority, self.now, bytes=size, tokens=size, deadline=gives_up, owner=(picker, self.sequence)
         )
         mine = self.queued(picker)
-        within = sum(one.priority == (0 if priority == 99 else priority) for one in mine)
-        fits = within < LIMIT and sum(one.bytes for one in mine) + size <= TOTAL_BYTES
+        within = sum(ticket.priority == (0 if priority == 99 else priority) for ticket in mine)
+        fits = within < LIMIT and sum(ticket.bytes for ticket in mine) + size <= TOTAL_BYTES
         picker.now = self.now
         outcome = picker.arrives(item) if straight else picker.controller.enqueue(item, self.now)
         assert fits is (outcome in (None, Outcome.DISPATCHED))
@@ -94,7 +94,7 @@ class PickersMachine(RuleBasedStateMachine):
         if fits:
             self.items.append(item)
             if outcome is not None:
-                self.told[item.owner] += 1
+                self.outcomes[item.owner] += 1
 
     @rule(
         data=st.data(), flows=st.lists(st.sampled_from("abc"), min_size=2, max_size=5), priority=st.sampled_from(BANDS)
@@ -135,15 +135,15 @@ class PickersMachine(RuleBasedStateMachine):
     def objectives_change(self, data: st.DataObject, wanted: set[int]) -> None:
         """A band that isn't wanted is gone when it is empty, and is there again when it is wanted again."""
         controller = self.some(data).controller
-        controller.want(wanted)
-        controller.want(BANDS)
+        controller.ensure_bands(wanted)
+        controller.ensure_bands(BANDS)
 
     @rule(data=st.data())
     def publishes(self, data: st.DataObject) -> None:
         self.publish(self.some(data))
 
     def publish(self, picker: Picker) -> None:
-        name = next(name for name, one in self.pickers.items() if one is picker)
+        name = next(name for name, known in self.pickers.items() if known is picker)
         table = picker.controller.table(self.now)
         assert table.fault() is None
         for other in self.pickers.keys() - {name}:
@@ -208,20 +208,20 @@ class PickersMachine(RuleBasedStateMachine):
         if not hasattr(self, "pickers"):
             return
         for picker in self.pickers.values():
-            self.told.update(owner for owner, _ in picker.told)
-            assert {outcome for _, outcome in picker.told} <= ENDED
-            picker.told.clear()
+            self.outcomes.update(owner for owner, _ in picker.outcomes)
+            assert {outcome for _, outcome in picker.outcomes} <= ENDED
+            picker.outcomes.clear()
             waiting = self.queued(picker)
             assert picker.controller.requests == len(waiting)
             assert picker.controller.bytes == sum(item.bytes for item in waiting)
-            for one in picker.controller.bands():
-                mine = [item for item in waiting if item.priority == one.priority]
-                assert (one.requests, one.bytes) == (len(mine), sum(item.bytes for item in mine))
-                assert one.tokens == sum(flow.tokens for flow in one.flows.values())
-                assert one.running == sum(item.priority == one.priority for item in picker.running)
-                assert len(one.flows) <= 4 + 1
+            for queued in picker.controller.bands():
+                mine = [item for item in waiting if item.priority == queued.priority]
+                assert (queued.requests, queued.bytes) == (len(mine), sum(item.bytes for item in mine))
+                assert queued.tokens == sum(flow.tokens for flow in queued.flows.values())
+                assert queued.running == sum(item.priority == queued.priority for item in picker.running)
+                assert len(queued.flows) <= 4 + 1
         for item in self.items:
-            assert self.told[item.owner] == (0 if item.state is State.QUEUED else 1)
+            assert self.outcomes[item.owner] == (0 if item.state is State.QUEUED else 1)
 
     def teardown(self) -> None:
         if not hasattr(self, "pickers"):
@@ -234,7 +234,7 @@ class PickersMachine(RuleBasedStateMachine):
         for picker in self.pickers.values():
             assert (picker.controller.requests, picker.controller.bytes, picker.pool.in_flight) == (0, 0, 0)
             assert len(picker.controller.table(self.now + 10).flows) == 0
-            assert not any(one.flows or one.tokens or one.running for one in picker.controller.bands())
+            assert not any(band.flows or band.tokens or band.running for band in picker.controller.bands())
 
 
 TestPickers = PickersMachine.TestCase

@@ -66,13 +66,13 @@ def test_a_long_table_sums_up_the_smallest_flows() -> None:
     for name in ["high", *"aaabbcdd"]:
         picker.add(name, name, 7 if name == "high" else 0)
         picker.now += 1
-    told = rows(picker.controller.table(picker.now))
-    assert told[:3] == [
+    rows_sent = rows(picker.controller.table(picker.now))
+    assert rows_sent[:3] == [
         (7, flow_hash("high"), 1, 1, 9000, 0, 0, 0),
         (0, flow_hash("a"), 3, 3, 8000, 0, 0, 0),
         (0, flow_hash("b"), 2, 2, 5000, 0, 0, 0),
     ]
-    assert told[3:] == [(0, REST, 3, 3, 3000, 0, 0, 0)]
+    assert rows_sent[3:] == [(0, REST, 3, 3, 3000, 0, 0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def hear(*tables: Heard) -> tuple[Peers, list[News]]:
 
 
 def known(peers: Peers, priority: int) -> dict[str, tuple[int, int]]:
-    return {sender: (one.requests, one.running) for sender, _, one in peers.of(priority)}
+    return {sender: (peer_band.requests, peer_band.running) for sender, _, peer_band in peers.of(priority)}
 
 
 @pytest.mark.parametrize(
@@ -222,16 +222,16 @@ def test_a_peer_that_leaves_stops_counting() -> None:
 
 
 def test_rows_of_a_band_need_not_be_together() -> None:
-    told = [(row % 3, row, row, 2 * row, row, 3 * row, 4 * row, 0) for row in range(1, 31)]
-    peers, _ = hear(Heard(told))
+    rows_sent = [(row % 3, row, row, 2 * row, row, 3 * row, 4 * row, 0) for row in range(1, 31)]
+    peers, _ = hear(Heard(rows_sent))
     for priority in range(3):
-        ((_, _, one),) = peers.of(priority)
+        ((_, _, peer_band),) = peers.of(priority)
         mine = [row for row in range(1, 31) if row % 3 == priority]
-        assert one.flows.tolist() == mine
-        assert one.demands.tolist() == [4 * row for row in mine]
-        sums = one.requests, one.tokens, one.running, one.dispatched
+        assert peer_band.flows.tolist() == mine
+        assert peer_band.demands.tolist() == [4 * row for row in mine]
+        sums = peer_band.requests, peer_band.tokens, peer_band.running, peer_band.dispatched
         assert sums == tuple(times * sum(mine) for times in (1, 2, 3, 4))
-        assert one.age == max(mine) / 1000
+        assert peer_band.age == max(mine) / 1000
 
 
 def many(rows: int, bands: int = 1, first: int = 0) -> list[Row]:
@@ -274,21 +274,21 @@ def test_all_pickers_find_room_for_their_tables() -> None:
 
 def test_a_picker_tells_of_its_highest_bands() -> None:
     picker = Picker(pool=Room(0))
-    picker.controller.want(range(-100, 100))
+    picker.controller.ensure_bands(range(-100, 100))
     for priority in range(-100, 100, 1):
         if priority % 4:
             picker.add(priority, priority=priority)
-    told = rows(picker.controller.table(0.0))
-    assert [row[0] for row in told] == [priority for priority in range(99, -100, -1) if priority % 4][:MAX_BANDS]
+    rows_sent = rows(picker.controller.table(0.0))
+    assert [row[0] for row in rows_sent] == [priority for priority in range(99, -100, -1) if priority % 4][:MAX_BANDS]
 
 
 def test_bands_that_only_peers_know_are_limited() -> None:
     """Those that are known here count in any case."""
     picker = Picker(pool=Room(0))
-    picker.controller.want([-7])
+    picker.controller.ensure_bands([-7])
     for number in range(30):
-        told = table(*many(100, 100, 1000 * number), (-7, 1, 1, 1, 0, 0, 0, 0))
-        picker.controller.apply(str(number), 1, 1.0, msgspec.structs.replace(told), 1.0)
+        rows_sent = table(*many(100, 100, 1000 * number), (-7, 1, 1, 1, 0, 0, 0, 0))
+        picker.controller.apply(str(number), 1, 1.0, msgspec.structs.replace(rows_sent), 1.0)
     totals = picker.controller.totals(1.0)
     assert len(totals) == MAX_PEER_BANDS + 2
     assert list(totals) == sorted(totals, reverse=True)

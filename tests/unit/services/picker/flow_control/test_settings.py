@@ -76,7 +76,7 @@ def test_bands_and_templates() -> None:
     )
     assert (made.max_requests, made.max_bytes, made.usage_limits.name) == (9, 1024, "half")
     found = {priority: made.band(priority) for priority in (7, 5, 0, -1)}
-    assert {priority: (one.max_requests, one.max_bytes) for priority, one in found.items()} == {
+    assert {priority: (item.max_requests, item.max_bytes) for priority, item in found.items()} == {
         7: (3, 10**9),
         5: (5000, 10**9),  # 0 is the default, never without limit
         0: (2, 10**9),

@@ -101,7 +101,7 @@ def test_whole_numbers_add_up(
 ) -> None:
     flows = Flows([np.array([*rows], np.uint64) for rows, _, _ in pickers], weights)
     assert flows.are([np.array([*rows], np.uint64) for rows, _, _ in pickers])
-    demands = np.array([one for rows, _, _ in pickers for one in rows.values()], float)
+    demands = np.array([row for rows, _, _ in pickers for row in rows.values()], float)
     ages = [age for _, age, _ in pickers]
     running = [min(many, sum(rows.values())) for rows, _, many in pickers]
     capacity = room + sum(running)
@@ -122,4 +122,4 @@ def test_parts_are_rounded_to_the_next_whole_number(parts: list[float], data: st
     ages = data.draw(st.lists(st.floats(0, 9), min_size=len(parts), max_size=len(parts)))
     whole = apportion(sum(parts), parts, ages)
     assert sum(whole) == floor(sum(parts) + 1e-8)
-    assert all(abs(one - part) < 1 + 1e-8 for one, part in zip(whole, parts, strict=True))
+    assert all(abs(quota - part) < 1 + 1e-8 for quota, part in zip(whole, parts, strict=True))

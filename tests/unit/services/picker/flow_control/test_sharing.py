@@ -27,7 +27,7 @@ def group(queues: Sequence[str], fairness: str = ROUND_ROBIN, priorities: dict[s
     ]
     second = 0.0
     for picker, queue in zip(pickers, queues, strict=True):
-        picker.controller.want(bands.values())
+        picker.controller.ensure_bands(bands.values())
         for letter in queue:
             second += 1
             picker.now = second
@@ -179,7 +179,7 @@ def test_a_picker_whose_peers_use_nothing_takes_a_request_after_a_while() -> Non
     assert wake == pytest.approx(me.now + 2 * PATIENCE)  # it is the second of the two
     me.now = wake
     assert me.dispatch() == ["a"]
-    assert other.told == []
+    assert other.outcomes == []
 
 
 @pytest.mark.parametrize(("rows", "refreshes"), [(1, 10), (2000, 8), (9000, 5)])

@@ -51,7 +51,7 @@ def test_peers_that_leave_room_unused_are_overdue_once(slots: int, a_step: int) 
     beside = BesidePeer(slots)
     assert beside.go(60.0, a_step) == OVERDUE
     held_back = (OVERDUE + STEP) * (1 + a_step)
-    assert len(beside.picker.told) >= (60.0 - held_back) / SERVICE * slots - 2 * slots
+    assert len(beside.picker.outcomes) >= (60.0 - held_back) / SERVICE * slots - 2 * slots
 
 
 def test_peers_that_dispatch_again_keep_lower_bands_back_again() -> None:
@@ -85,9 +85,9 @@ def test_peers_that_use_room_keep_lower_bands_back(before: int, after: int) -> N
 def test_requests_of_the_highest_band_do_not_prolong_the_wait_of_the_lowest() -> None:
     beside = BesidePeer(100)
     picker = beside.picker
-    picker.controller.want([20])
+    picker.controller.ensure_bands([20])
     kept_back = 0
-    while ("low", Outcome.DISPATCHED) not in picker.told and kept_back < 1000:
+    while ("low", Outcome.DISPATCHED) not in picker.outcomes and kept_back < 1000:
         kept_back += 1
         picker.add("high", priority=20)
         beside.go(STEP)

@@ -86,7 +86,7 @@ def test_parameters_out_of_range_are_refused(kind: type, given: dict[str, object
 def test_a_closed_band_closes_those_below_it(in_flight: int, expected: list[str]) -> None:
     how = settings(usage_limits=parameters(PriorityHoldbackPolicy, minCeiling=0.4))
     picker = Picker(how, Room(10))
-    picker.controller.want([100, 10])
+    picker.controller.ensure_bands([100, 10])
     picker.pool.in_flight = in_flight
     for name, priority in (("low", 0), ("middle", 10), ("high", 100)):
         picker.add(name, priority=priority)
@@ -95,7 +95,7 @@ def test_a_closed_band_closes_those_below_it(in_flight: int, expected: list[str]
 
 def test_a_band_that_waits_for_its_turn_is_looked_at_again_soon() -> None:
     picker = Picker(settings(usage_limits=parameters(SoftReflectiveCeilingPolicy)), Room(10))
-    picker.controller.want([1])
+    picker.controller.ensure_bands([1])
     picker.pool.in_flight = 8
     picker.add("low")
     waited = 0

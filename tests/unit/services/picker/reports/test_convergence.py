@@ -40,7 +40,7 @@ def test_a_view_that_agrees_is_left_alone() -> None:
     view.apply_load(load("peer", {"a": (3, 30), "gone": (1, 1)}), NOW)
     _, convergence = looking(view)
     layout = view.layout
-    convergence.look(NOW)
+    convergence.compare_if_due(NOW)
     assert found(convergence) == {"view": 0, "load": 0, "prefixes": 0}
     assert view.layout is layout
 
@@ -49,10 +49,10 @@ def test_a_view_that_agrees_is_left_alone() -> None:
 def test_facts_that_differ_are_replaced(named: tuple[str, ...]) -> None:
     view = pool(*named)
     _, convergence = looking(view)
-    convergence.look(NOW)
-    assert [one.id for one in view.layout.endpoints] == ["a", "b"]
+    convergence.compare_if_due(NOW)
+    assert [endpoint.id for endpoint in view.layout.endpoints] == ["a", "b"]
     assert found(convergence)["view"] == 1
-    convergence.look(NOW + INTERVAL)
+    convergence.compare_if_due(NOW + INTERVAL)
     assert found(convergence)["view"] == 1
 
 
@@ -62,7 +62,7 @@ def test_sums_of_load_that_differ_are_made_anew() -> None:
     view.apply_load(load("peer", {"a": (3, 30)}), NOW)
     _, convergence = looking(view)
     view.in_flight.requests[0] += 1
-    convergence.look(NOW)
+    convergence.compare_if_due(NOW)
     assert view.in_flight.requests.tolist() == [3.0, 1.0]
     assert view.in_flight.count == 4.0
     assert found(convergence)["load"] == 1
@@ -71,7 +71,7 @@ def test_sums_of_load_that_differ_are_made_anew() -> None:
 def test_comparisons_are_rare() -> None:
     view = pool("a", "b")
     told, convergence = looking(view)
-    convergence.look(NOW)
+    convergence.compare_if_due(NOW)
     told.known = facts(endpoint("c"))
-    convergence.look(NOW + INTERVAL / 2)
-    assert [one.id for one in view.layout.endpoints] == ["a", "b"]
+    convergence.compare_if_due(NOW + INTERVAL / 2)
+    assert [endpoint.id for endpoint in view.layout.endpoints] == ["a", "b"]

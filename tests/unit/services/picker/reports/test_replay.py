@@ -168,7 +168,9 @@ def test_endpoints_may_come_and_go_meanwhile(picker: PickerUnderTest) -> None:
 
     def come_and_go() -> None:
         number = next(counts)
-        picker.view.reset(facts(*(endpoint(f"new{one}") for one in range(number % 3)), *endpoints[number % 2 :]))
+        picker.view.reset(
+            facts(*(endpoint(f"new{number_of_new}") for number_of_new in range(number % 3)), *endpoints[number % 2 :])
+        )
         report(picker.view, {RUNNING_REQUESTS_SIZE: [1] * len(picker.view.layout)}, now=NOW + number)
 
     text = document("running-requests-size-scorer", "lora-affinity-scorer")

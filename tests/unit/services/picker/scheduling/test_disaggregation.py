@@ -46,9 +46,9 @@ def servers(roles: str) -> View:
             name=f"a{at}",
             address=f"10.0.0.{at}",
             port=8000,
-            labels={ROLE: names[one]} if one in names else {},
+            labels={ROLE: names[role]} if role in names else {},
         )
-        for at, one in enumerate(roles)
+        for at, role in enumerate(roles)
     ]
     view = pool(*members)
     report(view, {WAITING_QUEUE_SIZE: list(range(len(roles)))})
@@ -160,7 +160,7 @@ def test_profiles_can_have_other_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("handler", "parameters", "said"),
+    ("handler", "parameters", "problem"),
     [
         (
             "disagg-profile-handler",
@@ -215,10 +215,10 @@ def test_profiles_can_have_other_names() -> None:
         ),
     ],
 )
-def test_what_a_handler_lacks(handler: str, parameters: str, said: str) -> None:
+def test_what_a_handler_lacks(handler: str, parameters: str, problem: str) -> None:
     with pytest.raises(Invalid) as caught:
         load(document(handler, parameters), REGISTRY)
-    assert caught.value.lines() == [said]
+    assert caught.value.lines() == [problem]
 
 
 class Broken(Decider):
@@ -295,7 +295,7 @@ def test_both_servers_have_the_prompt_afterwards_and_neither_if_nobody_served() 
 def test_each_stage_is_charged_with_what_it_computes() -> None:
     decision = decided(document("disagg-profile-handler", BOTH), servers("epd"), PICTURE)
     assert decision.tokens == 1000
-    assert {role: (one.row, one.tokens, one.until_response) for role, one in decision.roles.items()} == {
+    assert {role: (charge.row, charge.tokens, charge.until_response) for role, charge in decision.roles.items()} == {
         "prefill": (1, 1000, True),
         "encode": (0, 1000, True),
     }

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-from services.picker.limits import ViewLimits
+from services.picker.settings.limits import ViewLimits
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
 from services.picker.state.number_table import NumberColumn

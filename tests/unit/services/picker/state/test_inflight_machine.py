@@ -81,11 +81,11 @@ class InFlightMachine(RuleBasedStateMachine):
         self.table.apply(load(peer, rows, sent=self.now, leaving=leaving), self.now)
         known = self.peers.pop(peer, None)
         if not leaving:
-            said = {name: row for name, row in rows.items() if name in self.layout.index}
-            self.peers[peer] = self.now, said
+            kept = {name: row for name, row in rows.items() if name in self.layout.index}
+            self.peers[peer] = self.now, kept
             if known is not None:
                 for name in self.layout.index:
-                    self.since[name] += said.get(name, (0, 0))[0] - known[1].get(name, (0, 0))[0]
+                    self.since[name] += kept.get(name, (0, 0))[0] - known[1].get(name, (0, 0))[0]
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 2.0]))
     def time_passes(self, seconds: float) -> None:

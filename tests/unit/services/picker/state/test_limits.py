@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.picker.limits import ViewLimits
-from services.picker.settings import PickerSettings
+from services.picker.settings.limits import ViewLimits
+from services.picker.settings.picker import PickerSettings
 from services.picker.state.view import View
 from shared.attributes import AttributeKey
 from shared.model import Endpoint, Model, ModelRewrite, RewriteRule, Target

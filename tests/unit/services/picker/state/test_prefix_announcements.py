@@ -37,7 +37,7 @@ def change(blocks: int, *, withdrawn: bool = False, server: int = 1) -> Change:
 )
 def test_a_batch_has_as_many_changes_as_it_may(changes: list[int], sizes: list[list[int]]) -> None:
     made = list(parts([change(blocks) for blocks in changes]))
-    assert [[len(one.blocks) for one in part] for part in made] == sizes
+    assert [[len(batch.blocks) for batch in part] for part in made] == sizes
 
 
 def test_batches_are_numbered_and_heartbeats_have_the_last_number() -> None:

@@ -114,8 +114,8 @@ class Convergence(RuleBasedStateMachine):
     @rule(at=st.integers(0, 50), again=st.booleans())
     def batch_is_lost_or_repeated(self, at: int, again: bool) -> None:
         if self.network:
-            one = self.network.pop(at % len(self.network))
-            self.network += [one, one] * again
+            batch = self.network.pop(at % len(self.network))
+            self.network += [batch, batch] * again
 
     @rule(who=WHO, to=WHO)
     def heartbeat_arrives(self, who: str, to: str) -> None:
@@ -132,7 +132,7 @@ class Convergence(RuleBasedStateMachine):
         """What the origin answers: its batches once more, or a dump, which takes a while."""
         asked = self.pickers[origin.id]
         if asked.mine.run != origin.run:
-            picker.peers.do_without(origin)
+            picker.peers.drop_origin(origin)
         elif repeats:
             for batch in self.sent.get((origin.id, origin.run), [])[origin.applied :]:
                 picker.peers.receive(batch, self.now)

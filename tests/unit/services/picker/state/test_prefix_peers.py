@@ -103,7 +103,7 @@ def test_numbers_that_its_sender_never_used_are_forgotten_with_the_next_answer()
     world.hear(2**62, 9)
     world.hear(1, 1)
     world.asked()
-    ((_, origin),) = [(one.id, one) for one in world.peers.missing(world.now + 1)]
+    ((_, origin),) = [(item.id, item) for item in world.peers.missing(world.now + 1)]
     world.peers.answered(origin, 1)
     assert world.asked(10.0) == []
     world.hear(2, 2)
@@ -117,12 +117,12 @@ def test_a_dump_with_a_false_number_of_an_origin_is_noticed_and_restored_from_th
     restore = Restore(world.peers, world.index, "me", world.now, None)
     restore.take(PrefixPiece(run=9, sequence=0, origins=[PrefixOrigin(id="p9", run=9, sequence=0), forged]))
     restore.finish(0)
-    told: list[Origin] = []
+    different: list[Origin] = []
     for number in range(1, 4):
         world.peers.receive(replace(batch(number, number), digest=number), world.now)
         world.now += DIFFERENT / 2
-        told += world.peers.different(world.now)
-    (origin,) = told
+        different += world.peers.different(world.now)
+    (origin,) = different
     restore = Restore(world.peers, world.index, "me", world.now, origin)
     world.hear(4, 4)
     restore.take(

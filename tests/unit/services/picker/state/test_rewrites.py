@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 
-from services.picker.limits import DEFAULT_VIEW_LIMITS
+from services.picker.settings.limits import DEFAULT_VIEW_LIMITS
 from services.picker.state.rewrites import Rewrites, split
 from shared.model import Criticality, Model, ModelRewrite, RewriteRule, Target
 

@@ -159,9 +159,9 @@ def test_the_explanation_and_the_metrics_show_it() -> None:
     view = view_of(endpoint("a1"), endpoint("a2"))
     add(view, endpoint("a3"))
     charges = charged(view, {"a3": 2})
-    told = decide(view, document=LEAST_BUSY).explain()
-    assert told["profiles"]["default"]["ranked_last"] == {"a3": "slow start"}
-    assert told["inputs"]["SlowStartWeight"]["a3"]["value"] == pytest.approx(MIN_WEIGHT)
+    explanation = decide(view, document=LEAST_BUSY).explain()
+    assert explanation["profiles"]["default"]["ranked_last"] == {"a3": "slow start"}
+    assert explanation["inputs"]["SlowStartWeight"]["a3"]["value"] == pytest.approx(MIN_WEIGHT)
     registry = CollectorRegistry()
     PickerMetrics(registry, view, clock=lambda: NOW)
     assert registry.get_sample_value("pointsman_picker_slow_start_endpoints") == 1

@@ -119,10 +119,10 @@ def test_the_state_says_everything_of_every_endpoint() -> None:
 def test_endpoints_may_change_while_the_state_is_told() -> None:
     """One by one, because thousands take long."""
     view = pool("a1", "a2", "a3")
-    told = view.state(NOW)
-    first = next(told)
+    state = view.state(NOW)
+    first = next(state)
     view.delete("pool.endpoint.a1")
     view.delete("pool.endpoint.a2")
     view.in_flight.charge("a3", 5)
-    (last,) = told
+    (last,) = state
     assert (first["id"], last["id"], last["inflight"]["own_requests"]) == ("a1", "a3", 1)

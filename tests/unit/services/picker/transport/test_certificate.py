@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.transport.certificate import (
     Certificate,
     Certificates,

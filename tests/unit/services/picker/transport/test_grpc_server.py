@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import ProcessingRequest
 from services.picker.extproc.outgoing import REQUEST_HEADERS_UNCHANGED, RESPONSE_HEADERS_UNCHANGED
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.certificate import Certificate, self_signed
 from services.picker.transport.ext_proc import SERVICE
 from services.picker.transport.grpc_server import DEFAULTS, message_limit

@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2
 from msgspec import structs
 from structlog.testing import capture_logs
 
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.certificate import Certificate, Certificates, read, self_signed
 from services.picker.transport.grpc_server import DEFAULTS, GrpcServer, Transport
 from services.picker.transport.health import Health

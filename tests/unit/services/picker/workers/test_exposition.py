@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.app import PickerService
-from services.picker.settings import PickerSettings
+from services.picker.settings.picker import PickerSettings
 from services.picker.workers.exposition import MIN, SUM, Counts, Page, joined, parse, text
 from services.picker.workers.supervisor import Supervisor
 from shared.service.pages import SLICE, exposition

@@ -60,8 +60,8 @@ def pods(*names: str, **labels: str) -> dict[tuple[str, str], JsonObject]:
 def view(*items: JsonObject, name: str = "llama", **more: Any) -> PoolView:
     """Of a pool that is there."""
     served = PoolId("default", name)
-    told: dict[str, Any] = {"pools": {name}, "selected": pods("a"), **more}
-    return PoolView(pool=served, results=[reading(item, served) for item in items], **told)
+    fields: dict[str, Any] = {"pools": {name}, "selected": pods("a"), **more}
+    return PoolView(pool=served, results=[reading(item, served) for item in items], **fields)
 
 
 def config_map(*problems: Problem) -> ResourceResult:

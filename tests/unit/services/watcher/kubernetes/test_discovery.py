@@ -36,12 +36,12 @@ POOLS = Resource(POOL, "inferencepools", True, frozenset({"list", "watch"}), fro
 
 def plain(*resources: Resource) -> dict[str, Any]:
     """The APIResourceList of one group and version."""
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for resource in resources:
         common = {"namespaced": resource.namespaced, "kind": resource.kind.kind, "verbs": sorted(resource.verbs)}
-        told.append({"name": resource.plural, **common})
-        told += [{"name": f"{resource.plural}/{name}", **common} for name in sorted(resource.subresources)]
-    return {"kind": "APIResourceList", "groupVersion": "x", "resources": told}
+        entries.append({"name": resource.plural, **common})
+        entries += [{"name": f"{resource.plural}/{name}", **common} for name in sorted(resource.subresources)]
+    return {"kind": "APIResourceList", "groupVersion": "x", "resources": entries}
 
 
 class Server:

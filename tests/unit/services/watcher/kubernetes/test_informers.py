@@ -55,8 +55,8 @@ class Api(FakeApi):
         if not found:
             raise NotFound(f"get {path}", 404, "NotFound")
         common = {"namespaced": self.namespaced, "verbs": ["list", "watch"]}
-        told = [{"name": resource_of(entry).plural, "kind": entry.kind, **common} for entry in found]
-        return {"resources": told}
+        resources = [{"name": resource_of(entry).plural, "kind": entry.kind, **common} for entry in found]
+        return {"resources": resources}
 
 
 class Peer:
@@ -66,7 +66,7 @@ class Peer:
         self.time = FakeTime()
         self.api = Api(*served)
         self.tasks: list[asyncio.Task[None]] = []
-        self.told: list[Informer] = []
+        self.notified: list[Informer] = []
         self.changed: list[set[ObjectId] | None] = []
         self.factory = InformerFactory(cast(Client, self.api), KubernetesSettings(), self._spawn, self.time.timing)
 
@@ -79,7 +79,7 @@ class Peer:
         return self.factory.add(wanted, self.handle)
 
     def handle(self, informer: Informer, ids: Collection[ObjectId] | None) -> None:
-        self.told.append(informer)
+        self.notified.append(informer)
         self.changed.append(None if ids is None else set(ids))
 
     async def known(self, informer: Informer) -> None:
@@ -111,13 +111,13 @@ async def test_a_feed_has_what_is_selected_and_tells_of_changes() -> None:
         await peer.known(informer)
         assert names(informer) == ["a"]
         assert informer.resource == resource_of(POD)
-        assert informer in peer.told
-        peer.told.clear()
+        assert informer in peer.notified
+        peer.notified.clear()
         peer.api.cluster.put("b", labels={"app": "vllm"})
         await until(lambda: names(informer) == ["a", "b"])
         peer.api.cluster.delete("a")
         await until(lambda: names(informer) == ["b"])
-        assert peer.told == [informer, informer]
+        assert peer.notified == [informer, informer]
         assert peer.changed[-2:] == [{("default", "b")}, {("default", "a")}]
 
 
@@ -149,7 +149,7 @@ async def test_a_kind_that_is_not_served_has_no_objects_and_that_is_no_problem()
         await peer.known(informer)
         assert (informer.objects, informer.reflector, informer.problem) == ({}, None, "")
         assert peer.factory.problem() is None
-        assert peer.told == [informer]
+        assert peer.notified == [informer]
         assert informer.confirmed_at(peer.time.now) == peer.time.now
 
 
@@ -167,11 +167,11 @@ async def test_a_kind_that_has_to_be_installed_is_a_problem_until_it_is_and_afte
         peer.api.served.append(POOL)
         await peer.known(informer)
         assert (informer.problem, names(informer)) == ("", ["llama"])
-        peer.told.clear()
+        peer.notified.clear()
         peer.api.served.remove(POOL)
         await until(lambda: informer.reflector is None)
         assert informer.problem == expected
-        assert (informer.synced, names(informer), peer.told) == (True, [], [informer]), "its objects went with it"
+        assert (informer.synced, names(informer), peer.notified) == (True, [], [informer]), "its objects went with it"
 
 
 async def test_of_kinds_that_are_needed_in_the_same_words_one_is_enough() -> None:
@@ -226,12 +226,12 @@ async def test_of_what_reads_metadata_alone_nothing_else_is_asked_for_and_other_
         assert informer.reflector.selection.metadata_only
         [item] = informer.objects.values()
         assert item.keys() == {"apiVersion", "kind", "metadata"}
-        peer.told.clear()
+        peer.notified.clear()
         peer.api.cluster.put("a", labels={"app": "vllm"}, image="y")
         await peer.api.idle()
-        assert (peer.told, informer.reflector.events) == ([], 1)
+        assert (peer.notified, informer.reflector.events) == ([], 1)
         peer.api.cluster.put("a", labels={"app": "other"})
-        await until(lambda: peer.told == [informer])
+        await until(lambda: peer.notified == [informer])
         whole = peer.follow(InformerSpec((POD,), "default", parts=frozenset({"metadata", "spec"})))
         await peer.known(whole)
         assert whole.reflector is not None

@@ -289,8 +289,8 @@ async def test_five_minutes_without_an_api_server() -> None:
             peer.cluster.delete("a")
             peer.cluster.compact()
     assert reader.reports == ["listed a b", "troubled unreachable", "listed b"]
-    told = [entry["event"] for entry in logs]
-    assert [told.count(f"kubernetes.watch.{text}") for text in ("failed", "recovered")] == [1, 1]
+    events = [entry["event"] for entry in logs]
+    assert [events.count(f"kubernetes.watch.{text}") for text in ("failed", "recovered")] == [1, 1]
     assert all(0.25 <= pause <= 30 for pause in peer.time.sleeps)
     assert max(peer.time.sleeps) >= 15
     assert 10 <= len(peer.time.sleeps) <= 30

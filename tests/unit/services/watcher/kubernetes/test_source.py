@@ -256,12 +256,12 @@ async def test_what_changes_while_pods_are_read_is_told_too(monkeypatch: pytest.
     for namespace, name in ids:
         informer.objects[namespace, name] = pod(name, "10.0.0.9")
     informer.notify(ids)
-    told = endpoints((await reading)[PODS])
-    assert {id for id, authority in told.items() if authority == "10.0.0.9:8000"} == {
+    reported = endpoints((await reading)[PODS])
+    assert {id for id, authority in reported.items() if authority == "10.0.0.9:8000"} == {
         "default/p0-rank-0",
         "default/p99-rank-0",
     }
-    assert len(told) == 100
+    assert len(reported) == 100
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -277,16 +277,16 @@ async def test_unreachable_pods_are_kept_only_while_no_other_is_ready_and_if_ask
     ):
         for name, item in known.items():
             status = {"Ready": str(name in ready), "ContainersReady": "True"}
-            conditions = [{"type": one, "status": value} for one, value in status.items()]
+            conditions = [{"type": kind, "status": value} for kind, value in status.items()]
             known[name] = {**item, "status": {**item["status"], "conditions": conditions}}
         for name, item in known.items():
             peer.pods().objects["default", name] = item
             peer.pods().notify([("default", name)])
         await peer.source.changes()
-        told = (await peer.loaded())[PODS]
-        assert endpoints(told).keys() == {f"default/{name}-rank-0" for name in expected}
-        assert isinstance(told, Reset)
-        assert bool(told.documents.warnings) is warned
+        reported = (await peer.loaded())[PODS]
+        assert endpoints(reported).keys() == {f"default/{name}-rank-0" for name in expected}
+        assert isinstance(reported, Reset)
+        assert bool(reported.documents.warnings) is warned
 
 
 async def test_a_server_that_moves_between_slices_keeps_its_endpoint() -> None:
@@ -551,9 +551,9 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     nodes = peer.informers.find("Node")
     peer.informers.say(nodes, node)
     found = await peer.changes()
-    told = found[f"objects {NODE}"]
-    assert isinstance(told, Reset)
-    [each_object] = told.documents.objects
+    reported = found[f"objects {NODE}"]
+    assert isinstance(reported, Reset)
+    [each_object] = reported.documents.objects
     assert (each_object.kind, each_object.name, each_object.namespace) == (NODE, "n1", "")
     peer.informers.say(peer.pods(), pod("b"))
     assert (await peer.changes()).keys() == {PODS}, "they stay while others change"

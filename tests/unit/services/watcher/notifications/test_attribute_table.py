@@ -34,10 +34,10 @@ class Sizes(NotificationExtractor):
         return True
 
     def attributes(self, endpoint: Endpoint) -> Mapping[AttributeKey[Any], Any]:
-        said = self.says.get(endpoint.node, {})
-        if isinstance(said, Exception):
-            raise said
-        return said  # type: ignore[no-any-return]
+        reported = self.says.get(endpoint.node, {})
+        if isinstance(reported, Exception):
+            raise reported
+        return reported  # type: ignore[no-any-return]
 
 
 class Silent(Sizes):

@@ -147,7 +147,7 @@ def decided(view: View, priority: int, seed: int = 3, document: str = PROFILE) -
 def state(queues: list[float], usage: list[float], active: str = "") -> View:
     """Endpoints with room for two adapters; `active` says which have the requested one: `-+-`."""
     view = pool(*(f"a{number}" for number in range(len(queues))))
-    adapters = [["ad"] if one == "+" else ["x", "y"] for one in active or "-" * len(queues)]
+    adapters = [["ad"] if letter == "+" else ["x", "y"] for letter in active or "-" * len(queues)]
     report(
         view,
         {
@@ -239,7 +239,7 @@ def errors(parameters: str, more: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "problem"),
     [
         ("{}", "plugins[0].parameters.current: required, and missing"),
         ("{current: {}}", "plugins[0].parameters.current: one of pluginRef and decisionTree is required"),
@@ -252,8 +252,8 @@ def errors(parameters: str, more: str = "") -> list[str]:
         ("{current: {pluginRef: tree}}", "plugins[0]: plugins call each other: tree → tree"),
     ],
 )
-def test_what_a_tree_must_not_say(parameters: str, said: str) -> None:
-    assert errors(parameters, "- {name: q, type: low-queue-filter}\n- {name: p, type: max-score-picker}") == [said]
+def test_what_a_tree_must_not_say(parameters: str, problem: str) -> None:
+    assert errors(parameters, "- {name: q, type: low-queue-filter}\n- {name: p, type: max-score-picker}") == [problem]
 
 
 def test_a_tree_alone_is_the_profile_and_its_filters_are_not_run_again() -> None:

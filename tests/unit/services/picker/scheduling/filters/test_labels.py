@@ -33,8 +33,8 @@ def labelled(*values: str | None, label: str = ROLE) -> View:
 
 def members(values: Any, label: str = ROLE) -> list[Endpoint]:
     return [
-        Endpoint(id=f"a{at}", name=f"a{at}", address="10.0.0.1", port=at, labels={} if one is None else {label: one})
-        for at, one in enumerate(values)
+        Endpoint(id=f"a{at}", name=f"a{at}", address="10.0.0.1", port=at, labels={} if item is None else {label: item})
+        for at, item in enumerate(values)
     ]
 
 

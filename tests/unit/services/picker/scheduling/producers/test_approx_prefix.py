@@ -39,7 +39,7 @@ def test_a_prompt_is_found_where_it_went() -> None:
 
 
 def place(made: ApproxPrefixProducer, view: View, asked: Request, at: int) -> Placement:
-    """Where another endpoint is told that serves the request, which went to the endpoint in row `at`."""
+    """Where another endpoint is calls that serves the request, which went to the endpoint in row `at`."""
     run = cycle(view, asked)
     made.produce(run)
     placed = made.picked(run, at)
@@ -69,16 +69,16 @@ class Told:
     """An index that another source fills: the second of two endpoints holds the first three blocks of everything."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, str, int]] = []
+        self.calls: list[tuple[str, str, int]] = []
 
     def match(self, hashes: Sequence[int]) -> Floats:
         return np.array([0.0, min(3.0, len(hashes))])
 
     def add(self, endpoint_id: str, hashes: Sequence[int], capacity: int) -> None:
-        self.told.append(("add", endpoint_id, len(hashes)))
+        self.calls.append(("add", endpoint_id, len(hashes)))
 
     def forget(self, endpoint_id: str, hashes: Sequence[int]) -> None:
-        self.told.append(("forget", endpoint_id, len(hashes)))
+        self.calls.append(("forget", endpoint_id, len(hashes)))
 
 
 def test_any_index_serves_that_matches_adds_and_forgets() -> None:
@@ -88,7 +88,7 @@ def test_any_index_serves_that_matches_adds_and_forgets() -> None:
     assert match(made, view, request(b"x" * 1024)).matched.tolist() == [0, 3]
     served_by = place(made, view, request(b"x" * 1024), 1)
     served_by("a1")
-    assert index.told == [("add", "a2", 4), ("forget", "a2", 4), ("add", "a1", 4)]
+    assert index.calls == [("add", "a2", 4), ("forget", "a2", 4), ("add", "a1", 4)]
 
 
 def test_an_endpoint_that_has_gone_gets_no_blocks_and_the_first_choice_keeps_none() -> None:

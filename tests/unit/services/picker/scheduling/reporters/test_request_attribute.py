@@ -80,7 +80,7 @@ def test_the_namespace_can_be_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "problem"),
     [
         ([], "at.attributes: no items; at least 1"),
         ([{"key": {"name": "a"}, "expression": "1"}] * 2, "at: attributes: 2; one is expected"),
@@ -94,11 +94,11 @@ def test_the_namespace_can_be_another() -> None:
         ([{"key": {"name": "a"}, "expression": "(" * 4000}], "expression: not a CEL expression"),
     ],
 )
-def test_a_document_with_a_wrong_attribute_is_refused(attributes: list[Any], said: str) -> None:
+def test_a_document_with_a_wrong_attribute_is_refused(attributes: list[Any], problem: str) -> None:
     made, errors = read(RequestAttributeReporter.Parameters, {"attributes": attributes})
     assert made is None
     (error,) = errors
-    assert said.partition(";")[0] in error
+    assert problem.partition(";")[0] in error
     assert len(error) < 500
 
 

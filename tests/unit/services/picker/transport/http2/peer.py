@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hpack import Decoder, Encoder
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
@@ -202,9 +202,9 @@ class Peer:
         self.heard += heard
         return heard
 
-    def decode(self, one: Frame) -> dict[str, str]:
+    def decode(self, block: Frame) -> dict[str, str]:
         """The headers of a frame, each decoded once and in order."""
-        return {str(name): str(value) for name, value in self.decoder.decode(one.payload)}
+        return {str(name): str(value) for name, value in self.decoder.decode(block.payload)}
 
     def failure(self) -> ErrorCode | None:
         """The code of the GOAWAY that ended the connection."""
@@ -216,15 +216,17 @@ class Peer:
 
     def resets(self) -> dict[int, ErrorCode]:
         """By stream, the code of its RST_STREAM."""
-        return {one.stream: one.code for one in self.heard if one.kind == RST_STREAM}
+        return {received.stream: received.code for received in self.heard if received.kind == RST_STREAM}
 
     def data(self, stream: int = 1) -> bytes:
         """All DATA of a stream."""
-        return b"".join(one.payload for one in self.heard if (one.kind, one.stream) == (DATA, stream))
+        return b"".join(
+            received.payload for received in self.heard if (received.kind, received.stream) == (DATA, stream)
+        )
 
     def status(self, stream: int = 1) -> tuple[StatusCode, str]:
         """`grpc-status` and `grpc-message` of a stream that has ended."""
-        blocks = [one for one in self.heard if (one.kind, one.stream) == (HEADERS, stream)]
+        blocks = [received for received in self.heard if (received.kind, received.stream) == (HEADERS, stream)]
         assert blocks[-1].flags & END_STREAM, blocks
         found = Decoder().decode(blocks[-1].payload)
         fields = {str(name): str(value) for name, value in found}

@@ -34,7 +34,7 @@ END = END_HEADERS | END_STREAM
 def test_a_call_echoes_messages_and_ends_with_a_status() -> None:
     peer = Peer()
     heard = peer.say(headers(1), data(1, message(b"a") + message(b"")), data(1, message(b"b"), END_STREAM))
-    assert [(one.kind, one.flags) for one in heard] == [
+    assert [(received.kind, received.flags) for received in heard] == [
         (HEADERS, END_HEADERS),
         *[(DATA, 0)] * 3,
         (HEADERS, END_HEADERS | END_STREAM),
@@ -88,7 +88,7 @@ def test_a_request_that_isnt_grpc_gets_an_http_status_and_a_sentence(changes: di
         assert (heard[-1].flags & END_STREAM, peer.connection.open, peer.calls) == (END_STREAM, 0, [])
     narrow = Peer(sets={4: 1})
     heard = narrow.say(headers(1, END, request(**changes)))
-    assert [(one.kind, one.flags, len(one.payload)) for one in heard[1:]] == [(DATA, 0, 1)]
+    assert [(received.kind, received.flags, len(received.payload)) for received in heard[1:]] == [(DATA, 0, 1)]
     (rest,) = narrow.say(frame(8, 0, 1, (1000).to_bytes(4, "big")))
     assert (rest.flags, narrow.data(), narrow.connection.open) == (END_STREAM, peer.data(), 0)
 
@@ -108,7 +108,7 @@ def test_a_status_before_the_clients_end_stops_the_client() -> None:
     peer = Peer()
     peer.call("Silent").stream.finish()
     heard = peer.hear()
-    assert [(one.kind, one.flags) for one in heard[-2:]] == [(HEADERS, END), (RST_STREAM, 0)]
+    assert [(received.kind, received.flags) for received in heard[-2:]] == [(HEADERS, END), (RST_STREAM, 0)]
     assert peer.resets() == {1: ErrorCode.NO_ERROR}
 
 
@@ -263,4 +263,4 @@ def test_a_draining_server_takes_what_was_under_way_and_then_nothing() -> None:
     peer.say(*(data(stream, message(b"open"), END_STREAM) for stream in (1, 3)))
     assert (peer.data(1), peer.data(3), peer.connection.open, len(peer.calls)) == (message(b"open"),) * 2 + (0, 2)
     peer.say(data(0, b"x"))
-    assert [one.number for one in peer.heard if one.kind == GOAWAY] == [2**31 - 1, 3, 3, 3]
+    assert [received.number for received in peer.heard if received.kind == GOAWAY] == [2**31 - 1, 3, 3, 3]

@@ -26,7 +26,9 @@ async def test_the_server_conforms(h2spec: tuple[str, ...], section: str, cases:
     try:
         command = (*h2spec, section, "--strict", "--timeout", "30", "--port", str(server.port))
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        said = (await process.communicate())[0].decode()
+        output = (await process.communicate())[0].decode()
     finally:
         await server.stop(0)
-    assert said.rstrip().endswith(f"{cases} tests, {cases} passed, 0 skipped, 0 failed"), said.partition("Failures:")[2]
+    assert output.rstrip().endswith(f"{cases} tests, {cases} passed, 0 skipped, 0 failed"), output.partition(
+        "Failures:"
+    )[2]

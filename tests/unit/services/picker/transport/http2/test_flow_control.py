@@ -29,7 +29,7 @@ SMALL = structs.replace(OPTIONS, stream_window=70_000, connection_window=100_000
 
 def credit(peer: Peer, stream: int) -> int:
     """What the server has allowed beyond the first windows."""
-    given = [one.number for one in peer.heard if (one.kind, one.stream) == (WINDOW_UPDATE, stream)]
+    given = [frame.number for frame in peer.heard if (frame.kind, frame.stream) == (WINDOW_UPDATE, stream)]
     return sum(given) - (SMALL.connection_window - 65_535 if stream == 0 else 0)
 
 
@@ -88,8 +88,8 @@ def test_a_paused_call_gets_what_was_promised_and_no_more() -> None:
 def test_thousands_of_messages_in_a_frame_take_several_turns(pad: int | None, fields: list[tuple[str, str]]) -> None:
     peer = Peer(SMALL)
     messages = [b"%5d" % number for number in range(1_500)]
-    said = headers(1, fields=fields) + data(1, b"".join(map(message, messages)), END_STREAM, pad)
-    turns, more = 0, peer.connection.receive(said + headers(3), 0.0)
+    sent = headers(1, fields=fields) + data(1, b"".join(map(message, messages)), END_STREAM, pad)
+    turns, more = 0, peer.connection.receive(sent + headers(3), 0.0)
     while more:
         before = len(peer.calls[0].messages)
         more = peer.connection.receive(b"", 0.0)
@@ -98,7 +98,7 @@ def test_thousands_of_messages_in_a_frame_take_several_turns(pad: int | None, fi
     peer.hear()
     assert (turns > 4, peer.calls[0].messages, peer.calls[0].half_closed) == (True, messages, 1)
     assert (peer.data(1), len(peer.calls)) == (b"".join(map(message, messages)), 2)
-    assert len(said) - credit(peer, 0) <= SMALL.connection_window / 2
+    assert len(sent) - credit(peer, 0) <= SMALL.connection_window / 2
 
 
 def test_a_call_that_ends_between_the_messages_of_a_frame_gets_no_more() -> None:
@@ -148,7 +148,7 @@ def test_no_frame_is_longer_than_the_client_takes() -> None:
         peer = Peer(sets={INITIAL_WINDOW_SIZE: 2**20, MAX_FRAME_SIZE: limit})
         peer.say(window_update(0, 2**20))
         peer.call("Silent").stream.send(bytes(100_000))
-        frames = [len(one.payload) for one in peer.hear() if one.kind == DATA]
+        frames = [len(frame.payload) for frame in peer.hear() if frame.kind == DATA]
         assert frames == [limit] * (100_005 // limit) + [100_005 % limit]
 
 
@@ -161,7 +161,7 @@ def test_the_connections_window_limits_all_streams_which_take_turns() -> None:
         call.stream.send(bytes(100_000))
     peer.hear()
     assert sum(len(peer.data(stream)) for stream in (1, 3, 5)) == 65_536
-    heard = [one.stream for one in peer.say(window_update(0, 6 * 2**14)) if one.kind == DATA]
+    heard = [frame.stream for frame in peer.say(window_update(0, 6 * 2**14)) if frame.kind == DATA]
     assert [len(list(each)) for _, each in groupby(heard)] == [1] * 6
     peer.say(window_update(0, 2**20))
     assert [peer.data(stream) for stream in (1, 3, 5)] == [message(bytes(100_000))] * 3
@@ -214,7 +214,7 @@ def test_while_the_socket_takes_nothing_calls_are_congested_and_nothing_is_lost(
     peer.connection.hold()
     for _ in range(2):
         call.stream.send(bytes(OPTIONS.send_buffer))
-    assert (call.stream.congested, [one.kind for one in peer.hear() if one.kind == DATA]) == (True, [])
+    assert (call.stream.congested, [frame.kind for frame in peer.hear() if frame.kind == DATA]) == (True, [])
     peer.say(window_update(0, 5), data(1, b"", END_STREAM))
     peer.connection.release()
     peer.hear()

@@ -54,12 +54,12 @@ BEGINNINGS = {
 @pytest.mark.parametrize("name", BEGINNINGS)
 @pytest.mark.parametrize("cut", [1, 100_000])
 def test_a_connection_begins_with_the_preface_and_settings(name: str, cut: int) -> None:
-    said, code = BEGINNINGS[name]
+    sent, code = BEGINNINGS[name]
     peer = Peer(greets=False)
-    for at in range(0, len(said), cut):
-        peer.say(said[at : at + cut])
+    for at in range(0, len(sent), cut):
+        peer.say(sent[at : at + cut])
     assert peer.failure() == code
-    assert [one.kind for one in peer.heard[:2]] == [SETTINGS, WINDOW_UPDATE]
+    assert [received.kind for received in peer.heard[:2]] == [SETTINGS, WINDOW_UPDATE]
 
 
 CONNECTION_ERRORS = {
@@ -114,9 +114,9 @@ CONNECTION_ERRORS = {
 
 @pytest.mark.parametrize("name", CONNECTION_ERRORS)
 def test_what_breaks_the_protocol_ends_the_connection(name: str) -> None:
-    said, code = CONNECTION_ERRORS[name]
+    sent, code = CONNECTION_ERRORS[name]
     peer = Peer()
-    peer.say(said)
+    peer.say(sent)
     assert peer.failure() == code
     assert all(call.ends == 1 for call in peer.calls)
     last = peer.heard[-1].number
@@ -171,11 +171,11 @@ STREAM_ERRORS = {
 
 @pytest.mark.parametrize("name", STREAM_ERRORS)
 def test_what_is_wrong_with_a_stream_ends_that_stream_alone(name: str) -> None:
-    said, code = STREAM_ERRORS[name]
+    sent, code = STREAM_ERRORS[name]
     peer = Peer()
     peer.say(headers(99), data(99, message(b"before")))
     peer = Peer()
-    peer.say(said)
+    peer.say(sent)
     assert (peer.failure(), peer.resets().get(1)) == (None, code)
     assert all(call.ends == 1 for call in peer.calls)
     peer.say(headers(3), data(3, message(b"after"), END_STREAM))
@@ -221,9 +221,9 @@ ALLOWED = {
 @pytest.mark.parametrize("name", ALLOWED)
 @pytest.mark.parametrize("cut", [1, 5, 100_000])
 def test_what_the_protocol_allows_passes_however_it_is_cut(name: str, cut: int) -> None:
-    said, peer = ALLOWED[name], Peer()
-    for at in range(0, len(said), cut):
-        peer.say(said[at : at + cut])
+    sent, peer = ALLOWED[name], Peer()
+    for at in range(0, len(sent), cut):
+        peer.say(sent[at : at + cut])
     assert (peer.failure(), peer.data(), peer.status()) == (None, message(b"a"), (StatusCode.OK, ""))
     assert (peer.calls[0].messages, peer.calls[0].half_closed, peer.calls[0].ends) == ([b"a"], 1, 1)
 
@@ -259,9 +259,9 @@ def test_the_same_block_means_something_else_after_the_table_has_changed() -> No
 
 @pytest.mark.parametrize("cut", [1, 100_000])
 def test_pings_and_settings_are_acknowledged_in_order(cut: int) -> None:
-    said, peer = frame(PING, 0, 0, b"12345678") + settings({1: 1}) + frame(PING, 0, 0, b"abcdefgh"), Peer()
+    sent, peer = frame(PING, 0, 0, b"12345678") + settings({1: 1}) + frame(PING, 0, 0, b"abcdefgh"), Peer()
     peer.heard.clear()
-    for at in range(0, len(said), cut):
-        peer.say(said[at : at + cut])
-    answers = [(one.kind, one.flags, one.payload) for one in peer.heard]
+    for at in range(0, len(sent), cut):
+        peer.say(sent[at : at + cut])
+    answers = [(received.kind, received.flags, received.payload) for received in peer.heard]
     assert answers == [(PING, ACK, b"12345678"), (SETTINGS, ACK, b""), (PING, ACK, b"abcdefgh")]

@@ -10,8 +10,8 @@ from grpc_reflection.v1alpha import reflection_pb2
 from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import DEFAULTS, Http2Options
-from services.picker.settings import PickerSettings
+from services.picker.settings.http2_options import DEFAULTS, Http2Options
+from services.picker.settings.picker import PickerSettings
 from services.picker.transport.calls import Metadata, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
@@ -49,9 +49,9 @@ BURST = 10
 """Seconds' worth of a rate that may come at once."""
 
 
-def repeated(one: bytes) -> Iterator[bytes]:
+def repeated(unit: bytes) -> Iterator[bytes]:
     while True:
-        yield one
+        yield unit
 
 
 def rapid_resets() -> Iterator[bytes]:
@@ -179,9 +179,9 @@ def test_clients_that_give_up_after_a_while_may_do_so_without_limit() -> None:
 def test_header_blocks_of_a_turn_are_few_however_short_they_are() -> None:
     """A header that is in the table takes a byte of a block."""
     peer = Peer()
-    said = b"".join(frame(HEADERS, END_HEADERS, stream, HEAD + b"\x90" * (200 - stream)) for stream in range(1, 41, 2))
+    sent = b"".join(frame(HEADERS, END_HEADERS, stream, HEAD + b"\x90" * (200 - stream)) for stream in range(1, 41, 2))
     opened = []
-    more = peer.connection.receive(said, 0.0)
+    more = peer.connection.receive(sent, 0.0)
     while more:
         opened.append(len(peer.calls))
         more = peer.connection.receive(b"", 0.0)
@@ -267,11 +267,11 @@ def test_of_what_was_read_nothing_stays(rest: bytes) -> None:
     more = connection.receive(PREFACE + settings(), 0.0)
     tracemalloc.start()
     try:
-        for said in (*heads, b"".join([data(1, message(bytes(16_000)))] * 16) + rest):
-            more = connection.receive(said, 0.0)
+        for sent in (*heads, b"".join([data(1, message(bytes(16_000)))] * 16) + rest):
+            more = connection.receive(sent, 0.0)
             while more:
                 more = connection.receive(b"", 0.0)
-        del said
+        del sent
         assert connection.open == 20
         assert tracemalloc.get_traced_memory()[0] < 100_000
     finally:
@@ -313,14 +313,14 @@ BLOCKS: dict[str, tuple[bytes, ErrorCode]] = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
-    said, code = BLOCKS[name]
+    sent, code = BLOCKS[name]
     peer = Peer()
-    peer.say(said)
+    peer.say(sent)
     assert (peer.failure(), peer.calls) == (code, [])
 
 
 @pytest.mark.parametrize(
-    ("said", "limits"),
+    ("sent", "limits"),
     [
         (headers(1, fields=[*request(), ("x-long", "x" * 4000)]), {"max_header_list": 1000}),
         (
@@ -329,10 +329,10 @@ def test_a_header_block_beyond_a_limit_ends_the_connection(name: str) -> None:
         ),
     ],
 )
-def test_the_limits_of_header_blocks_are_options(said: bytes, limits: dict[str, int]) -> None:
+def test_the_limits_of_header_blocks_are_options(sent: bytes, limits: dict[str, int]) -> None:
     for options, code in ((OPTIONS, None), (structs.replace(OPTIONS, **limits), CALM)):
         peer = Peer(options)
-        peer.say(said)
+        peer.say(sent)
         assert peer.failure() == code
 
 
@@ -358,7 +358,7 @@ def test_every_option_is_a_setting() -> None:
 def test_header_blocks_up_to_the_limits_pass() -> None:
     peer = Peer()
     pieces = [HEAD[at : at + 1] for at in range(16)] + [HEAD[16:]]
-    peer.say(frame(HEADERS, 0, 1, pieces[0]), *(frame(CONTINUATION, 0, 1, one) for one in pieces[1:-1]))
+    peer.say(frame(HEADERS, 0, 1, pieces[0]), *(frame(CONTINUATION, 0, 1, piece) for piece in pieces[1:-1]))
     peer.say(frame(CONTINUATION, END_HEADERS, 1, pieces[-1]))
     peer.say(headers(3, fields=[*request(path="/test.Test/Silent"), ("x-long", "x" * 15_000)]))
     peer.say(frame(HEADERS, END_HEADERS, 5, b"\x20\x3f\xe1\x1f" + HEAD))
@@ -408,10 +408,10 @@ MESSAGES: dict[str, tuple[bytes, StatusCode]] = {
 @pytest.mark.parametrize("name", MESSAGES)
 @pytest.mark.parametrize("cut", [1, 7, 100_000])
 def test_a_message_beyond_a_limit_ends_its_call(name: str, cut: int) -> None:
-    said, status = MESSAGES[name]
+    sent, status = MESSAGES[name]
     peer = Peer(structs.replace(OPTIONS, max_message_size=10_000, max_decompressed_size=5_000))
     peer.say(headers(1, fields=request(grpc_encoding="gzip")))
-    peer.say(*(data(1, said[at : at + cut]) for at in range(0, len(said), cut)))
+    peer.say(*(data(1, sent[at : at + cut]) for at in range(0, len(sent), cut)))
     peer.say(data(1, b"", END_STREAM))
     assert peer.status()[0] == status
     assert [len(call.messages) for call in peer.calls] == [int(status is StatusCode.OK)]

@@ -73,32 +73,32 @@ class H2Client(RuleBasedStateMachine):
     @precondition(lambda self: self.sending())
     @rule(pick=PICKS, content=CONTENTS)
     def write(self, pick: int, content: bytes) -> None:
-        _, one = self.sending()[pick % len(self.sending())]
-        one.messages.append(content)
-        one.unsent += message(gzip.compress(content), 1) if one.gzip else message(content)
+        _, conversation = self.sending()[pick % len(self.sending())]
+        conversation.messages.append(content)
+        conversation.unsent += message(gzip.compress(content), 1) if conversation.gzip else message(content)
 
     @precondition(lambda self: self.sending())
     @rule(pick=PICKS, size=SIZES, pad=st.none() | st.integers(0, 255), last=st.booleans())
     def send(self, pick: int, size: int, pad: int | None, last: bool) -> None:
-        stream, one = self.sending()[pick % len(self.sending())]
-        self.send_piece(stream, one, size, pad, last)
+        stream, conversation = self.sending()[pick % len(self.sending())]
+        self.send_piece(stream, conversation, size, pad, last)
 
-    def send_piece(self, stream: int, one: Conversation, size: int, pad: int | None, last: bool) -> None:
+    def send_piece(self, stream: int, conversation: Conversation, size: int, pad: int | None, last: bool) -> None:
         room = min(self.client.local_flow_control_window(stream), self.client.max_outbound_frame_size)
         room -= 0 if pad is None else pad + 1
         if room < 0:
             return
-        piece = bytes(one.unsent[: min(size, room)])
-        del one.unsent[: len(piece)]
-        one.ended = last and not one.unsent
-        self.client.send_data(stream, piece, end_stream=one.ended, pad_length=pad)
+        piece = bytes(conversation.unsent[: min(size, room)])
+        del conversation.unsent[: len(piece)]
+        conversation.ended = last and not conversation.unsent
+        self.client.send_data(stream, piece, end_stream=conversation.ended, pad_length=pad)
 
     @precondition(lambda self: self.open())
     @rule(pick=PICKS)
     def reset(self, pick: int) -> None:
-        stream, one = self.open()[pick % len(self.open())]
+        stream, conversation = self.open()[pick % len(self.open())]
         self.client.reset_stream(stream, 8)
-        one.reset = one.ended = True
+        conversation.reset = conversation.ended = True
 
     @precondition(lambda self: self.settled)
     @rule(
@@ -200,8 +200,8 @@ class H2Client(RuleBasedStateMachine):
             call.stream.resume()
         before = None
         while before != (before := self.progress()):
-            for stream, one in self.sending():
-                self.send_piece(stream, one, 2**20, None, True)
+            for stream, conversation in self.sending():
+                self.send_piece(stream, conversation, 2**20, None, True)
             while self.unread:
                 self.read(0)
             if self.settled:
@@ -211,22 +211,28 @@ class H2Client(RuleBasedStateMachine):
             self.nobody_is_at_fault()
         assert (self.server.open, self.peer.memory.used) == (0, 0)
         assert [call.ends for call in self.peer.calls] == [1] * len(self.conversations)
-        for call, one in zip(self.peer.calls, self.conversations.values(), strict=True):
-            assert call.messages == one.messages[: len(call.messages)]
+        for call, conversation in zip(self.peer.calls, self.conversations.values(), strict=True):
+            assert call.messages == conversation.messages[: len(call.messages)]
             said = b"".join(map(message, call.said))
-            if one.reset:
-                assert said.startswith(bytes(one.echoed))
+            if conversation.reset:
+                assert said.startswith(bytes(conversation.echoed))
             else:
-                assert one.closed
-                assert one.echoed == said
-                assert (one.trailers["grpc-status"], call.messages == one.messages) in {("0", True)} or one.trailers[
-                    "grpc-status"
-                ] == "14"
+                assert conversation.closed
+                assert conversation.echoed == said
+                assert (conversation.trailers["grpc-status"], call.messages == conversation.messages) in {
+                    ("0", True)
+                } or conversation.trailers["grpc-status"] == "14"
 
     def progress(self) -> object:
         return [
-            (len(one.unsent), one.ended, one.closed, len(one.echoed), len(one.trailers))
-            for one in self.conversations.values()
+            (
+                len(conversation.unsent),
+                conversation.ended,
+                conversation.closed,
+                len(conversation.echoed),
+                len(conversation.trailers),
+            )
+            for conversation in self.conversations.values()
         ] + [(call.ends, len(call.messages)) for call in self.peer.calls]
 
     # Choices
@@ -235,10 +241,14 @@ class H2Client(RuleBasedStateMachine):
         return self.peer.calls[pick % len(self.peer.calls)]
 
     def open(self) -> list[tuple[int, Conversation]]:
-        return [(stream, one) for stream, one in self.conversations.items() if not one.closed and not one.reset]
+        return [
+            (stream, conversation)
+            for stream, conversation in self.conversations.items()
+            if not conversation.closed and not conversation.reset
+        ]
 
     def sending(self) -> list[tuple[int, Conversation]]:
-        return [(stream, one) for stream, one in self.open() if not one.ended]
+        return [(stream, conversation) for stream, conversation in self.open() if not conversation.ended]
 
 
 TestH2Client = H2Client.TestCase

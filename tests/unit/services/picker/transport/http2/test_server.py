@@ -6,7 +6,7 @@ import time
 from structlog.testing import capture_logs
 
 from services.picker.body_buffer import MemoryBudget
-from services.picker.http2_options import Http2Options
+from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
 from services.picker.transport.http2.server import LOG_EVERY, Http2Server
 from tests.unit.services.picker.transport.http2.peer import PREFACE, Recorded, data, headers, settings

@@ -31,14 +31,14 @@ NEVER = structs.replace(OPTIONS, keepalive_time=0.0, idle_timeout=0.0)
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [b"", PREFACE[:5], PREFACE, PREFACE + settings(), PREFACE + settings() + headers(1)],
     ids=["nothing", "a part", "the preface", "no acknowledgement", "a request"],
 )
-def test_a_handshake_that_takes_too_long_ends_the_connection(said: bytes) -> None:
+def test_a_handshake_that_takes_too_long_ends_the_connection(sent: bytes) -> None:
     peer = Peer(greets=False)
-    for at in range(len(said)):
-        peer.say(said[at : at + 1])
+    for at in range(len(sent)):
+        peer.say(sent[at : at + 1])
     peer.wait(OPTIONS.handshake_timeout)
     assert peer.failure() is None
     peer.wait(OPTIONS.handshake_timeout + 0.1)
@@ -60,9 +60,9 @@ def test_a_request_that_isnt_grpc_is_answered_once_though_it_doesnt_end(window: 
     peer.say(headers(1, fields=request(method="GET")))
     peer.wait(NEVER.handshake_timeout)
     peer.say(data(1, b"x", END_STREAM), window_update(1, 1000))
-    said = [one for one in peer.heard if one.stream == 1]
-    assert [one.kind for one in said] == ([HEADERS, DATA, RST_STREAM] if window else [HEADERS, DATA])
-    assert peer.decode(said[0])[":status"] == "405"
+    frames = [received for received in peer.heard if received.stream == 1]
+    assert [received.kind for received in frames] == ([HEADERS, DATA, RST_STREAM] if window else [HEADERS, DATA])
+    assert peer.decode(frames[0])[":status"] == "405"
     assert (peer.connection.open, peer.resets()) == (0, {1: ErrorCode.NO_ERROR} if window else {})
 
 
@@ -91,7 +91,7 @@ def test_a_silent_peer_is_asked_and_given_up_if_it_doesnt_answer(streams: int) -
     peer.now = 39.9
     peer.say(frame(PING, ACK, 0, ping.payload))
     assert peer.wait(69.8) == []
-    assert [one.kind for one in peer.wait(69.9)] == [PING]
+    assert [received.kind for received in peer.wait(69.9)] == [PING]
     peer.wait(80.0)
     assert peer.failure() is ErrorCode.NO_ERROR
     assert all(call.ends == 1 for call in peer.calls)

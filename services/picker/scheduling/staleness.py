@@ -1,7 +1,7 @@
 """Which endpoints a filter judges by an attribute: those whose values are fresh.
 
 When no candidate's value is fresh it is the collectors that failed, not the servers: then the last values count, so
-that losing the metrics refuses nobody who wasn't refused before.
+that losing the metrics refuses no request that wasn't refused before.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from services.picker.scheduling.cycle import Cycle, Samples
 from services.picker.state.layout import Mask
 
 
-def judged(cycle: Cycle, samples: Samples) -> tuple[Mask, Mask]:
+def split_by_staleness(cycle: Cycle, samples: Samples) -> tuple[Mask, Mask]:
     """(the endpoints to judge by their values, those that pass without). The others have stale values, or none: they
     pass under `ignore`, and where there is no value at all."""
     known: Mask = ~np.isnan(samples.values)

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from services.picker.http2_settings import Http2Settings
-from services.picker.limits import DEFAULT_SHARING, DEFAULT_VIEW_LIMITS, Sharing, ViewLimits
+from services.picker.settings.http2 import Http2Settings
+from services.picker.settings.limits import DEFAULT_SHARING, DEFAULT_VIEW_LIMITS, Sharing, ViewLimits
 from shared.quantities import Duration, PositiveDuration, PositiveSize, Size, format_duration
 from shared.service.settings import MAX_TEXT
 

@@ -1,6 +1,6 @@
 import asyncio
 
-from services.picker.pace import BURST, Pace
+from services.picker.bus.pace import BURST, Pace
 
 
 def test_some_messages_follow_each_other_at_once_and_then_one_an_interval() -> None:

@@ -18,7 +18,7 @@ LOCKED = 2.0
 _LOOK_AGAIN = 0.05
 
 
-def write_over(path: Path, before: bytes, after: bytes) -> bool:
+def write_if_unchanged(path: Path, before: bytes, after: bytes) -> bool:
     """Write `after`; False if the file isn't `before` any more. The path has no link at its end. Raises OSError, which
     is a TimeoutError if another process keeps the file's lock.
 

@@ -1,7 +1,7 @@
 """Shares prefix placements with the other pickers: announces this picker's, and takes in theirs.
 
-A picker that starts asks who is there. If somebody has all placements, it takes a dump; if nobody answers requests, it
-is the first.
+A starting picker asks for its peers. If one has all placements, it takes a dump from it. If none answers, it is the
+first.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from services.picker.admin.prefix_metrics import PrefixMetrics
-from services.picker.limits import Sharing
-from services.picker.pace import Pace
+from services.picker.bus.pace import Pace
+from services.picker.bus.prefix_answers import PrefixAnswers
 from services.picker.pipeline import Pipeline
-from services.picker.prefix_answers import PrefixAnswers
 from services.picker.scheduling.producers.approx_prefix import ApproxPrefixProducer
+from services.picker.settings.limits import Sharing
 from services.picker.state.lru_prefix_index import Change
 from services.picker.state.prefix import HASHING
 from services.picker.state.prefix_announcements import Announcements, parts
@@ -70,7 +70,7 @@ class PrefixSharing:
         *,
         on_own_id: Callable[[], None] = lambda: None,
     ) -> None:
-        """`synced` says whether the endpoints are known. `on_own_id` is called when somebody else has this id."""
+        """`synced` says whether the endpoints are known. `on_own_id` is called when another process has this id."""
         self._bus, self._subjects, self._pool, self._id = bus, subjects, pool, id
         self._view, self._index, self._synced = view, view.prefixes, synced
         self._options, self._clock = options, clock
@@ -105,7 +105,7 @@ class PrefixSharing:
             self._index.changes = []
 
     def use(self, pipeline: Pipeline) -> None:
-        """Hashes are those of the first producer that makes any."""
+        """Use the hashes of the first producer that makes any."""
         producers = pipeline.director.scheduler.producers
         maker = next((producer for producer in producers if isinstance(producer, ApproxPrefixProducer)), None)
         if maker is not None and self._options.enabled:
@@ -308,7 +308,7 @@ class PrefixSharing:
             if piece is None:
                 return
             if piece.run != origin.run:
-                self.peers.do_without(origin)
+                self.peers.drop_origin(origin)
                 return
             if piece.origins:
                 await self._restore(origin.id, request, origin, until, piece)

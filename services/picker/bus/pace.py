@@ -1,8 +1,7 @@
-"""When a picker tells its peers of what has changed: of picks at once, but not more often than every interval on
-average.
+"""Limits how often a picker publishes changes: each pick at once, but on average at most one message per interval.
 
-What peers don't know yet, they can't consider. At low rates, a message a pick costs little. At high rates, picks share
-messages, and no picker sends more of them than its interval allows.
+Peers can't consider picks that they don't know of. At low rates, a message per pick costs little. At high rates, picks
+share messages, and no picker sends more of them than its interval allows.
 """
 
 import asyncio
@@ -33,8 +32,8 @@ class Pace:
         self._free_at = max(self._free_at, now) + self.interval
 
     async def turn(self, now: float) -> None:
-        """Until it is time to look whether there is something to tell: an interval at most, or if more has been sent
-        than that, until a message may be sent again."""
+        """Wait until the next check for something to publish: at most an interval, or, after more messages than that,
+        until a message may be sent again."""
         if (rest := self.wait(now)) > 0:
             await asyncio.sleep(rest)
         else:

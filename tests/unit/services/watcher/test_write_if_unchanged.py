@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from services.watcher import write_over as write_over_module
-from services.watcher.write_over import write_over
+from services.watcher import write_if_unchanged as module
+from services.watcher.write_if_unchanged import write_if_unchanged
 
 BEFORE, AFTER = b"before, and longer", b"after"
 
@@ -43,7 +43,7 @@ def test_the_file_is_replaced_or_written_in_place(
     elif fails:
         monkeypatch.setattr(Path, "replace", fail(error))
     names, was = sorted(tmp_path.iterdir()), file.stat()
-    assert write_over(file, AFTER if stale else BEFORE, AFTER) is not stale
+    assert write_if_unchanged(file, AFTER if stale else BEFORE, AFTER) is not stale
     status = file.stat()
     assert file.read_bytes() == (BEFORE if stale else AFTER)
     assert (status.st_uid, status.st_gid, status.st_mode) == (was.st_uid, was.st_gid, was.st_mode)
@@ -52,15 +52,15 @@ def test_the_file_is_replaced_or_written_in_place(
 
 
 def test_a_reader_that_keeps_the_lock_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_over_module, "LOCKED", 0.1)
+    monkeypatch.setattr(module, "LOCKED", 0.1)
     file = tmp_path / "file"
     file.write_bytes(BEFORE)
     with file.open() as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
         with pytest.raises(TimeoutError, match="another process has locked it"):
-            write_over(file, BEFORE, AFTER)
+            write_if_unchanged(file, BEFORE, AFTER)
     assert file.read_bytes() == BEFORE
-    assert write_over(file, BEFORE, AFTER)
+    assert write_if_unchanged(file, BEFORE, AFTER)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -68,7 +68,7 @@ def test_the_owner_stays(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(BEFORE)
     os.chown(file, 12, 34)
-    assert write_over(file, BEFORE, AFTER)
+    assert write_if_unchanged(file, BEFORE, AFTER)
     assert (file.stat().st_uid, file.stat().st_gid) == (12, 34)
 
 
@@ -87,6 +87,6 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fsync", full_once)
     with pytest.raises(OSError, match="No space left"):
-        write_over(file, BEFORE, AFTER)
+        write_if_unchanged(file, BEFORE, AFTER)
     assert file.read_bytes() == BEFORE
     assert sorted(tmp_path.iterdir()) == names

@@ -1,4 +1,4 @@
-"""Answers pickers that have missed prefix placements: says what this picker has, repeats batches, gives dumps."""
+"""Answers pickers that have missed prefix placements: reports what this picker has, repeats batches, sends dumps."""
 
 import asyncio
 from collections.abc import Callable
@@ -34,13 +34,13 @@ class PrefixAnswers:
         everybody: str,
         index: LruPrefixIndex,
         peers: PrefixPeers,
-        mine: Announcements,
+        announcements: Announcements,
         heartbeat: Callable[[], PrefixBatch],
         clock: Callable[[], float],
     ) -> None:
         """`heartbeat` makes the answer to requests on `everybody`, the subject of all pickers."""
         self._bus, self._subjects, self._everybody = bus, subjects, everybody
-        self._index, self._peers, self._mine = index, peers, mine
+        self._index, self._peers, self._announcements = index, peers, announcements
         self._heartbeat, self._clock = heartbeat, clock
         self._requests: asyncio.Queue[Msg] = asyncio.Queue(MAX_REQUESTS)
         self._dumps = Dumps()
@@ -72,21 +72,23 @@ class PrefixAnswers:
             await asyncio.sleep(0)
 
     def _piece(self, request: PrefixRequest) -> PrefixPiece | None:
-        mine = self._mine
+        announcements = self._announcements
         session, now = request.session, self._clock()
         if not session:
-            if request.run not in (0, mine.run):
-                return PrefixPiece(run=mine.run, sequence=mine.sequence)
-            if request.run and (repeated := mine.since(request.after)):
+            if request.run not in (0, announcements.run):
+                return PrefixPiece(run=announcements.run, sequence=announcements.sequence)
+            if request.run and (repeated := announcements.since(request.after)):
                 batches, more = repeated
-                return PrefixPiece(run=mine.run, sequence=mine.sequence, batches=batches, more=more)
+                return PrefixPiece(run=announcements.run, sequence=announcements.sequence, batches=batches, more=more)
             if not self._dumps.have_room(now):
-                return PrefixPiece(run=mine.run, sequence=mine.sequence, busy=True)
-            origins, known = self._peers.table(mine.id, mine.run, mine.sequence, mine.digest)
+                return PrefixPiece(run=announcements.run, sequence=announcements.sequence, busy=True)
+            origins, known = self._peers.table(
+                announcements.id, announcements.run, announcements.sequence, announcements.digest
+            )
             if request.run:  # of this picker's own placements alone
                 origins, known = origins[:1], 1
-            session = self._dumps.begin(partial(dump, self._index, mine, origins, known), now)
+            session = self._dumps.begin(partial(dump, self._index, announcements, origins, known), now)
         return self._dumps.next(session, now)
 
     def __repr__(self) -> str:
-        return f"<PrefixAnswers of {self._mine.id!r}: {self._requests.qsize()} waiting, {self._dumps!r}>"
+        return f"<PrefixAnswers of {self._announcements.id!r}: {self._requests.qsize()} waiting, {self._dumps!r}>"

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from services.picker.http2_options import DEFAULTS, Http2Options
+from services.picker.settings.http2_options import DEFAULTS, Http2Options
 from shared.quantities import Duration, PositiveDuration, PositiveSize
 from shared.service import CommonSettings
 

@@ -1,4 +1,4 @@
-"""How much a picker's view keeps of what others publish: settings of the picker (`services.picker.settings`)."""
+"""How much a picker's view keeps of what others publish: settings of the picker."""
 
 from msgspec import Struct
 

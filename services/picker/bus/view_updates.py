@@ -24,7 +24,7 @@ class ViewUpdates:
     """Applies each message to the view, and notifies flow control and the endpoint extractors.
 
     `on_config` gets the text and the origin of a published configuration, both empty when there is none; `on_leave` the
-    id of a picker that has said goodbye. `run_in_background` exhausts an iterator, with other work in between.
+    id of a picker that has left. `run_in_background` runs an iterator to its end, with other work in between.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.picker.admission.utilization import UtilizationDetector, UtilizationParameters
+from services.picker.flow_control.utilization import UtilizationDetector, UtilizationParameters
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config import Invalid, load

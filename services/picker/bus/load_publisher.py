@@ -5,8 +5,8 @@ import time
 
 import structlog
 
+from services.picker.bus.pace import Pace
 from services.picker.flow_control.admission import FlowAdmission
-from services.picker.pace import Pace
 from services.picker.state.inflight import InFlight
 from shared.bus.codec import encode, load_digest
 from shared.bus.connection import Bus

@@ -1,1 +1,0 @@
-"""Saturation detectors: they decide whether the pool sheds requests."""

@@ -1,0 +1,1 @@
+"""The settings of a picker, and the limits that they become."""

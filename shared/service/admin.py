@@ -232,6 +232,7 @@ class AdminServer:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ws="none",  # where a library for WebSockets is installed, its connections would have no limits
                 timeout_keep_alive=math.ceil(timeout),
                 timeout_graceful_shutdown=GRACE,
                 headers=[("x-content-type-options", "nosniff")],

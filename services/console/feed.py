@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from shared.service.pages import slices
 from shared.tasks import set_within
 
 KEPT = 30
@@ -89,7 +90,10 @@ class Feed:
         with self._listening():
             await self.refresh()
             whole, seen = self._get_whole(), self._version
-            yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
+            opening = f"retry: {RECONNECT_MS}\n\n".encode()
+            for piece in slices(whole):
+                yield opening + piece
+                opening = b""
             while not self._closed and (rest := end - self._clock()) > 0:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
                     yield b":\n\n"
@@ -99,7 +103,8 @@ class Feed:
                 else:
                     pieces = [self._get_whole()]
                 seen = self._version
-                yield b"".join(pieces)
+                for piece in slices(b"".join(pieces)):
+                    yield piece
 
     async def refresh(self) -> None:
         """Look at what is new now, unless somebody has just done so."""

@@ -244,6 +244,20 @@ def test_queues_are_bands_of_all_pickers_with_the_longest_flow_first() -> None:
     assert made.queues(2.0) == ()
 
 
+def test_of_many_flows_those_are_shown_that_have_the_most_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MAX_SHOWN", 3)
+    monkeypatch.setattr(queues, "MAX_BANDS", 2)
+    made = view()
+    rows = [(priority, flow, priority + flow, 0, flow, 0) for priority in (-1, 0, 1) for flow in (5, 7, 6)]
+    made.load(load("p", {}, queue=queue(*rows)), 0.0)
+    bands = made.queues(0.0)
+    assert [(band.priority, band.requests, band.flow_count) for band in bands] == [(1, 21, 3), (0, 18, 3)]
+    assert [[(row.flow[-1], row.requests) for row in band.flows] for band in bands] == [
+        [("7", 8), ("6", 7)],
+        [("7", 7)],
+    ]
+
+
 def test_rows_beyond_a_number_arent_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "MAX_ROWS", 3)
     monkeypatch.setattr("shared.pool_view.view.MAX_LOAD_ROWS", 2)

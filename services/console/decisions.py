@@ -201,7 +201,7 @@ class DecisionsTopic:
         self._kept = _newest([*(decision for decision in self._kept if decision.key not in replaced), *news])
         return event("changes", self._content({}, news))
 
-    def whole(self) -> bytes:
+    async def whole(self) -> bytes:
         return event("whole", self._content({"about": self._about()}, self._kept))
 
     def _content(self, head: dict[str, Any], decisions: Iterable[_Shown]) -> bytes:

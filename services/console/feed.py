@@ -31,8 +31,8 @@ class Topic(Protocol):
         """Look at what is new, and return it as an event; None if nothing is."""
         ...
 
-    def whole(self) -> bytes:
-        """Everything as an event, as of the last `refresh`."""
+    async def whole(self) -> bytes:
+        """Everything as an event, as of the last `refresh`. There is no other meanwhile."""
         ...
 
 
@@ -89,7 +89,7 @@ class Feed:
         end = self._clock() + self._lifetime
         with self._listening():
             await self.refresh()
-            whole, seen = self._get_whole(), self._version
+            whole, seen = await self._get_whole()
             opening = f"retry: {RECONNECT_MS}\n\n".encode()
             for piece in slices(whole):
                 yield opening + piece
@@ -100,9 +100,10 @@ class Feed:
                     continue
                 if self._changes and self._changes[0][0] <= seen + 1:
                     pieces = [change for version, change in self._changes if version > seen]
+                    seen = self._version
                 else:
-                    pieces = [self._get_whole()]
-                seen = self._version
+                    whole, seen = await self._get_whole()
+                    pieces = [whole]
                 for piece in slices(b"".join(pieces)):
                     yield piece
 
@@ -120,10 +121,12 @@ class Feed:
                 news, self._news = self._news, asyncio.Event()
                 news.set()
 
-    def _get_whole(self) -> bytes:
-        if self._whole is None:
-            self._whole = self._topic.whole()
-        return self._whole
+    async def _get_whole(self) -> tuple[bytes, int]:
+        """The whole, and its version."""
+        async with self._refreshing:
+            if self._whole is None:
+                self._whole = await self._topic.whole()
+            return self._whole, self._version
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

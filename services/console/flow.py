@@ -66,7 +66,7 @@ class FlowTopic:
         before, self._content = self._content, {"about": self._about(), **self._page()}
         return event("changes", msgspec.json.encode(self._content)) if self._content != before else None
 
-    def whole(self) -> bytes:
+    async def whole(self) -> bytes:
         return event("whole", msgspec.json.encode(self._content))
 
     def __repr__(self) -> str:

@@ -56,7 +56,7 @@ async def test_each_is_told_once_and_again_when_it_is_over() -> None:
     assert await news(topic) == [("r2", "completed"), ("r4", "completed")]
     assert await news(topic) == []
     assert pickers.asked[-1] == ("p", 4)
-    assert sorted(read(topic.whole())) == [(f"r{number}", "completed") for number in (1, 2, 3, 4)]
+    assert sorted(read(await topic.whole())) == [(f"r{number}", "completed") for number in (1, 2, 3, 4)]
 
 
 async def test_a_restarted_picker_begins_anew_and_a_silent_one_is_named() -> None:
@@ -123,7 +123,7 @@ async def test_what_the_stream_begins_with_is_bounded_in_bytes() -> None:
     topic = DecisionsTopic(Pickers(made), dict)
     piece = await topic.refresh()
     assert piece is not None
-    for told in (piece, topic.whole()):
+    for told in (piece, await topic.whole()):
         assert KEPT_BYTES * 0.9 < len(told) < KEPT_BYTES * 1.1
         assert read(told)[-1] == ("r99", "completed")
 

@@ -98,7 +98,7 @@ def test_a_row_has_the_newest_values_and_the_age_of_the_oldest() -> None:
     made.frame(frame(("m", "x"), queue=(3, 9), running=(5, 9), kv=(0.5, 0.9), age=0.25), 10.0, 0.0)
     made.frame(frame(("m",), sender="collector-2", queue=(4,), alive=(1,)), 10.5, 0.1)
     made.frame(frame(("m",), queue=(1,), kv=(math.nan,), running=(-1,)), 10.5, 8.0)
-    row = made.rows(11.0)[1]
+    row = list(made.rows(11.0))[1]
     assert (row.queue, row.running, row.kv, row.reachable) == (4, 5, 0.5, True)
     assert row.age == pytest.approx(1.25)
     assert row.collector == "collector-1"
@@ -293,6 +293,6 @@ def test_the_version_differs_when_anything_is_new() -> None:
     seen.add(made.version)
     assert len(seen) == 4
     made.leader("w")
-    made.rows(5.0)
+    list(made.rows(5.0))
     assert made.version in seen
     assert made.configuration == Configuration(text="kind: X")

@@ -86,7 +86,7 @@ class AdminProtocol(H11Protocol):
         super().connection_made(transport)
         self.flow = _Reading(transport)
         self._unread = bytearray()
-        self._queued = self._reading = self._pipelined = False
+        self._queued = self._reading = self._pipelined = self._ended = False
         self.since = self.loop.time()
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
@@ -103,6 +103,11 @@ class AdminProtocol(H11Protocol):
         self._unread += data
         self.flow.hold()
         self._queue()
+
+    def eof_received(self) -> bool:
+        """A client that sends nothing more gets the answer that it waits for. Returns whether there is one."""
+        self._ended = bool(self._unread) or self._pipelined or self._is_asked()
+        return self._ended
 
     def read_piece(self) -> bool:
         """Read some of what has come, or a request that has been read behind another one. Whether there is more."""
@@ -125,6 +130,7 @@ class AdminProtocol(H11Protocol):
             self.flow.hold()  # uvicorn resumes the transport itself behind a body that nobody wants
         else:
             self.flow.release()
+        self._close_if_ended()
         self._queued = not self.transport.is_closing() and self._readable()
         return self._queued
 
@@ -145,7 +151,21 @@ class AdminProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
         super().on_response_complete()
+        self._close_if_ended()
         self._queue()
+
+    def _is_asked(self) -> bool:
+        """Whether a whole request has come whose answer hasn't begun."""
+        whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        return whole and self.cycle is not None and not self.cycle.response_started
+
+    def _close_if_ended(self) -> None:
+        if (
+            self._ended
+            and not (self._unread or self._pipelined)
+            and (self.cycle is None or self.cycle.response_complete)
+        ):
+            self.transport.close()
 
     def _queue(self) -> None:
         if not self._queued and self._readable():

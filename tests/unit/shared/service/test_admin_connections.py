@@ -1,10 +1,12 @@
 """What one connection of the admin port sends is read in pieces, between which everything else has its turn."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
+import uvloop
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -92,3 +94,22 @@ async def test_a_body_that_becomes_invalid_after_the_answer_ends_the_connection_
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_sends_nothing_more_gets_the_answers(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    async def ask() -> None:
+        async with served(_App()) as (reader, writer):
+            writer.write(CHUNKED % b"/" + TINY * 5000 + b"0\r\n\r\n" + POST % b"/" + b"content-length: 3\r\n\r\nabc")
+            writer.write_eof()
+            assert [await answer(reader), await answer(reader)] == [5000, 3]
+            assert await reader.read() == b""
+
+    run(ask())
+
+
+async def test_who_ends_within_a_request_gets_no_answer() -> None:
+    async with served(_App()) as (reader, writer):
+        writer.write(CHUNKED % b"/" + TINY)
+        writer.write_eof()
+        assert await reader.read() == b""

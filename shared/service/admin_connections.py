@@ -11,7 +11,7 @@ from typing import ClassVar, cast
 import h11
 import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 PIECE = 4096
 """Bytes that are read at once: 700 chunks of a byte, some 2 ms. A request's headers are read when they are whole."""
@@ -81,6 +81,7 @@ class AdminProtocol(H11Protocol):
     """Of all connections of a port."""
 
     flow: _Reading
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's is
         super().connection_made(transport)
@@ -104,7 +105,7 @@ class AdminProtocol(H11Protocol):
         self.flow.hold()
         self._queue()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always ends the connection
         """A client that sends nothing more gets the answer that it waits for. Returns whether there is one."""
         self._ended = bool(self._unread) or self._pipelined or self._is_asked()
         return self._ended

@@ -1,7 +1,7 @@
 """What commands that aren't services share: how they read their options, fail, and print results."""
 
+import json
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
@@ -17,9 +17,6 @@ LOCAL = "httpx"
 """What only `pointsman[local]` installs."""
 USAGE_ERROR = 2
 """Exit code for wrong options."""
-_CONTROLS = re.compile(r"[\x7f-\x9f]")
-"""Control characters that JSON may have as they are; terminals obey some."""
-
 S = TypeVar("S", bound=Struct)
 
 
@@ -55,5 +52,10 @@ def run_local(command: str, run: Callable[[], int]) -> int:
 
 
 def print_json(document: Any) -> None:
+    """Characters that JSON may have as they are, and terminals obey, are escaped."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
-    print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
+    print("\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n")))
+
+
+def _escaped(char: str) -> str:
+    return char if char.isprintable() else json.dumps(char)[1:-1]

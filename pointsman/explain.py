@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.output import print_lines
-from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
+from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, lines_of, run_command
 from pointsman.table import DASH, text_table
 from pointsman.why import show_decisions
 from shared.bus.query_client import query_member, query_members
@@ -107,11 +107,11 @@ async def _explain(settings: ExplainSettings, query: ExplainQuery) -> int:
         answer = await query_member(
             client.bus, client.subjects, client.pool, "picker", id, query, timeout=client.timeout
         )
-    decision: dict[str, Any] = {"picker_id": id, **answer.document()}
+    decision: dict[str, Any] = {**answer.read(dict), "picker_id": id}
     if settings.format == "json":
         print_json(decision)
     else:
-        print_lines(text(decision))
+        print_lines(lines_of(f"picker {id}", lambda: text(decision)))
     return FAILED if "refused" in decision else 0
 
 

@@ -1,7 +1,7 @@
 """What commands that query the members of a pool share: the connection, and how they fail."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from pointsman.output import print_lines
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError
+from shared.bus.errors import BusError, Malformed
 from shared.bus.subjects import Subjects
 from shared.config.problems import Invalid
 from shared.quantities import PositiveDuration
@@ -46,6 +46,14 @@ async def connected(settings: QuerySettings, command: str) -> AsyncIterator[Quer
     async with bus:
         await bus.wait_connected(CONNECT)
         yield QueryClient(bus, subjects, pool, settings.timeout)
+
+
+def lines_of(member: str, make: Callable[[], Sequence[str]]) -> Sequence[str]:
+    """Lines that are made of what a member answers. Raises Malformed if that is something else than expected."""
+    try:
+        return make()
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise Malformed(f"{member} answers what can't be shown: {type(error).__name__}: {error}") from error
 
 
 def run_command(work: Coroutine[Any, Any, int]) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -14,8 +15,8 @@ from msgspec import Meta, Struct
 from pointsman.command import USAGE_ERROR, Format, print_json
 from pointsman.endpoint_report import sentences
 from pointsman.output import print_lines
-from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
-from shared.bus.errors import BusError
+from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, lines_of, run_command
+from shared.bus.errors import BusError, Malformed
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import DecisionQuery, ViewQuery
 from shared.config.problems import Invalid, Problem
@@ -72,8 +73,18 @@ async def show_decisions(
         if not made:
             print(f"{id}: no picker remembers a decision on it", file=sys.stderr)
         elif format == "text":
-            print_lines(line for decision in made for line in lines(id, decision))
+            _print_decisions(id, made, lines)
     return 0 if all(found.values()) else FAILED
+
+
+def _print_decisions(
+    id: str, made: Sequence[dict[str, Any]], lines: Callable[[str, dict[str, Any]], Sequence[str]]
+) -> None:
+    for decision in made:
+        try:
+            print_lines(lines_of(f"picker {decision['picker_id']}", partial(lines, id, decision)))
+        except Malformed as error:
+            print_lines([str(error)], error=True)
 
 
 async def _remembering(client: QueryClient, id: str, picker: str) -> list[Answer]:
@@ -111,7 +122,7 @@ def decisions(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for answer in answers:
         with suppress(BusError):
-            found += [{"picker_id": answer.id, **decision} for decision in answer.read(_Decisions).decisions]
+            found += [{**decision, "picker_id": answer.id} for decision in answer.read(_Decisions).decisions]
     return sorted(found, key=lambda decision: str(decision["at"]), reverse=True)
 
 
@@ -132,7 +143,7 @@ async def _endpoint(settings: WhySettings) -> int:
         print(f"no member of the pool knows an endpoint {settings.endpoint!r}{_some(views)}", file=sys.stderr)
         return FAILED
     if settings.format == "text":
-        print_lines(sentences(views))
+        print_lines(lines_of("a member", lambda: sentences(views)))
     return 0
 
 
@@ -161,7 +172,7 @@ async def _views(client: QueryClient, tier: str, settings: WhySettings) -> list[
     found: list[dict[str, Any]] = []
     for answer in answers:
         with suppress(BusError):
-            found.append({"member": answer.id, **answer.read(dict)})
+            found.append({**answer.read(dict), "member": answer.id})
     _complain(answers, dict)
     return found
 

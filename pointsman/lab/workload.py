@@ -62,7 +62,11 @@ class TraceError(ValueError):
     """A line of a trace can't be used."""
 
 
-Count = Annotated[int, Meta(ge=0, le=10_000_000)]
+MAX_LINE = 64 * 2**20
+"""Bytes of a line."""
+MAX_TOKENS = 10_000_000
+"""Of a prompt, or an output."""
+Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 class _Line(Struct, frozen=True):
@@ -78,7 +82,7 @@ class _Line(Struct, frozen=True):
     tokens: Count | None = None
     """Of the prompt."""
     input_length: Count | None = None
-    output_tokens: Annotated[int, Meta(ge=1, le=10_000_000)] | None = None
+    output_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
     output_length: Count | None = None
     model: str = field(default="simulated")
 
@@ -96,10 +100,12 @@ class Trace(Struct, frozen=True, kw_only=True):
         """The requests; the first one comes at once. Raises `TraceError`, or OSError."""
         first = last = -1.0
         with Path(self.path).open("rb") as lines:
-            for number, text in enumerate(lines, 1):
+            for number, text in enumerate(iter(lambda: lines.readline(MAX_LINE + 1), b""), 1):
                 if not text.strip():
                     continue
                 try:
+                    if len(text) > MAX_LINE:
+                        raise ValueError(f"more than {MAX_LINE} bytes")
                     line = msgspec.json.decode(text, type=_Line)
                     at = self._at(line)
                     if at < last:
@@ -123,6 +129,8 @@ class Trace(Struct, frozen=True, kw_only=True):
         hashes = line.hash_ids if line.hashes is None else line.hashes
         if hashes is None:
             raise ValueError("neither `prompt` nor `hashes`")
+        if len(hashes) * self.hash_tokens > MAX_TOKENS:
+            raise ValueError(f"the hashes stand for more than {MAX_TOKENS} tokens")
         size = self.hash_tokens * BYTES_PER_TOKEN
         prompt = b"".join(_filled(f"hash {hash} ", size) for hash in hashes)
         tokens = line.input_length if line.tokens is None else line.tokens

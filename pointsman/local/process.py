@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 
 TAIL = 20
 """Lines of the log in an error."""
+MAX_TAIL = 64 * 1024
+"""Bytes of a log that are read for them: that of a process that has run for weeks can be larger than the memory."""
 READY_TIMEOUT = 120.0
 """Seconds, of which an idle machine needs one. A process that ends instead is noticed at once."""
 _PROBE_INTERVAL = 0.05
@@ -95,9 +97,11 @@ class Process:
         return self._child.returncode if self._child else None
 
     def tail(self, lines: int = TAIL) -> list[str]:
-        """The last lines of its log."""
+        """The last lines of its log, as far as they are in its last `MAX_TAIL` bytes."""
         try:
-            return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+            with self.log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_TAIL))
+                return file.read(MAX_TAIL).decode(errors="replace").splitlines()[-lines:]
         except FileNotFoundError:
             return []
 

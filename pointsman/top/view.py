@@ -144,7 +144,7 @@ def _bands(bands: Sequence[BandRow], wide: bool) -> Table:
             Text(duration(band.oldest) if band.requests else DASH),
             _number(band.running),
             Text(f"{band.rate:.1f}"),
-            _number(len(band.flows)),
+            _number(band.flow_count),
         )
     return table
 

@@ -1,6 +1,7 @@
 """The console's API: what its page uses, and scripts can."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -31,7 +32,8 @@ from services.console.schemas import (
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import ExplainQuery
 from shared.pool_view.reader import PoolReader
-from shared.service.admin import REFUSED, as_json, as_json_list
+from shared.service.admin import REFUSED, as_json, as_json_list, encoded
+from shared.service.pages import json_sections, slices, stream_pieces
 
 MAX_ENDPOINTS = 100
 """Whose histories one request gets."""
@@ -102,7 +104,8 @@ def api_routes(console: Console) -> APIRouter:
             decisions, missing = await console.decisions.of_request(request_id)
         except BusError as error:
             raise HTTPException(503, str(error)) from error
-        return as_json({"decisions": decisions, "missing": missing})
+        pieces = json_sections({"missing": missing}, {"decisions": map(slices, decisions)}, encoded)
+        return StreamingResponse(stream_pieces(pieces), media_type="application/json")
 
     @router.post(
         "/explain",
@@ -116,11 +119,13 @@ def api_routes(console: Console) -> APIRouter:
         picker = request.picker or next(iter(console.decisions.pickers()), "")
         query = ExplainQuery(path=request.path, headers=request.headers, body=request.body.encode())
         try:
-            return as_json({"decision": await console.decisions.explain(picker, query)})
+            explained = await console.decisions.explain(picker, query)
         except NoResponders as error:
             raise HTTPException(404, f"no picker {picker!r} answers") from error
         except (BusError, Malformed) as error:
             raise HTTPException(503, str(error)) from error
+        pieces = chain((b'{"decision":',), slices(explained), (b"}",))
+        return StreamingResponse(stream_pieces(pieces), media_type="application/json")
 
     @router.get("/configuration", summary="The running document, and who runs it.", response_model=ConfigurationPage)
     async def configuration() -> Response:

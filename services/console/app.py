@@ -176,7 +176,7 @@ class ConsoleService(Service):
 
     async def _sample(self) -> None:
         while True:
-            self.history.sample(self.reader.rows())
+            await self.history.sample(self.reader.rows())
             await asyncio.sleep(INTERVAL)
 
     async def _follow_configuration(self) -> None:

@@ -1,12 +1,14 @@
 """Decisions of all pickers, which keep them: the console asks for what is new, and for one in full."""
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
 from services.console.feed import event
 from shared.bus.columns import flow_hash
@@ -16,6 +18,7 @@ from shared.bus.query_client import Answer, query_member, query_members
 from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery, QueryArguments
 from shared.bus.subjects import Subjects
 from shared.service.replay import ReplayAnswers, replay
+from shared.tasks import in_turns
 
 PICKER = "picker"
 TIMEOUT = 2.0
@@ -26,16 +29,48 @@ MAX_FLOWS = 1000
 KEPT = 1000
 """Decisions of all pickers that the stream begins with."""
 UNDER_WAY = "under way"
+SEARCHES = 4
+"""Requests whose decisions are looked for at once: the answers of all pickers can be large."""
 
-T = dict[str, Any]
+MAX_SUMMARY = 16 * 1024
+"""Bytes of a summary: pickers cut its texts to 256 characters."""
+KEPT_BYTES = 2 * 2**20
+"""Of the decisions that the stream begins with: some 4 000 summaries of usual names."""
+
+_EMPTY = re.compile(rb"\{\s*\}")
+_Text = str | UnsetType | None
 
 
-class _Summary(Struct):
-    """What the console reads of a decision's summary; pages get all of it."""
+class _Refused(Struct, omit_defaults=True):
+    status: int
+    message: str = ""
+    reason: str = ""
 
+
+class Summary(Struct, omit_defaults=True):
+    """A decision, as `DecisionSummary` of pickers; pages get what is known here, and nothing else of an answer."""
+
+    request_id: str | UnsetType = UNSET
     at: str = ""
     state: str = ""
-    flow: str = ""
+    model: str | UnsetType = UNSET
+    target_model: str | UnsetType = UNSET
+    objective: str | UnsetType = UNSET
+    priority: int | UnsetType = UNSET
+    waited_seconds: float | UnsetType | None = UNSET
+    microseconds: float | UnsetType | None = UNSET
+    destinations: list[str] | UnsetType = UNSET
+    endpoint: str | UnsetType = UNSET
+    served_by: _Text = UNSET
+    served_endpoint: _Text = UNSET
+    status: int | UnsetType | None = UNSET
+    refused: _Refused | UnsetType = UNSET
+    flow: str | UnsetType = UNSET
+    duration_seconds: float | UnsetType | None = UNSET
+    plugin_failures: list[dict[str, str]] | UnsetType = UNSET
+    picker: str = ""
+    key: str = ""
+    """Distinguishes it from all others."""
 
 
 class Newest(Struct):
@@ -43,15 +78,27 @@ class Newest(Struct):
 
     total: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     """Of all its decisions."""
-    decisions: Annotated[list[T], Meta(max_length=LIMIT)]
-    """The newest first. Each can be read as a `_Summary`."""
-
-    def __post_init__(self) -> None:
-        msgspec.convert(self.decisions, list[_Summary])
+    decisions: Annotated[list[Summary], Meta(max_length=LIMIT)]
+    """The newest first."""
 
 
 class InFull(Struct):
-    decisions: list[T]
+    decisions: list[Raw]
+
+
+class _InFull(Struct):
+    """What the console reads of a decision in full; pages get all of it."""
+
+    at: str = ""
+
+
+class _Shown(Struct, frozen=True):
+    """A decision as it is sent."""
+
+    at: str
+    key: str
+    flow: str
+    text: bytes
 
 
 class _Cursor(Struct):
@@ -61,7 +108,7 @@ class _Cursor(Struct):
     """Drawn when the picker started."""
     after: int = 0
     """All before are over, or too old to be asked for again."""
-    shown: dict[int, T] = {}
+    shown: dict[int, bytes] = {}
     """Those from there on that have been sent, by their number."""
 
 
@@ -70,32 +117,47 @@ class Decisions:
 
     def __init__(self, bus: Bus, subjects: Subjects, pool: str, pickers: Callable[[], list[str]]) -> None:
         self._bus, self._subjects, self._pool, self.pickers = bus, subjects, pool, pickers
+        self._searching = asyncio.Semaphore(SEARCHES)
 
     async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
         """A picker's run, and its decisions behind so many. Raises BusError, Malformed."""
         answer = await self._ask(picker, DecisionsQuery(limit=LIMIT, after=after))
         return answer.run, answer.read(Newest)
 
-    async def of_request(self, request_id: str) -> tuple[list[T], list[str]]:
-        """The decisions on a request id of whichever pickers made them, and who has not answered, with the reason."""
+    async def of_request(self, request_id: str) -> tuple[list[bytes], list[str]]:
+        """The decisions on a request id of whichever pickers made them, the newest first, as JSON; and who has not
+        answered, with the reason."""
         pickers = self.pickers()
         query = DecisionQuery(request_id=request_id)
-        answers = await query_members(
-            self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
-        )
+        async with self._searching:
+            answers = await query_members(
+                self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
+            )
         silent = {*pickers} - {answer.id for answer in answers}
-        found, missing = list[T](), [f"{id} doesn't answer" for id in sorted(silent)]
+        found, missing = list[tuple[str, bytes]](), [f"{id} doesn't answer" for id in sorted(silent)]
         for answer in answers:
             try:
-                found += [{**decision, "picker": answer.id} for decision in answer.read(InFull).decisions]
-            except (BusError, Malformed) as error:
+                _check_text(answer)
+                await asyncio.sleep(0)
+                async for decision in in_turns(answer.read(InFull).decisions, turn=0.0):
+                    at = json.decode(decision, type=_InFull).at
+                    await asyncio.sleep(0)
+                    found.append((at, _with_picker(decision, answer.id)))
+            except BusError as error:
                 missing.append(str(error))
-        return sorted(found, key=lambda decision: str(decision.get("at")), reverse=True), missing
+            except msgspec.DecodeError as error:
+                missing.append(f"picker {answer.id} answers what can't be read: {error}")
+            await asyncio.sleep(0)
+        return [text for _, text in sorted(found, key=itemgetter(0), reverse=True)], missing
 
-    async def explain(self, picker: str, query: ExplainQuery) -> T:
-        """The decision that a picker would make now. Raises BusError, Malformed."""
-        explained: T = (await self._ask(picker, query)).read(dict)
-        return {**explained, "picker": picker}
+    async def explain(self, picker: str, query: ExplainQuery) -> bytes:
+        """The decision that a picker would make now, as JSON. Raises BusError, Malformed."""
+        answer = await self._ask(picker, query)
+        _check_text(answer)
+        await asyncio.sleep(0)
+        answer.read(_InFull)
+        await asyncio.sleep(0)
+        return _with_picker(answer.content.strip(), picker)
 
     async def replay(self, text: str) -> ReplayAnswers:
         """Where the last decisions would have gone with another document. Raises NotConnected."""
@@ -111,10 +173,10 @@ class Decisions:
 class DecisionsTopic:
     """Summaries of decisions as they are made, and again when they are over."""
 
-    def __init__(self, decisions: Decisions, about: Callable[[], T]) -> None:
+    def __init__(self, decisions: Decisions, about: Callable[[], dict[str, Any]]) -> None:
         self._decisions, self._about = decisions, about
         self._cursors: dict[str, _Cursor] = {}
-        self._kept: deque[T] = deque(maxlen=KEPT)
+        self._kept: deque[_Shown] = deque()
         self._missing: list[str] = []
         self.flows: dict[str, str] = {}
         """Names of recent flows, by their hashes."""
@@ -125,46 +187,80 @@ class DecisionsTopic:
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
         missing: list[str] = []
         found = await asyncio.gather(*(self._new_decisions(picker, missing) for picker in pickers))
-        news = sorted((decision for some in found for decision in some), key=lambda decision: str(decision.get("at")))
+        news = _newest(sorted((decision for some in found for decision in some), key=lambda decision: decision.at))
         if not news and missing == self._missing:
             return None
         self._missing = sorted(missing)
         for decision in news:
-            if flow := decision.get("flow"):
+            if flow := decision.flow:
                 self.flows.pop(hash := f"{flow_hash(flow):016x}", None)
                 self.flows[hash] = flow
         while len(self.flows) > MAX_FLOWS:
             del self.flows[next(iter(self.flows))]
-        replaced = {decision["key"] for decision in news}
-        self._kept = deque((decision for decision in self._kept if decision["key"] not in replaced), maxlen=KEPT)
-        self._kept.extend(news)
-        return event("changes", msgspec.json.encode({"decisions": news, "missing": self._missing}))
+        replaced = {decision.key for decision in news}
+        self._kept = _newest([*(decision for decision in self._kept if decision.key not in replaced), *news])
+        return event("changes", self._content({}, news))
 
-    def whole(self) -> bytes:
-        content = {"about": self._about(), "decisions": list(self._kept), "missing": self._missing}
-        return event("whole", msgspec.json.encode(content))
+    async def whole(self) -> bytes:
+        return event("whole", self._content({"about": self._about()}, self._kept))
 
-    async def _new_decisions(self, picker: str, missing: list[str]) -> list[T]:
+    def _content(self, head: dict[str, Any], decisions: Iterable[_Shown]) -> bytes:
+        texts = (Raw(decision.text) for decision in decisions)
+        return json.encode({**head, "decisions": list(texts), "missing": self._missing})
+
+    async def _new_decisions(self, picker: str, missing: list[str]) -> list[_Shown]:
         cursor = self._cursors.setdefault(picker, _Cursor())
         try:
             run, newest = await self._decisions.newest(picker, cursor.after)
             if run != cursor.run and cursor.run:
                 cursor = self._cursors[picker] = _Cursor()
                 run, newest = await self._decisions.newest(picker, 0)
-        except (BusError, Malformed) as error:
+            numbered = {newest.total - at: decision for at, decision in enumerate(newest.decisions)}
+            shown = {number: _shown(decision, picker, run, number) for number, decision in sorted(numbered.items())}
+        except BusError as error:
             missing.append(str(error))
             return []
         cursor.run = run
-        numbered = {newest.total - at: decision for at, decision in enumerate(newest.decisions)}
-        news = [
-            {**decision, "picker": picker, "key": f"{picker}/{run}/{number}"}
-            for number, decision in sorted(numbered.items())
-            if cursor.shown.get(number) != decision
-        ]
-        open_ones = [number for number, decision in numbered.items() if decision.get("state") == UNDER_WAY]
+        news = [decision for number, decision in shown.items() if cursor.shown.get(number) != decision.text]
+        open_ones = [number for number, decision in numbered.items() if decision.state == UNDER_WAY]
         cursor.after = max(min(open_ones, default=newest.total + 1) - 1, newest.total - LIMIT, 0)
-        cursor.shown = {number: decision for number, decision in numbered.items() if number > cursor.after}
+        cursor.shown = {number: decision.text for number, decision in shown.items() if number > cursor.after}
         return news
 
     def __repr__(self) -> str:
         return f"<DecisionsTopic {len(self._kept)} decisions>"
+
+
+def _shown(decision: Summary, picker: str, run: int, number: int) -> _Shown:
+    """Raises Malformed."""
+    decision.picker, decision.key = picker, f"{picker}/{run}/{number}"
+    text = json.encode(decision)
+    if len(text) > MAX_SUMMARY:
+        raise Malformed(f"picker {picker} answers with a summary of {len(text)} bytes; {MAX_SUMMARY} are allowed")
+    return _Shown(decision.at, decision.key, decision.flow or "", text)
+
+
+def _newest(decisions: Sequence[_Shown]) -> deque[_Shown]:
+    """As many of the last ones as are kept."""
+    kept, left = deque[_Shown](), KEPT_BYTES
+    for decision in reversed(decisions):
+        left -= len(decision.text)
+        if left < 0 or len(kept) == KEPT:
+            break
+        kept.appendleft(decision)
+    return kept
+
+
+def _check_text(answer: Answer) -> None:
+    """Parts of a document that nobody reads may be anything else than text. Raises Malformed."""
+    try:
+        if not answer.content.isascii():
+            str(answer.content, "utf-8")
+    except UnicodeDecodeError as error:
+        raise Malformed(f"{answer.tier} {answer.id} answers what can't be read: {error.reason}") from error
+
+
+def _with_picker(decision: Raw | bytes, picker: str) -> bytes:
+    """A JSON object and who made it; other members of that name don't count."""
+    separator = b"" if _EMPTY.match(decision) else b","
+    return b"".join((memoryview(decision)[:-1], separator, b'"picker":', json.encode(picker), b"}"))

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from shared.service.pages import slices
 from shared.tasks import set_within
 
 KEPT = 30
@@ -30,8 +31,8 @@ class Topic(Protocol):
         """Look at what is new, and return it as an event; None if nothing is."""
         ...
 
-    def whole(self) -> bytes:
-        """Everything as an event, as of the last `refresh`."""
+    async def whole(self) -> bytes:
+        """Everything as an event, as of the last `refresh`. There is no other meanwhile."""
         ...
 
 
@@ -88,18 +89,23 @@ class Feed:
         end = self._clock() + self._lifetime
         with self._listening():
             await self.refresh()
-            whole, seen = self._get_whole(), self._version
-            yield f"retry: {RECONNECT_MS}\n\n".encode() + whole
+            whole, seen = await self._get_whole()
+            opening = f"retry: {RECONNECT_MS}\n\n".encode()
+            for piece in slices(whole):
+                yield opening + piece
+                opening = b""
             while not self._closed and (rest := end - self._clock()) > 0:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
                     yield b":\n\n"
                     continue
                 if self._changes and self._changes[0][0] <= seen + 1:
                     pieces = [change for version, change in self._changes if version > seen]
+                    seen = self._version
                 else:
-                    pieces = [self._get_whole()]
-                seen = self._version
-                yield b"".join(pieces)
+                    whole, seen = await self._get_whole()
+                    pieces = [whole]
+                for piece in slices(b"".join(pieces)):
+                    yield piece
 
     async def refresh(self) -> None:
         """Refresh now, unless that has just happened."""
@@ -115,10 +121,12 @@ class Feed:
                 news, self._news = self._news, asyncio.Event()
                 news.set()
 
-    def _get_whole(self) -> bytes:
-        if self._whole is None:
-            self._whole = self._topic.whole()
-        return self._whole
+    async def _get_whole(self) -> tuple[bytes, int]:
+        """The whole, and its version."""
+        async with self._refreshing:
+            if self._whole is None:
+                self._whole = await self._topic.whole()
+            return self._whole, self._version
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

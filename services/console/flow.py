@@ -21,7 +21,7 @@ def flow_page(reader: PoolReader, names: Mapping[str, str]) -> dict[str, Any]:
         "pickers": {row.id: row.waiting for row in reader.members() if row.waiting is not None},
         "bands": [_band(band) for band in bands],
         "flows": [_flow(priority, flow, names) for priority, flow in flows[:MAX_FLOWS]],
-        "more_flows": max(0, len(flows) - MAX_FLOWS),
+        "more_flows": max(0, sum(band.flow_count for band in bands) - MAX_FLOWS),
     }
 
 
@@ -33,7 +33,7 @@ def _band(band: BandRow) -> dict[str, Any]:
         "longest_wait": round(band.oldest, 3),
         "running": band.running,
         "rate": round(band.rate, 2),
-        "flows": len(band.flows),
+        "flows": band.flow_count,
     }
 
 
@@ -66,7 +66,7 @@ class FlowTopic:
         before, self._content = self._content, {"about": self._about(), **self._page()}
         return event("changes", msgspec.json.encode(self._content)) if self._content != before else None
 
-    def whole(self) -> bytes:
+    async def whole(self) -> bytes:
         return event("whole", msgspec.json.encode(self._content))
 
     def __repr__(self) -> str:

@@ -1,11 +1,13 @@
 """The last ten minutes of each endpoint, sampled. A page that has just been opened gets its lines from here."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.pool_view.rows import EndpointRow
+from shared.tasks import in_turns
 
 INTERVAL = 5.0
 """Seconds between two samples."""
@@ -22,19 +24,17 @@ class History:
         self._rings: dict[str, NDArray[np.float32]] = {}
         """By endpoint id: a row for each metric."""
 
-    def sample(self, rows: Iterable[EndpointRow]) -> None:
+    async def sample(self, rows: Iterable[EndpointRow]) -> None:
         """Take in the present values; endpoints that aren't there are forgotten."""
-        self._at = (self._at + 1) % SAMPLES
-        before, self._rings = self._rings, {}
-        for row in rows:
-            if len(self._rings) >= self._limit:
-                break
-            ring = before.get(row.id)
+        at, rings = (self._at + 1) % SAMPLES, dict[str, NDArray[np.float32]]()
+        async for row in in_turns(islice(rows, self._limit)):
+            ring = self._rings.get(row.id)
             if ring is None:
                 ring = np.full((len(METRICS), SAMPLES), np.nan, np.float32)
-            self._rings[row.id] = ring
+            rings[row.id] = ring
             values = (row.queue, row.running, row.kv, row.in_flight)
-            ring[:, self._at] = [np.nan if value is None else value for value in values]
+            ring[:, at] = [np.nan if value is None else value for value in values]
+        self._at, self._rings = at, rings
 
     def of(self, ids: Iterable[str]) -> Mapping[str, Mapping[str, list[float]]]:
         """The samples of these endpoints, as far as they are kept: the oldest first, NaN where nothing was known."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from services.console.feed import event
 from shared.pool_view.rows import EndpointRow
+from shared.tasks import in_turns
 
 SLOW = 1.0
 """Seconds between two looks at what isn't about endpoints."""
@@ -90,14 +91,14 @@ class PoolTopic:
 
     async def refresh(self) -> bytes | None:
         """The changes since the last call."""
-        content = self._slow_changes() | self._endpoint_changes()
+        endpoints = await self._endpoint_changes()
+        content = self._slow_changes() | endpoints
         return event("changes", msgspec.json.encode(content)) if content else None
 
-    def whole(self) -> bytes:
-        now = self._clock()
+    async def whole(self) -> bytes:
         known = self._known.values()
-        endpoints = [{"slot": entry.slot, **facts_of(entry.row)} for entry in known]
-        content = {"endpoints": endpoints, "values": _columns(known, now), **self._slow_shown}
+        endpoints = await _described(known)
+        content = {"endpoints": endpoints, "values": _columns(known, self._clock()), **self._slow_shown}
         return event("whole", msgspec.json.encode(content))
 
     def _slow_changes(self) -> dict[str, Any]:
@@ -108,40 +109,42 @@ class PoolTopic:
         before, self._slow_shown = self._slow_shown, self._slow()
         return {name: value for name, value in self._slow_shown.items() if before.get(name) != value}
 
-    def _endpoint_changes(self) -> dict[str, Any]:
+    async def _endpoint_changes(self) -> dict[str, Any]:
         version = self._version()
         if version == self._seen_version:
             return {}
-        self._seen_version = version
-        now = self._clock()
-        before, self._known = self._known, {}
-        described, moved = [], []
-        for row in self._rows():
-            known = before.pop(row.id, None)
+        now, slot = self._clock(), self._next_slot
+        before, present = self._known, dict[str, _Known]()
+        described, moved = list[_Known](), list[_Known]()
+        async for row in in_turns(self._rows()):
+            known = before.get(row.id)
             sampled = None if row.age is None else now - row.age
+            new = present[row.id] = _Known(slot if known is None else known.slot, row, sampled)
             if known is None:
-                known = _Known(self._next_slot, row, sampled)
-                self._next_slot += 1
-                described.append(known)
-                moved.append(known)
-            else:
-                if _columns_changed(known.row, row):
-                    described.append(known)
-                if _numbers_changed(known, row, sampled):
-                    moved.append(known)
-                known.row, known.sampled = row, sampled
-            self._known[row.id] = known
+                slot += 1
+            if known is None or _columns_changed(known.row, row):
+                described.append(new)
+            if known is None or _numbers_changed(known, row, sampled):
+                moved.append(new)
         content: dict[str, Any] = {}
-        if before:
-            content["removed"] = [known.slot for known in before.values()]
+        if removed := [known.slot for id, known in before.items() if id not in present]:
+            content["removed"] = removed
         if described:
-            content["endpoints"] = [{"slot": known.slot, **facts_of(known.row)} for known in described]
+            content["endpoints"] = await _described(described)
         if moved:
             content["values"] = _columns(moved, now)
+        self._seen_version, self._known, self._next_slot = version, present, slot  # unless it was cancelled before
         return content
 
     def __repr__(self) -> str:
         return f"<PoolTopic of {len(self._known)} endpoints>"
+
+
+async def _described(known: Iterable[_Known]) -> list[Raw]:
+    """What changes rarely of these endpoints."""
+    return [
+        Raw(msgspec.json.encode({"slot": entry.slot, **facts_of(entry.row)})) async for entry in in_turns(tuple(known))
+    ]
 
 
 def _columns_changed(before: EndpointRow, row: EndpointRow) -> bool:

@@ -12,9 +12,9 @@ from services.watcher.documents import read_documents
 from services.watcher.files import Limits, list_files, read_bytes
 from services.watcher.write_if_unchanged import write_if_unchanged
 from shared.config.problems import Invalid, Problems, nearest
+from shared.config.yaml import NodeLoader, Text
 from shared.model import Endpoint
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FIELD = "drain"
 _IN_FLOW = f'"{FIELD}": true, '
 _IN_BLOCK = f"{FIELD}: true"
@@ -123,7 +123,7 @@ def _text(field: tuple[Any, Any] | None) -> str:
 
 def _entries(text: str) -> Iterator[Any]:
     """The nodes of the endpoints of all documents."""
-    for root in yaml.compose_all(text, Loader=_Loader):
+    for root in yaml.compose_all(Text(text), Loader=NodeLoader):
         for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
             if key.value == "endpoints" and isinstance(value, yaml.SequenceNode):
                 yield from (entry for entry in value.value if isinstance(entry, yaml.MappingNode))

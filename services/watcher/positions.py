@@ -11,8 +11,8 @@ import yaml
 from msgspec.structs import replace
 
 from shared.config.problems import Problem
+from shared.config.yaml import NodeLoader, Text
 
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
 
 MAX_KEY = 512
@@ -110,7 +110,7 @@ def document_text(text: str, index: int) -> tuple[int, str]:
 def _events(text: str) -> Iterator[Any]:
     """The events of the stream, as far as it can be parsed: not all JSON is YAML."""
     try:
-        yield from yaml.parse(text, Loader=_Loader)
+        yield from yaml.parse(Text(text), Loader=NodeLoader)
     except yaml.YAMLError:
         return
 
@@ -118,7 +118,7 @@ def _events(text: str) -> Iterator[Any]:
 def _roots(text: str) -> Iterator[Any]:
     """The root nodes of the documents that aren't empty, as far as the stream can be parsed."""
     try:
-        for node in yaml.compose_all(text, Loader=_Loader):
+        for node in yaml.compose_all(Text(text), Loader=NodeLoader):
             if node.tag != _NULL:
                 yield node
     except yaml.YAMLError:

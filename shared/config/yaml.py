@@ -21,11 +21,23 @@ MAX_EXPANSION = 100_000
 
 MAX_DIGITS = 100
 """Characters of a whole number: PyYAML's time for one with colons (`1:30` is 90) grows with their square."""
+MAX_PLAIN = 10_000
+"""Characters of what can be another thing than a text, as it is written without quotes."""
 _FLOAT = re.compile(r"^[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$")
 
 
-class _Loader(_Base):  # type: ignore[misc]  # the base is chosen at import
-    """PyYAML's safe loader, which also reads numbers as JSON and YAML 1.2 write them (`1e3`)."""
+class NodeLoader(_Base):  # type: ignore[misc]  # the base is chosen at import
+    """PyYAML's safe loader, which looks only at short texts for what else they can be: its patterns for numbers and
+    times hold other threads for tenths of a second where a text has millions of digits."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        if kind is yaml.ScalarNode and len(value) > MAX_PLAIN:
+            return self.DEFAULT_SCALAR_TAG
+        return super().resolve(kind, value, implicit)
+
+
+class _Loader(NodeLoader):
+    """The same, which also reads numbers as JSON and YAML 1.2 write them (`1e3`)."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> Any:
         if len(node.value) > MAX_DIGITS:
@@ -37,7 +49,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
-class _Text:
+class Text:
     """A text in the pieces that libyaml asks for. Between them other threads run: libyaml keeps the interpreter's lock
     while it reads a string."""
 
@@ -68,7 +80,7 @@ def parse_documents(text: str, problems: Problems, limit: int | None = None) -> 
     documents: list[Any] = []
     try:
         _check_events(text, problems, limit)
-        loader = _Loader(_Text(text))
+        loader = _Loader(Text(text))
         try:
             while loader.check_node():
                 node = loader.get_node()
@@ -121,7 +133,7 @@ def _check_events(text: str, problems: Problems, limit: int | None) -> None:
     """Raises MarkedYAMLError for a text that is nested too deep, and `_Refused` for one of too many values."""
     depth = values = 0
     try:
-        for event in yaml.parse(_Text(text), Loader=_Base):
+        for event in yaml.parse(Text(text), Loader=_Base):
             values += isinstance(event, yaml.NodeEvent)
             if limit is not None and values > limit:
                 raise _too_many(problems, limit)

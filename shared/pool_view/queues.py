@@ -1,9 +1,10 @@
 """What waits at the pickers under flow control: the last queue table of each, and what they dispatch. Pure."""
 
 from collections import deque
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.bus.columns import unpack_counts, unpack_hashes
 from shared.bus.messages import QueueTable
@@ -14,9 +15,13 @@ WINDOW = 10.0
 SAMPLING = 0.25
 """Seconds between two readings of what was dispatched."""
 MAX_BANDS = 100
-"""Bands whose rates are measured."""
+"""Bands whose rates are measured; and that are shown, the highest priorities first."""
+MAX_SHOWN = 1000
+"""Flows that are shown, those with the most waiting requests of all bands."""
 MAX_ROWS = 10_000
 """Rows of all pickers' tables."""
+Rows: TypeAlias = NDArray[np.intp]
+Column: TypeAlias = NDArray[Any]
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -95,28 +100,34 @@ class Queues:
         ages = [np.where(table.requests > 0, now - table.seen, 0.0) + table.ages / 1000 for table in tables]
         oldest = np.zeros(len(firsts))
         np.maximum.at(oldest, rows, np.concatenate(ages))
-        bands: dict[int, list[FlowRow]] = {}
-        columns = (
-            np.concatenate([table.priorities for table in tables])[firsts],
-            np.concatenate([table.flows for table in tables])[firsts],
-            *(requests, tokens, oldest, running),
+        priorities = np.concatenate([table.priorities for table in tables])[firsts]
+        flows = np.concatenate([table.flows for table in tables])[firsts]
+        shown = np.zeros(len(firsts), np.bool_)
+        shown[np.lexsort((flows, -running, -requests))[:MAX_SHOWN]] = True
+        order = np.lexsort((flows, -running, -requests, -priorities))
+        columns = (flows, requests, tokens, oldest, running)
+        starts = np.flatnonzero(np.diff(priorities[order], prepend=priorities.max() + 1))
+        return tuple(
+            self._band(int(priorities[rows[0]]), rows, rows[shown[rows]], columns, now)
+            for rows in np.split(order, starts[1:])[:MAX_BANDS]
         )
-        for priority, flow, waiting, size, age, started in zip(*(c.tolist() for c in columns), strict=True):
-            name = f"{flow:016x}" if flow else ""
-            row = FlowRow(flow=name, requests=waiting, tokens=size, oldest=age, running=started)
-            bands.setdefault(priority, []).append(row)
-        return tuple(self._band(priority, bands[priority], now) for priority in sorted(bands, reverse=True))
 
-    def _band(self, priority: int, rows: list[FlowRow], now: float) -> BandRow:
-        rows.sort(key=lambda row: (-row.requests, -row.running, row.flow))
+    def _band(self, priority: int, rows: Rows, shown: Rows, columns: tuple[Column, ...], now: float) -> BandRow:
+        """One band, whose flows are in these rows."""
+        _, requests, tokens, oldest, running = (column[rows] for column in columns)
+        flows = zip(*(column[shown].tolist() for column in columns), strict=True)
         return BandRow(
             priority=priority,
-            requests=sum(row.requests for row in rows),
-            tokens=sum(row.tokens for row in rows),
-            oldest=max((row.oldest for row in rows), default=0.0),
-            running=sum(row.running for row in rows),
+            requests=int(requests.sum()),
+            tokens=int(tokens.sum()),
+            oldest=float(oldest.max()),
+            running=int(running.sum()),
             rate=self._rate(priority, now),
-            flows=tuple(rows),
+            flow_count=len(rows),
+            flows=tuple(
+                FlowRow(flow=f"{flow:016x}" if flow else "", requests=waiting, tokens=size, oldest=age, running=started)
+                for flow, waiting, size, age, started in flows
+            ),
         )
 
     def _rate(self, priority: int, now: float) -> float:

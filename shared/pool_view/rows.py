@@ -75,8 +75,9 @@ class BandRow(Struct, frozen=True, kw_only=True):
     running: int
     rate: float
     """Dispatched a second, over the last ten."""
+    flow_count: int
     flows: tuple[FlowRow, ...]
-    """Those with the most waiting requests first."""
+    """Those with the most waiting requests first, and of many only these."""
 
 
 class AttributeValue(Struct, frozen=True):

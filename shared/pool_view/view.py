@@ -188,38 +188,36 @@ class PoolView:
     def _facts_of(self, kind: type[F]) -> Iterator[F]:
         return (fact for fact in self._facts.values() if isinstance(fact, kind))
 
-    def rows(self, now: float) -> list[EndpointRow]:
-        """All endpoints by name, `model-2` before `model-10`."""
+    def rows(self, now: float) -> Iterator[EndpointRow]:
+        """All endpoints by name, `model-2` before `model-10`, as they are when the first one is made: the others may be
+        made later."""
         self._arrange()
+        order = self._order
         requests, tokens = self._in_flight()
         table = self._attributes
         keys = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, REACHABLE)
         queue, running, kv, reachable = metrics = [_Metric(*table.numbers(key.wire)) for key in keys]
-        rows = []
-        for row, endpoint in enumerate(self._order):
+        for row, endpoint in enumerate(order):
             oldest = min((metric.at[row] for metric in metrics[:3] if metric.at[row] > -math.inf), default=None)
             waiting, started, alive = queue.value(row), running.value(row), reachable.value(row)
-            rows.append(
-                EndpointRow(
-                    id=endpoint.id,
-                    name=endpoint.name,
-                    authority=endpoint.authority,
-                    labels=endpoint.labels,
-                    role=endpoint.labels.get(ROLE, ""),
-                    draining=endpoint.draining,
-                    reachable=None if alive is None else alive > 0,
-                    queue=None if waiting is None else int(waiting),
-                    running=None if started is None else int(started),
-                    kv=kv.value(row),
-                    age=None if oldest is None else max(0.0, now - oldest),
-                    in_flight=requests[row],
-                    tokens=tokens[row],
-                    adapters=table.names(ACTIVE_MODELS.wire, endpoint.id),
-                    models=table.names(SERVED_MODELS.wire, endpoint.id),
-                    collector=table.sender(endpoint.id),
-                )
+            yield EndpointRow(
+                id=endpoint.id,
+                name=endpoint.name,
+                authority=endpoint.authority,
+                labels=endpoint.labels,
+                role=endpoint.labels.get(ROLE, ""),
+                draining=endpoint.draining,
+                reachable=None if alive is None else alive > 0,
+                queue=None if waiting is None else int(waiting),
+                running=None if started is None else int(started),
+                kv=kv.value(row),
+                age=None if oldest is None else max(0.0, now - oldest),
+                in_flight=requests[row],
+                tokens=tokens[row],
+                adapters=table.names(ACTIVE_MODELS.wire, endpoint.id),
+                models=table.names(SERVED_MODELS.wire, endpoint.id),
+                collector=table.sender(endpoint.id),
             )
-        return rows
 
     def attributes(self, id: str, now: float) -> dict[str, AttributeValue]:
         """All attributes of an endpoint, by wire name."""

@@ -6,6 +6,7 @@ It listens before the service starts, so that a taken port stops the process at 
 import asyncio
 import contextlib
 import errno
+import importlib
 import math
 import reprlib
 import socket
@@ -30,6 +31,9 @@ from shared.service.index import add_index
 from shared.service.pages import alone, exposition, json_list, json_sections, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
+
+with contextlib.suppress(ImportError):  # responses that are streams import it with the first of them: 45 ms
+    importlib.import_module("anyio._backends._asyncio")
 
 GRACE = 2
 """Seconds that open requests get when the server stops; a stream of events would go on for ever."""
@@ -232,6 +236,7 @@ class AdminServer:
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ws="none",  # where a library for WebSockets is installed, its connections would have no limits
                 timeout_keep_alive=math.ceil(timeout),
                 timeout_graceful_shutdown=GRACE,
                 headers=[("x-content-type-options", "nosniff")],

@@ -1,13 +1,73 @@
-"""Limits the admin port's connections and the time of a request.
+"""Limits the admin port's connections, the time of a request, and what is read of requests at once.
 
 The port is for probes, Prometheus and operators. Half-sent requests and half-read pages hold file descriptors that the
-process needs.
+process needs, and requests of thousands of tiny chunks or headers its event loop.
 """
 
-from asyncio import Transport
-from typing import cast
+from asyncio import AbstractEventLoop, Transport
+from collections import deque
+from typing import ClassVar, cast
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+import h11
+import structlog
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+
+PIECE = 4096
+"""Bytes that are read at once: 700 chunks of a byte, some 2 ms. A request's headers are read when they are whole."""
+TURN = 0.002
+"""Seconds in which pieces of all connections are read, before other work has its turn."""
+
+
+class Turns:
+    """Connections with bytes that aren't read yet: they are read piece by piece, one connection after the other."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[AdminProtocol] = deque()
+
+    def add(self, connection: "AdminProtocol") -> None:
+        """Read it once those before it have been read."""
+        self._waiting.append(connection)
+        if len(self._waiting) == 1:
+            connection.loop.call_soon(self._run, connection.loop)
+
+    def _run(self, loop: AbstractEventLoop) -> None:
+        until = loop.time() + TURN
+        while self._waiting:
+            connection = self._waiting.popleft()
+            if connection.read_piece():
+                self._waiting.append(connection)
+            if loop.time() >= until:
+                break
+        if self._waiting:
+            loop.call_soon(self._run, loop)
+
+    def __repr__(self) -> str:
+        return f"<Turns of {len(self._waiting)} connections>"
+
+
+class _Reading(FlowControl):
+    """uvicorn's flow control of a connection. Nothing is received while received bytes aren't read."""
+
+    held = False
+
+    def hold(self) -> None:
+        """From here on there are such bytes."""
+        self.held = True
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def release(self) -> None:
+        """All are read."""
+        self.held = False
+        if not self.read_paused and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def resume_reading(self) -> None:
+        if self.held:
+            self.read_paused = False
+        else:
+            super().resume_reading()
 
 
 class AdminProtocol(H11Protocol):
@@ -17,9 +77,17 @@ class AdminProtocol(H11Protocol):
     """Seconds for a request and its answer, and between two."""
     MAX_CONNECTIONS = 128
     """Connections at once."""
+    TURNS: ClassVar[Turns] = Turns()
+    """Of all connections of a port."""
+
+    flow: _Reading
+    cycle: RequestResponseCycle | None  # type: ignore[assignment]  # None before the first request
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]  # as uvicorn's is
         super().connection_made(transport)
+        self.flow = _Reading(transport)
+        self._unread = bytearray()
+        self._queued = self._reading = self._pipelined = self._ended = False
         self.since = self.loop.time()
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
@@ -29,11 +97,85 @@ class AdminProtocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
+        self._unread.clear()
         super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += data
+        self.flow.hold()
+        self._queue()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn always ends the connection
+        """A client that sends nothing more gets the answer that it waits for. Returns whether there is one."""
+        self._ended = bool(self._unread) or self._pipelined or self._is_asked()
+        return self._ended
+
+    def read_piece(self) -> bool:
+        """Read some of what has come, or a request that has been read behind another one. Whether there is more."""
+        piece = bytes(self._unread[:PIECE])
+        del self._unread[:PIECE]
+        self._pipelined = self._queued = False
+        if self.transport.is_closing():
+            return False
+        self._reading = True
+        try:
+            if piece:
+                super().data_received(piece)
+            else:
+                super().handle_events()
+        except Exception:  # noqa: BLE001 - as the event loop does: a mistake costs only this connection
+            structlog.get_logger().exception("admin.connection_failed")
+            self.transport.abort()
+        self._reading = False
+        if self._unread:
+            self.flow.hold()  # uvicorn resumes the transport itself behind a body that nobody wants
+        else:
+            self.flow.release()
+        self._close_if_ended()
+        self._queued = not self.transport.is_closing() and self._readable()
+        return self._queued
+
+    def handle_events(self) -> None:
+        """Read requests; uvicorn would begin one that is behind another with the end of that one's answer."""
+        if self._reading:
+            super().handle_events()
+        else:
+            self._pipelined = True
+
+    def send_400_response(self, msg: str) -> None:
+        """End a request that isn't HTTP. Where its answer has begun, there is no other."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         self.since = self.loop.time()
         super().on_response_complete()
+        self._close_if_ended()
+        self._queue()
+
+    def _is_asked(self) -> bool:
+        """Whether a whole request has come whose answer hasn't begun."""
+        whole = self.conn.their_state in (h11.DONE, h11.MUST_CLOSE)
+        return whole and self.cycle is not None and not self.cycle.response_started
+
+    def _close_if_ended(self) -> None:
+        if (
+            self._ended
+            and not (self._unread or self._pipelined)
+            and (self.cycle is None or self.cycle.response_complete)
+        ):
+            self.transport.close()
+
+    def _queue(self) -> None:
+        if not self._queued and self._readable():
+            self._queued = True
+            self.TURNS.add(self)
+
+    def _readable(self) -> bool:
+        """What follows a whole request is read after its answer."""
+        return (self._pipelined or bool(self._unread)) and self.conn.their_state is not h11.DONE
 
     def _check(self) -> None:
         """End the connection unless a request has begun since the last look."""
@@ -49,4 +191,5 @@ class AdminProtocol(H11Protocol):
 
 def bounded(timeout: float, limit: int) -> type[AdminProtocol]:
     """The protocol with these limits: uvicorn takes a class."""
-    return type("BoundedAdminProtocol", (AdminProtocol,), {"TIMEOUT": timeout, "MAX_CONNECTIONS": limit})
+    limits = {"TIMEOUT": timeout, "MAX_CONNECTIONS": limit, "TURNS": Turns()}
+    return type("BoundedAdminProtocol", (AdminProtocol,), limits)

@@ -13,6 +13,8 @@ from prometheus_client.registry import Collector
 
 SLICE = 500
 """Samples that are written at once: some 3 ms."""
+PIECE = 64 * 1024
+"""Bytes that are sent at once of what is already made."""
 CREATED = "_created"
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -144,6 +146,11 @@ def json_tree(members: Mapping[str, object], encode: Callable[[object], bytes]) 
             yield opening + encode(value)
         opening = b","
     yield b"}" if members else b"{}"
+
+
+def slices(content: bytes) -> Iterator[bytes]:
+    """What is already made, in pieces: a client that reads slowly has one of them waiting for it."""
+    return (content[at : at + PIECE] for at in range(0, len(content), PIECE))
 
 
 json_list = _streamed(json_pieces)

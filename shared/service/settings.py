@@ -239,6 +239,12 @@ def _value(texts: list[str], kind: type[Struct], field: inspect.Field, source: s
     """The value of a setting; of a setting that isn't a list, the last text counts."""
     base, form = _base(field.type)
     plain: Any
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # Python stands half characters for bytes; no message, page or log can hold them
+            problems.error(source, f"{show(text)} isn't UTF-8 text")
+            return MISSING
     if isinstance(base, inspect.VarTupleType) and _extra(field).get("argument"):
         plain = texts
     elif isinstance(base, inspect.VarTupleType):

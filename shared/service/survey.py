@@ -4,8 +4,10 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.bus import jetstream
 from shared.bus.codec import SHOWN, decode
@@ -29,6 +31,12 @@ PAUSE = 1.0
 """Seconds of a pause of an event loop that are worth a note: peers take a member for dead after 1.5 s."""
 NAMED = 5
 """Names that a problem lists at most."""
+MAX_TEXTS = 200
+"""Problems, and notes, of a survey."""
+MAX_OF_MEMBER = 50
+"""Reasons, notes, configurations and warnings of a member that count, each."""
+MAX_SEEN = 10_000
+"""Other members that all of them see. Each counts with as many as the others."""
 
 
 class Failed(Struct, frozen=True):
@@ -63,17 +71,27 @@ async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.
     asked = (query_members(bus, subjects, pool, tier, StatusQuery(), timeout=timeout) for tier in TIERS)
     (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
     members, failed = await _read([answer for found in answers for answer in found])
-    found = list(problems(members, failed, leader if not unknown else None))
-    said = [*([unknown] if unknown else []), *notes(members)]
+    found = problems(members, failed, leader if not unknown else None)
+    said = chain([unknown] if unknown else [], notes(members))
     return Survey(
         pool="/".join(split_pool(pool)),
         at=time.time(),
         leader=leader,
         members=tuple(members),
         failed=tuple(failed),
-        problems=tuple(dict.fromkeys(found)),
-        notes=tuple(dict.fromkeys(said)),
+        problems=_first(found),
+        notes=_first(said),
     )
+
+
+def _first(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each once, as many as there may be."""
+    found: dict[str, None] = {}
+    for text in texts:
+        if text not in found and len(found) == MAX_TEXTS:
+            return (*found, "and more of that")
+        found[text] = None
+    return tuple(found)
 
 
 async def _leader(bus: Bus, subjects: Subjects) -> tuple[str, str]:
@@ -105,7 +123,13 @@ def read_status(answer: Answer) -> MemberStatus:
     status = answer.read(MemberStatus)
     if (status.tier, status.id) != (answer.tier, answer.id):
         raise Malformed(f"{answer.tier} {answer.id} answers as {status.tier} {status.id}"[:SHOWN])
-    return status
+    return replace(
+        status,
+        reasons=dict(islice(status.reasons.items(), MAX_OF_MEMBER)),
+        notes=dict(islice(status.notes.items(), MAX_OF_MEMBER)),
+        configurations=status.configurations[:MAX_OF_MEMBER],
+        configuration_warnings=status.configuration_warnings[:MAX_OF_MEMBER],
+    )
 
 
 def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:
@@ -176,9 +200,9 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
             yield f"{len(same)} processes are {tier} {id}: {where}"
     seen: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
-        for tier, ids in member.sees.items():
-            for id in ids:
-                seen[tier, id].append(member.id)
+        sights = ((tier, id) for tier, ids in member.sees.items() for id in ids)
+        for sight in islice(sights, max(1, MAX_SEEN // len(members))):
+            seen[sight].append(member.id)
     for (tier, id), by in sorted(seen.items()):
         if (tier, id) not in answering:
             yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"

@@ -31,5 +31,5 @@ def test_columns_are_as_wide_as_what_is_shown() -> None:
 def test_json_keeps_the_text_without_its_controls(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"id": EVIL})
     written = capsys.readouterr().out
-    assert not set(written) & {"\x1b", "\x9b", "\x7f"}
+    assert not set(written) & {"\x1b", "\x9b", "\x7f", "\u202e"}
     assert json.loads(written) == {"id": EVIL}

@@ -1,8 +1,15 @@
 """What `pointsman why` makes of pickers' answers."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 
+from pointsman.endpoint_report import sentences
+from pointsman.explain import text
+from pointsman.query_command import lines_of
 from pointsman.why import because, decisions
+from shared.bus.errors import Malformed
 from shared.bus.query_client import Answer
 
 
@@ -14,3 +21,26 @@ def test_an_answer_that_cant_be_read_doesnt_hide_the_others(content: bytes) -> N
     good = Answer("p1", "picker", 1, b'{"decisions":[{"at":"12:00","why":["it was the best"]}]}')
     (decision,) = decisions([Answer("p0", "picker", 1, content), good])
     assert because("r", decision) == ["r at 12:00 by picker p1: it was the best"]
+
+
+def test_a_decision_names_the_picker_that_answers_whatever_it_says() -> None:
+    content = b'{"decisions":[{"at":"12:00","why":[],"picker_id":"p2"}]}'
+    (decision,) = decisions([Answer("p1", "picker", 1, content)])
+    assert decision["picker_id"] == "p1"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"configuration": "", "model": "", "target_model": "", "refused": 1},
+        {"configuration": "", "model": "", "target_model": "", "endpoint": "", "destinations": None},
+        {"configuration": "", "model": "", "target_model": "", "refused": {}, "profiles": []},
+        {"known": True},
+        {"known": True, "fact": []},
+    ],
+)
+def test_what_cant_be_shown_is_an_error_of_its_member(document: dict[str, Any]) -> None:
+    for make in (partial(text, document), partial(sentences, {"picker": [{**document, "known": True}]})):
+        with pytest.raises(Malformed, match=r"^picker p answers what can't be shown: \w+Error: "):
+            lines_of("picker p", make)

@@ -59,3 +59,12 @@ def test_a_line_that_cant_be_used_is_named(tmp_path: Path, line: str, problem: s
     made = trace(tmp_path, '{"arrival": 2.0, "prompt": "x"}', line)
     with pytest.raises(TraceError, match=f"line 2: .*{problem}"):
         list(made.arrivals(1))
+
+
+def test_a_line_without_an_end_and_a_prompt_that_fills_the_memory_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="line 1: more than 67108864 bytes"):
+        list(Trace(path="/dev/zero").arrivals(1))
+    path = tmp_path / "trace"
+    path.write_text(f'{{"arrival":0,"hashes":[{"1," * 20_000}1]}}')
+    with pytest.raises(TraceError, match="line 1: the hashes stand for more than 10000000 tokens"):
+        list(Trace(path=str(path)).arrivals(1))

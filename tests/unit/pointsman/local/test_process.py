@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.local.process import NotReady, Process, ProcessError
+from pointsman.local.process import MAX_TAIL, NotReady, Process, ProcessError
 from tests.waiting import eventually
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -165,3 +165,11 @@ asyncio.run(main())
     os.kill(parent.pid, number)
     await parent.wait()
     await eventually(lambda: not alive(child))
+
+
+def test_of_a_large_log_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 10 * MAX_TAIL + b"\n\xffone\ntwo")
+    process = Process("p", ["true"], log)
+    assert process.tail(2) == ["\ufffdone", "two"]
+    assert len(process.tail(3)[0]) < MAX_TAIL

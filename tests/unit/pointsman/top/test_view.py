@@ -30,7 +30,7 @@ MEMBERS = (
     MemberRow(tier="picker", id="picker-2", age=0.1, in_flight=51, waiting=0),
 )
 FLOW = FlowRow(flow="00ff", requests=4, tokens=100, oldest=1.2, running=3)
-BAND = BandRow(priority=-1, requests=4, tokens=100, oldest=1.2, running=3, rate=11.25, flows=(FLOW,))
+BAND = BandRow(priority=-1, requests=4, tokens=100, oldest=1.2, running=3, rate=11.25, flow_count=1, flows=(FLOW,))
 LARGE = Snapshot(pool="default/llama", state=GOOD, endpoints=SERVERS, members=MEMBERS, queues=(BAND,))
 NOTHING = Snapshot(
     pool="default/llama",

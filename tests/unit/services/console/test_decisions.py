@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.console.decisions import LIMIT, Decisions, DecisionsTopic, Newest
+from services.console import decisions
+from services.console.decisions import KEPT_BYTES, LIMIT, MAX_SUMMARY, Decisions, DecisionsTopic, Newest
 from shared.bus.columns import flow_hash
 from shared.bus.errors import RequestTimeout
 from shared.bus.query_client import Answer
@@ -55,7 +56,7 @@ async def test_each_is_told_once_and_again_when_it_is_over() -> None:
     assert await news(topic) == [("r2", "completed"), ("r4", "completed")]
     assert await news(topic) == []
     assert pickers.asked[-1] == ("p", 4)
-    assert sorted(read(topic.whole())) == [(f"r{number}", "completed") for number in (1, 2, 3, 4)]
+    assert sorted(read(await topic.whole())) == [(f"r{number}", "completed") for number in (1, 2, 3, 4)]
 
 
 async def test_a_restarted_picker_begins_anew_and_a_silent_one_is_named() -> None:
@@ -92,3 +93,61 @@ async def test_a_picker_whose_answer_cannot_be_read_is_named_and_others_are_show
     assert piece is not None
     assert read(piece) == [("r2", "completed")]
     assert b'"missing":["picker p answers what can\'t be read' in piece
+
+
+async def test_of_a_summary_pages_get_what_is_known_and_nothing_else() -> None:
+    known = {**decision(1), "served_by": None, "refused": {"status": 429, "message": "full", "reason": "shed", "x": 1}}
+    made = [{**known, "more": [[]] * 10_000, "picker": "q"}]
+    piece = await DecisionsTopic(Pickers({"p": (1, made)}), dict).refresh()
+    assert piece is not None
+    [shown] = msgspec.json.decode(piece.decode().strip().split("\ndata: ")[1])["decisions"]
+    assert shown == {**known, "refused": {"status": 429, "message": "full", "reason": "shed"}, **of("p", 1)}
+
+
+def of(picker: str, number: int) -> dict[str, str]:
+    """Who made the decision of this number, and its key."""
+    return {"picker": picker, "key": f"{picker}/1/{number}"}
+
+
+async def test_a_summary_that_is_too_long_costs_only_its_picker() -> None:
+    made = {"p": (1, [{**decision(1), "model": "m" * MAX_SUMMARY}]), "q": (1, [decision(2)])}
+    piece = await DecisionsTopic(Pickers(made), dict).refresh()
+    assert piece is not None
+    assert read(piece) == [("r2", "completed")]
+    assert b'"missing":["picker p answers with a summary of ' in piece
+
+
+async def test_what_the_stream_begins_with_is_bounded_in_bytes() -> None:
+    long = {"model": "m" * (MAX_SUMMARY - 300)}
+    made = {picker: (1, [{**decision(number), **long} for number in range(100)]) for picker in "pq"}
+    topic = DecisionsTopic(Pickers(made), dict)
+    piece = await topic.refresh()
+    assert piece is not None
+    for told in (piece, await topic.whole()):
+        assert KEPT_BYTES * 0.9 < len(told) < KEPT_BYTES * 1.1
+        assert read(told)[-1] == ("r99", "completed")
+
+
+async def test_decisions_in_full_are_passed_on_as_they_are_with_who_made_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {
+        "p": b'{"decisions":[{"at":"1","picker":"q","x":[1,{}]},{ }]}',
+        "q": b'{"decisions":[{"at":"2"}]}',
+        "r": b'{"decisions":[{"at":"3","x":"\xff"}]}',
+        "s": b'{"decisions":[{"at":"4"},5]}',
+    }
+
+    async def query_members(*_: object, **__: object) -> list[Answer]:
+        return [Answer(id, "picker", 1, content) for id, content in answers.items()]
+
+    monkeypatch.setattr(decisions, "query_members", query_members)
+    asked = Decisions(None, None, "pool", lambda: [*answers, "t"])  # type: ignore[arg-type]
+    found, missing = await asked.of_request("r1")
+    assert [msgspec.json.decode(one) for one in found] == [
+        {"at": "4", "picker": "s"},
+        {"at": "2", "picker": "q"},
+        {"at": "1", "x": [1, {}], "picker": "p"},
+        {"picker": "p"},
+    ]
+    assert missing[0] == "t doesn't answer"
+    assert missing[1] == "picker r answers what can't be read: invalid start byte"
+    assert missing[2].startswith("picker s answers what can't be read: Expected `object`")

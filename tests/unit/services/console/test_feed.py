@@ -26,7 +26,7 @@ class Counting:
         self.shown = self.number
         return event("changes", str(self.shown).encode())
 
-    def whole(self) -> bytes:
+    async def whole(self) -> bytes:
         self.wholes += 1
         return event("whole", str(self.shown).encode())
 

@@ -1,5 +1,8 @@
 """The pool as events: what a page that applies them knows is what there is."""
 
+import asyncio
+import time
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from services.console.history import SAMPLES, History
 from services.console.pool_topic import PoolTopic, facts_of, numbers_of
 from shared.pool_view.rows import EndpointRow
+from shared.tasks import TURN, cancel
 
 numbers = st.one_of(st.none(), st.integers(0, 3))
 ROWS = st.dictionaries(
@@ -79,7 +83,7 @@ async def test_a_page_knows_what_there_is_whenever_it_came(states: list[dict[str
         if at > joins:
             late.apply(change, version)
         elif at == joins:
-            late.apply(topic.whole(), version)
+            late.apply(await topic.whole(), version)
     expected = []
     for row in sorted(present, key=lambda row: row.id):
         endpoint = msgspec.to_builtins(facts_of(row) | numbers_of(row))
@@ -90,6 +94,34 @@ async def test_a_page_knows_what_there_is_whenever_it_came(states: list[dict[str
         assert late.shown() == early.shown()
 
 
+async def test_others_have_their_turn_between_endpoints_and_a_look_that_is_cancelled_loses_nothing() -> None:
+    turns = 0
+
+    def slow() -> Iterator[EndpointRow]:
+        for row in rows_of({name: {"queue": 1} for name in "abc"}):
+            time.sleep(2 * TURN)
+            yield row
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    topic, page, other = PoolTopic(slow, lambda: 1, dict), Page(), asyncio.create_task(others())
+    looking = asyncio.create_task(topic.refresh())
+    await asyncio.wait({looking}, timeout=TURN)
+    await cancel(looking)
+    turns = 0
+    page.apply(await topic.refresh(), 1)
+    assert turns >= 3
+    turns = 0
+    await History(2).sample(slow())
+    assert turns >= 2
+    assert [endpoint["name"] for endpoint in page.shown()] == ["a", "b", "c"]
+    await cancel(other)
+
+
 async def test_nothing_new_is_no_event() -> None:
     rows = rows_of({"a": {"queue": 1, "age": 0.5}})
     topic = PoolTopic(lambda: rows, lambda: 1, dict, lambda: 0.0)
@@ -97,13 +129,13 @@ async def test_nothing_new_is_no_event() -> None:
     assert await topic.refresh() is None
 
 
-def test_the_history_has_the_newest_sample_last_and_nothing_where_nothing_was_known() -> None:
+async def test_the_history_has_the_newest_sample_last_and_nothing_where_nothing_was_known() -> None:
     history = History(2)
     for queue in (1, None, 3):
-        history.sample(rows_of({name: {"queue": queue} for name in "abc"}))
+        await history.sample(rows_of({name: {"queue": queue} for name in "abc"}))
     kept = history.of(["a", "c", "unknown"])
     assert list(kept) == ["a"]
     assert len(kept["a"]["queue"]) == SAMPLES
     assert [value if value == value else None for value in kept["a"]["queue"][-4:]] == [None, 1.0, None, 3.0]
-    history.sample([])
+    await history.sample([])
     assert history.of(["a"]) == {}

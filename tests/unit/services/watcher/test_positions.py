@@ -1,9 +1,13 @@
 """Lines of problems, and documents cut out of a stream."""
 
+from collections.abc import Callable
+
 import pytest
 
+from services.watcher.drain_file import set_drain
 from services.watcher.positions import document_text, with_lines
 from shared.config.problems import Problem
+from shared.config.yaml import Text
 
 STREAM = """\
 # first
@@ -54,3 +58,28 @@ def test_a_stream_of_one_document_is_that_document() -> None:
 def test_a_document_is_cut_out_as_it_was_written() -> None:
     assert document_text(STREAM, 0) == (1, "# first\na:\n  b.c/d:\n  - x: 1\n  - y: 2\n")
     assert document_text(STREAM, 1) == (8, "---\nkind: second\ntext: |\n  ---not a document\n...\n")
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda text: with_lines(text, 0, [Problem("a", "")]),
+        lambda text: document_text(text, 0),
+        lambda text: set_drain(text, "default/a", True),
+    ],
+)
+def test_a_long_text_is_read_in_pieces_so_that_other_threads_run(
+    look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    read = Text.read
+
+    def counted(text: Text, size: int = 0, /) -> str:
+        piece = read(text, size)
+        sizes.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(Text, "read", counted)
+    look(f"a: {'x' * 2**20}")
+    assert len(sizes) > 10
+    assert max(sizes) < 2**16

@@ -4,7 +4,7 @@ from types import FrameType
 import pytest
 
 from shared.config.problems import Problems
-from shared.config.yaml import MAX_DEPTH, MAX_DIGITS, parse_documents
+from shared.config.yaml import MAX_DEPTH, MAX_DIGITS, MAX_PLAIN, parse_documents
 
 
 def read(text: str) -> tuple[list[object], list[str]]:
@@ -134,3 +134,9 @@ def test_what_is_no_yaml_is_said_with_its_line(text: str, problem: str) -> None:
 )
 def test_a_value_that_is_not_what_its_tag_says_is_a_problem(value: str) -> None:
     assert read(f"a: {value}") == ([], ["document: not valid YAML: a value isn't what its tag says"])
+
+
+@pytest.mark.parametrize("digits", ["9", "1:", "0", "_"])
+def test_what_has_more_characters_than_any_number_is_a_text(digits: str) -> None:
+    text = "9" + digits * MAX_PLAIN + "9"
+    assert read(f"a: {text}") == ([{"a": text}], [])

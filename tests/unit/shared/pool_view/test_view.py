@@ -98,7 +98,7 @@ def test_a_row_has_the_newest_values_and_the_age_of_the_oldest() -> None:
     made.frame(frame(("m", "x"), queue=(3, 9), running=(5, 9), kv=(0.5, 0.9), age=0.25), 10.0, 0.0)
     made.frame(frame(("m",), sender="collector-2", queue=(4,), alive=(1,)), 10.5, 0.1)
     made.frame(frame(("m",), queue=(1,), kv=(math.nan,), running=(-1,)), 10.5, 8.0)
-    row = made.rows(11.0)[1]
+    row = list(made.rows(11.0))[1]
     assert (row.queue, row.running, row.kv, row.reachable) == (4, 5, 0.5, True)
     assert row.age == pytest.approx(1.25)
     assert row.collector == "collector-1"
@@ -244,6 +244,20 @@ def test_queues_are_bands_of_all_pickers_with_the_longest_flow_first() -> None:
     assert made.queues(2.0) == ()
 
 
+def test_of_many_flows_those_are_shown_that_have_the_most_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MAX_SHOWN", 3)
+    monkeypatch.setattr(queues, "MAX_BANDS", 2)
+    made = view()
+    rows = [(priority, flow, priority + flow, 0, flow, 0) for priority in (-1, 0, 1) for flow in (5, 7, 6)]
+    made.load(load("p", {}, queue=queue(*rows)), 0.0)
+    bands = made.queues(0.0)
+    assert [(band.priority, band.requests, band.flow_count) for band in bands] == [(1, 21, 3), (0, 18, 3)]
+    assert [[(row.flow[-1], row.requests) for row in band.flows] for band in bands] == [
+        [("7", 8), ("6", 7)],
+        [("7", 7)],
+    ]
+
+
 def test_rows_beyond_a_number_arent_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "MAX_ROWS", 3)
     monkeypatch.setattr("shared.pool_view.view.MAX_LOAD_ROWS", 2)
@@ -279,6 +293,6 @@ def test_the_version_differs_when_anything_is_new() -> None:
     seen.add(made.version)
     assert len(seen) == 4
     made.leader("w")
-    made.rows(5.0)
+    list(made.rows(5.0))
     assert made.version in seen
     assert made.configuration == Configuration(text="kind: X")

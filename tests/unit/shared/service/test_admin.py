@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from types import MappingProxyType
@@ -242,3 +244,28 @@ async def test_of_too_many_connections_the_idlest_ends(readiness: Readiness) -> 
             assert not first.at_eof()
         one.close()
         two.close()
+
+
+FIRST_PAGE = """
+import asyncio, sys
+from prometheus_client import CollectorRegistry
+from shared.service.admin import ProcessPages, build_app
+from shared.service.readiness import Readiness
+
+async def ask(path):
+    scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+    await build_app(ProcessPages(Readiness(), CollectorRegistry(), dict))(scope, asyncio.Queue().get, send)
+
+async def send(message):
+    pass
+
+asyncio.run(ask("/healthz"))
+before = {*sys.modules}
+asyncio.run(ask("/metrics"))
+print(*({*sys.modules} - before))
+"""
+
+
+def test_the_first_page_imports_nothing() -> None:
+    found = subprocess.run([sys.executable, "-c", FIRST_PAGE], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []

@@ -272,3 +272,10 @@ def test_a_file_that_cant_be_read_is_named_with_its_flag(tmp_path: Path) -> None
     path.write_bytes(b"a: \xff")
     with pytest.raises(Invalid, match="isn't UTF-8 text: invalid start byte at byte 3"):
         read_text(str(path), "--config-file")
+
+
+def test_what_isnt_utf_8_is_no_value() -> None:
+    assert problems("--id", "a\udcff", POINTSMAN_POOL_NAME="\udcff") == [
+        r"POINTSMAN_POOL_NAME: '\udcff' isn't UTF-8 text",
+        r"--id: 'a\udcff' isn't UTF-8 text",
+    ]

@@ -7,8 +7,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from shared.bus import jetstream
+from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.query_client import Answer
+from shared.bus.subjects import Subjects
+from shared.service import survey as module
 from shared.service.configured import Configured
 from shared.service.status import (
     CollectorStatus,
@@ -22,7 +26,7 @@ from shared.service.status import (
     Repairs,
     WatcherStatus,
 )
-from shared.service.survey import Failed, notes, problems, read_status
+from shared.service.survey import MAX_OF_MEMBER, MAX_TEXTS, Failed, notes, problems, read_status, survey
 
 FACTS = FactsStatus(synced=True, age=0.5, epoch=1, sequence=7, count=3, digest="aa", announced_sequence=7)
 REVISION = (Configured("default/default", "a file", "1234"),)
@@ -183,3 +187,27 @@ def test_a_member_that_gives_the_status_of_another_one_has_failed(says: MemberSt
     assert read_status(Answer("p", "picker", 1, content)) == PICKER
     with pytest.raises(Malformed, match=f"picker p answers as {says.tier} {says.id}"):
         read_status(Answer("p", "picker", 1, msgspec.json.encode(says)))
+
+
+async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = {f"n{number}": "x" for number in range(500)}
+    chatty = [
+        member(
+            "picker", id, reasons=many, notes=many, sees={"picker": tuple(f"{id}{number}" for number in range(20_000))}
+        )
+        for id in "pq"
+    ]
+
+    async def query_members(*_: object, **__: object) -> list[Answer]:
+        return [Answer(one.id, one.tier, 1, msgspec.json.encode(one)) for one in chatty]
+
+    async def last(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(module, "query_members", query_members)
+    monkeypatch.setattr(jetstream, "last", last)
+    found = await survey(Bus("nats://127.0.0.1:1", name="asker"), Subjects(), "default_default")
+    assert [len(one.reasons) for one in found.members] == [MAX_OF_MEMBER] * len(found.members)
+    assert len(found.problems) == MAX_TEXTS + 1
+    assert found.problems[-1] == "and more of that"
+    assert len(found.notes) == MAX_OF_MEMBER

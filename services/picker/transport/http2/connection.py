@@ -99,12 +99,14 @@ class Http2Connection:
         rest, timer = self._taken_back(), self._timer
         until = timer() + _SECONDS_PER_TURN
         try:
+            if streams.unsent:
+                streams.flush()
             for _ in range(_PER_TURN):
                 if timer() >= until:
                     break
                 frame = rest or reader.read()
                 if frame is None:
-                    return False
+                    break
                 rest = None
                 kind, flags, stream_id, payload = frame
                 try:
@@ -134,7 +136,7 @@ class Http2Connection:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
-        return self._rest is not None or self._frames.complete
+        return self._rest is not None or self._frames.complete or self._streams.unsent
 
     def tick(self, now: float) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
@@ -179,7 +181,7 @@ class Http2Connection:
         self._streams.hold()
 
     def release(self) -> None:
-        """The socket takes more again."""
+        """The socket takes more again. `unfinished` says whether `receive` of nothing is to be called."""
         self._streams.release()
 
     def lost(self) -> bool:

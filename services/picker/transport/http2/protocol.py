@@ -38,6 +38,8 @@ class Http2Protocol(asyncio.Protocol):
         """The client's address, once it is known."""
         self._awake = False
         """Whether a flush is scheduled."""
+        self._going_on = False
+        """Whether `_continue` is."""
         self._closing = self._ending = self._ticking = False
         """Whether nothing more is written; whether streams end by turns, because the connection is over, and because
         their time is."""
@@ -57,15 +59,24 @@ class Http2Protocol(asyncio.Protocol):
         more = self.connection.receive(data, self._clock())
         if more:
             self._transport.pause_reading()
-            self._loop.call_soon(self._continue)
+            self._go_on()
         self._flush()
 
+    def _go_on(self) -> None:
+        """Have the rest done after others have had their turn."""
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._continue)
+
     def _continue(self) -> None:
-        """Read on in what has come, after others have had their turn."""
+        """Read on in what has come, and send on what has waited."""
+        self._going_on = False
+        if self._transport is None:
+            return
         more = self.connection.receive(b"", self._clock())
         self._flush()
         if more:
-            self._loop.call_soon(self._continue)
+            self._go_on()
         elif self._stuck_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -79,7 +90,9 @@ class Http2Protocol(asyncio.Protocol):
         if self.connection.failure is None:
             self._stuck_since = None
             self.connection.release()
-            if not self.connection.unfinished:  # otherwise `_continue` comes, and resumes
+            if self.connection.unfinished:
+                self._go_on()  # which resumes
+            else:
                 self._transport.resume_reading()
             self._wake()
 

@@ -4,7 +4,7 @@ A worker that doesn't answer in time costs its part of a page, and the page name
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from msgspec import Raw, Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from services.picker.workers.exposition import Counts, Page, joined, parse, text
+from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
 from shared.service import Service
 from shared.service.admin import as_json
@@ -24,6 +24,7 @@ from shared.version import VERSION
 TIMEOUT = 1.0
 """Seconds for a worker's answer: a probe waits for two."""
 T = TypeVar("T")
+_END = object()
 
 
 class ReadyAnswer(Struct):
@@ -132,17 +133,23 @@ class WorkerPages:
         runs = {worker.id: worker.restarts for worker in self._workers}
         answers = await self._ask("/metrics", bytes)
         self.missing = answers.missing
+        answered: list[str] = []
         pages: list[Page] = []
         for worker in self._workers:
-            if (body := answers.found.get(worker.id)) is None:
+            if (body := answers.found.pop(worker.id, None)) is None:
                 continue
-            pages.append(page := await alone(lambda body=body: parse(body.decode())))  # type: ignore[misc]
+            pages.append(page := {})
+            answered.append(worker.id)
+            await _in_steps(parsing(body, page))
             if worker.restarts == runs[worker.id]:
                 self._counts.update(worker.id, page)
-        pages += self._counts.missing(answers.found)
+        await _in_steps(self._counts.pruning())
+        pages += self._counts.missing(answered)
         own = b"".join([piece async for piece in exposition(self._supervisor.registry)])
-        pages.append(parse(own.decode()))
-        families = await alone(lambda: joined(pages))
+        pages.append(page := {})
+        await _in_steps(parsing(own, page))
+        families: Page = {}
+        await _in_steps(joining(pages, families))
         for family in families.values():
             yield await alone(lambda family=family: text(family).encode())  # type: ignore[misc]
 
@@ -167,6 +174,12 @@ class WorkerPages:
 
     def __repr__(self) -> str:
         return f"<WorkerPages of {len(self._workers)} workers>"
+
+
+async def _in_steps(steps: Iterator[None]) -> None:
+    """Do work in steps, each alone."""
+    while await alone(lambda: next(steps, _END)) is not _END:
+        pass
 
 
 def _once(said: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

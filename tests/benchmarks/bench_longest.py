@@ -267,6 +267,11 @@ PIECES: dict[str, tuple[str, bytes, int]] = {
     "events that are long together": ("text/event-stream", LONG_EVENT, LIMIT - 10),
     "events of nothing": ("text/event-stream", b"data:\n", 1990 * 6),
     "events with usage": ("text/event-stream", b'data:{"usage":{"a":1},"model":"served"}\n', 1990 * 40),
+    "events with usage on three levels": (
+        "text/event-stream",
+        b'data:{%s,"response":{%s},"message":{%s}%s}\n' % (*[b'"model":"served","usage":{}'] * 3, b" " * 1900),
+        1990 * 2046,
+    ),
     "events with counts of large numbers": (
         "text/event-stream",
         b'data:{"usage":{"prompt_tokens":1e308,"input_tokens":1e308,"output_tokens":1e308}}\n',

@@ -170,9 +170,9 @@ class Http2Connection:
         return self._streams.cancel(details)
 
     def fail(self, failure: ConnectionFailed) -> None:
-        """End the connection: what is under way ends with it, as when it is `lost`."""
+        """End the connection: what is under way ends with it, as when it is `lost`, which is to be called."""
         self.failure = failure
-        self.lost()
+        self._forget_frames()
         last = min(self._streams.last_id, self._last_taken)
         self.out.append(frames.goaway(last, failure.code, failure.text))
 
@@ -187,9 +187,12 @@ class Http2Connection:
     def lost(self) -> bool:
         """The connection is over. Some of its streams end; whether there are more, for which this is called again when
         others have had their turn."""
+        self._forget_frames()
+        return self._streams.drop_some()
+
+    def _forget_frames(self) -> None:
         self._frames.clear()
         self._rest = None
-        return self._streams.drop_some()
 
     # Frames
 

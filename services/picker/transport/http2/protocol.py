@@ -10,6 +10,7 @@ from services.picker.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.streams import StreamCount
+from services.picker.transport.turns import Turns
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -23,15 +24,16 @@ class Http2Protocol(asyncio.Protocol):
         streams: StreamCount,
         clock: Callable[[], float],
         *,
+        turns: Turns,
         opened: Callable[["Http2Protocol"], bool],
         closed: Callable[["Http2Protocol"], None],
     ) -> None:
-        """`opened` returns whether the connection is served."""
+        """`opened` returns whether the connection is served. By `turns`, the streams of all connections end."""
         self.connection = Http2Connection(
             methods, options, memory, streams, now=clock(), wake=self._wake, timer=perf_counter
         )
         self._options, self._clock = options, clock
-        self._opened, self._closed = opened, closed
+        self._turns, self._opened, self._closed = turns, opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self.peer = ""
@@ -101,16 +103,22 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if not self._ending:
+        if self.connection.open:
+            self._end_by_turns()
+        else:
             self._end_streams()
 
-    def _end_streams(self) -> None:
+    def _end_by_turns(self) -> None:
         """The connection is over: its streams end, and others have their turn in between."""
+        if not self._ending:
+            self._ending = True
+            self._turns.add(self._end_streams)
+
+    def _end_streams(self) -> bool:
         self._ending = self.connection.lost()
-        if self._ending:
-            self._loop.call_soon(self._end_streams)
-        elif self._transport is None:
+        if not self._ending and self._transport is None:
             self._closed(self)
+        return self._ending
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -118,13 +126,12 @@ class Http2Protocol(asyncio.Protocol):
             return
         if self._stuck_since is not None and now - self._stuck_since > self._options.stall_timeout:
             self.abort()
-        else:
-            self._tick()
+        elif self._tick():
+            self._turns.add(self._tick)
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
         self._ticking = self._transport is not None and self.connection.tick(self._clock())
-        if self._ticking:
-            self._loop.call_soon(self._tick)
+        return self._ticking
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -155,9 +162,8 @@ class Http2Protocol(asyncio.Protocol):
         if connection.failure is not None and not self._closing:
             self._closing = True
             transport.close()
-            if connection.open and not self._ending:
-                self._ending = True
-                self._loop.call_soon(self._end_streams)
+            if connection.open:
+                self._end_by_turns()
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
 

@@ -135,6 +135,7 @@ class WorkerPages:
         self.missing = answers.missing
         answered: list[str] = []
         pages: list[Page] = []
+        page: Page
         for worker in self._workers:
             if (body := answers.found.pop(worker.id, None)) is None:
                 continue

@@ -17,8 +17,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
 from shared.service import Service
-from shared.service.admin import as_json
-from shared.service.pages import alone, exposition
+from shared.service.admin import as_json, encoded
+from shared.service.pages import alone, exposition, stream_pieces
 from shared.version import VERSION
 
 TIMEOUT = 1.0
@@ -126,7 +126,7 @@ class WorkerPages:
         """What each worker knows, by its id."""
         query = f"?endpoint={quote(endpoint, safe='')}" if endpoint else ""
         answers = await self._ask(f"/debug/view{query}", Raw)
-        return as_json({"workers": answers.found, **_named(answers)})
+        return StreamingResponse(stream_pieces(_views(answers)), media_type="application/json")
 
     async def _metrics(self) -> AsyncIterator[bytes]:
         """The metrics of the workers and of the supervisor together, family by family."""
@@ -205,6 +205,19 @@ def _newest(answers: Answers[DecisionsAnswer], limit: int) -> list[Raw]:
     decisions = [decision for answer in answers.found.values() for decision in answer.decisions]
     decisions.sort(key=lambda decision: msgspec.json.decode(decision, type=At).at, reverse=True)
     return decisions[:limit]
+
+
+def _views(answers: Answers[Raw]) -> Iterator[bytes]:
+    """A JSON object with what each worker knows: a worker's view of thousands of endpoints has megabytes."""
+    opening = b'{"workers":{'
+    for id, answer in answers.found.items():
+        yield opening + encoded(id) + b":"
+        yield bytes(answer)
+        opening = b","
+    yield (b"" if answers.found else opening) + b"}"
+    for name, reasons in _named(answers).items():
+        yield b"," + encoded(name) + b":" + encoded(reasons)
+    yield b"}"
 
 
 def _named(answers: Answers[Any]) -> dict[str, Mapping[str, str]]:

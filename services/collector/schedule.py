@@ -7,7 +7,7 @@ slots that pass meanwhile are skipped. Pauses grow with consecutive failures, up
 
 import math
 from collections.abc import Hashable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
 
 from xxhash import xxh3_64_intdigest
@@ -16,6 +16,8 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_WITHIN = 0.1
 """Seconds until the first scrape of a new target, at most."""
+STALE = 4
+"""The part of the queue from which on removed entries leave it."""
 
 
 def phase(name: str) -> float:
@@ -24,7 +26,7 @@ def phase(name: str) -> float:
 
 
 class _Entry(Generic[K]):
-    __slots__ = ("due", "failures", "interval", "key", "phase", "slot")
+    __slots__ = ("due", "failures", "interval", "key", "phase", "removed", "slot")
 
     def __init__(self, key: K, interval: float, phase: float, due: float) -> None:
         self.key = key
@@ -34,6 +36,8 @@ class _Entry(Generic[K]):
         """None while it is being scraped."""
         self.slot = self.slot_after(due) - 1
         self.failures = 0
+        self.removed = False
+        """Then it has no key: what that holds isn't kept until the entry would have been due."""
 
     def slot_after(self, moment: float) -> int:
         """The first slot at least one interval after the moment."""
@@ -50,6 +54,8 @@ class Schedule(Generic[K]):
         self._backoff = backoff
         self._entries: dict[K, _Entry[K]] = {}
         self._queue: list[tuple[float, int, _Entry[K]]] = []
+        self._stale = 0
+        """Entries in it that are removed: never many, because thousands may be removed at once."""
         self._count = 0
 
     def add(self, key: K, interval: float, phase: float, now: float) -> None:
@@ -64,7 +70,16 @@ class Schedule(Generic[K]):
         self._push(entry)
 
     def remove(self, key: K) -> None:
-        self._entries.pop(key, None)
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        entry.removed = True
+        del entry.key
+        self._stale += entry.due is not None
+        if self._stale * STALE > len(self._queue):
+            self._queue = [queued for queued in self._queue if not queued[2].removed]
+            heapify(self._queue)
+            self._stale = 0
 
     def due(self, now: float, most: float = math.inf) -> list[K]:
         """The keys that are due, at most so many. They aren't due again until `finished`.
@@ -74,8 +89,10 @@ class Schedule(Generic[K]):
         keys: list[K] = []
         while self._queue and self._queue[0][0] <= now and len(keys) < most:
             _, _, entry = heappop(self._queue)
-            if self._entries.get(entry.key) is not entry or entry.due is None:
+            if entry.removed:
+                self._stale -= 1
                 continue
+            assert entry.due is not None
             if now - entry.due >= entry.interval:
                 self._slot(entry, 1, now)
                 continue
@@ -96,9 +113,10 @@ class Schedule(Generic[K]):
         """When the next key is due; None if none is before a scrape ends."""
         while self._queue:
             at, _, entry = self._queue[0]
-            if self._entries.get(entry.key) is entry:
+            if not entry.removed:
                 return at
             heappop(self._queue)
+            self._stale -= 1
         return None
 
     def _slot(self, entry: _Entry[K], pause: int, now: float) -> None:

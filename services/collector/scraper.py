@@ -69,6 +69,8 @@ class EndpointScrape:
         self.endpoint = endpoint
         self.attributes = AttributeMap()
         self.reachability = Reachability(failure_threshold)
+        self.gone = False
+        """Whether it has left."""
         self.targets = [Target(endpoint, polled, http, failures) for polled in pipeline.sources]
 
     def __repr__(self) -> str:
@@ -121,9 +123,11 @@ class Scraper:
         self._closed = False
         self.endpoints: dict[str, EndpointScrape] = {}
         """By endpoint id, sorted. Replaced, never changed; sorted as soon as all have begun."""
+        self._gone: list[EndpointScrape] = []
+        """Endpoints that have left and aren't forgotten."""
         self._new: list[Endpoint] = []
         """Endpoints that haven't begun, the next one last."""
-        self._beginning: asyncio.Task[None] | None = None
+        self._changing: asyncio.Task[None] | None = None
         self._produced: frozenset[AttributeKey[Any]] = frozenset()
         """The attributes that the pipeline produces."""
         self._retired: dict[str, AttributeMap] = {}
@@ -151,10 +155,17 @@ class Scraper:
         self.assign(endpoints)
 
     def assign(self, endpoints: Mapping[str, Endpoint]) -> None:
-        """Scrape exactly these endpoints. New ones take half a millisecond each: the first begin at once, the others in
-        turns with other work."""
+        """Scrape exactly these endpoints. New ones take half a millisecond each, and thousands may leave at once: some
+        come and go at once, others in turns with other work. Those that have left are told of no more."""
         if self._closed:
             return
+        self._compare(endpoints)
+        self._change_some()
+        if (self._gone or self._new) and (self._changing is None or self._changing.done()):
+            self._changing = asyncio.create_task(self._change_others(), name="new endpoints")
+
+    def _compare(self, endpoints: Mapping[str, Endpoint]) -> None:
+        """Find out which endpoints stay, have left and are new."""
         before, known_here = self.endpoints, dict[str, EndpointScrape]()
         new: list[Endpoint] = []
         for id in sorted(endpoints):
@@ -166,26 +177,33 @@ class Scraper:
                 new.append(endpoint)
         for id, scrape in before.items():
             if id not in known_here:
-                self._forget(scrape)
+                scrape.gone = True
+                self._gone.append(scrape)
         self._retired = {id: former for id, former in self._retired.items() if id in endpoints}
         self.endpoints, self._new = known_here, new[::-1]
-        self._begin_some()
-        if self._new and (self._beginning is None or self._beginning.done()):
-            self._beginning = asyncio.create_task(self._begin_others(), name="new endpoints")
 
-    async def _begin_others(self) -> None:
+    async def _change_others(self) -> None:
         with long_lived():
-            while self._new:
+            while self._gone or self._new:
                 await asyncio.sleep(0)
                 try:
-                    self._begin_some()
+                    self._change_some()
                 except Exception:
                     log.exception("endpoints.begin.failed")
         self._on_begun()
 
-    def _begin_some(self) -> None:
-        """Begin as many new endpoints as a turn has time for."""
+    def _change_some(self) -> None:
+        """Forget endpoints that have left, and then begin new ones, as many as a turn has time for."""
         until = time.monotonic() + TURN
+        while self._gone:
+            self._forget(self._gone.pop())
+            if time.monotonic() >= until:
+                self._arm()
+                return
+        self._begin_some(until)
+
+    def _begin_some(self, until: float) -> None:
+        """Begin new endpoints until then, at least one."""
         begun: dict[str, EndpointScrape] = {}
         try:
             while self._new and (not begun or time.monotonic() < until):
@@ -271,8 +289,11 @@ class Scraper:
             self._next_start = now + PAUSE
         together = Round(len(due))
         for target in due:
-            scrape = self._scrape(target, self._scrapes[target], together)
-            target.task = asyncio.create_task(scrape, name=f"scrape {target.name}")
+            scrape = self._scrapes[target]
+            if scrape.gone:
+                together.left -= 1
+                continue
+            target.task = asyncio.create_task(self._scrape(target, scrape, together), name=f"scrape {target.name}")
         self._arm()
 
     async def _scrape(self, target: Target, scrape: EndpointScrape, together: Round) -> None:
@@ -312,7 +333,7 @@ class Scraper:
             target.error, target.page_at = "", started
             target.pages += 1
             self.pages += 1
-            self._on_scraped(scrape, changed)
+            self._tell(scrape, changed)
         together.left -= 1
         if not together.left:
             self._on_round()
@@ -342,15 +363,21 @@ class Scraper:
         target.failures[kind] += 1
         self.failures[kind] += 1
         if target.source.OF_SERVER and scrape.reachability.failed(target.source.name, kind, started):
-            self._on_scraped(scrape, scrape.attributes.put(REACHABLE, 0.0, target.error_at))
+            self._tell(scrape, scrape.attributes.put(REACHABLE, 0.0, target.error_at))
+
+    def _tell(self, scrape: EndpointScrape, changed: bool) -> None:
+        if not scrape.gone:
+            self._on_scraped(scrape, changed)
 
     async def close(self) -> None:
         """Stop scraping and cancel the scrapes in flight."""
         tasks = [target.task for target in self._scrapes if target.task is not None]
         self.assign({})
         self._closed = True
-        if self._beginning is not None:
-            await cancel(self._beginning)
+        if self._changing is not None:
+            await cancel(self._changing)
+        while self._gone:
+            self._forget(self._gone.pop())
         self._arm()
         await asyncio.gather(*tasks, return_exceptions=True)
 

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -404,19 +404,28 @@ class PickerService(Service):
 
     async def _maintain(self) -> None:
         garbage = GarbageCollection(lambda: self.handler.open, time.monotonic())
+        parts: tuple[Callable[[], object], ...] = (
+            self._expire_peers,
+            self.view.prefixes.sweep,
+            lambda: self.convergence.compare_if_due(time.monotonic()),
+            self._check_endpoints,
+            self.metrics.forget_endpoints,
+            self.flow.maintain,
+            lambda: garbage.collect_if_due(time.monotonic()),
+        )
         while True:
             await asyncio.sleep(MAINTENANCE)
-            if gone := self.view.in_flight.expire(time.monotonic()):
-                log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
-            self.view.prefixes.sweep()
-            self.convergence.compare_if_due(time.monotonic())
-            layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
-            stale_after = pipeline.config.stale_metrics.after
-            self._missing_attributes.check(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
-            self.view.health.refresh(time.monotonic())
-            self.metrics.forget_endpoints()
-            self.flow.maintain()
-            garbage.collect_if_due(time.monotonic())
+            await exhaust(part() for part in parts)
+
+    def _expire_peers(self) -> None:
+        if gone := self.view.in_flight.expire(time.monotonic()):
+            log.info("peers.expired", count=len(gone), peers=gone[:NAMED])
+
+    def _check_endpoints(self) -> None:
+        layout, pipeline = self.view.layout, self.handler.pipeline  # changed endpoints first
+        stale_after = pipeline.config.stale_metrics.after
+        self._missing_attributes.check(layout, self.view.columns, pipeline.reads, time.monotonic(), stale_after)
+        self.view.health.refresh(time.monotonic())
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import sys
+import time
 
 import msgspec
 import structlog
@@ -17,7 +18,7 @@ import structlog
 from services.picker.app import PickerService
 from services.picker.garbage import search_young_only
 from services.picker.settings.picker import PickerSettings
-from services.picker.workers.channel import Status, WorkerEnd
+from services.picker.workers.channel import CONNECTION, Status, WorkerEnd
 from shared.config.problems import Invalid
 from shared.service import logs
 from shared.service.process import EXIT_CRASHED, EXIT_INVALID, operate
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 
 INTERVAL = 0.1
 """Seconds between two reports, unless there is news."""
+SILENT = 1.0
+"""Seconds between two log lines about lost connections."""
 
 
 class WorkerService(PickerService):
@@ -37,6 +40,7 @@ class WorkerService(PickerService):
     def __init__(self, settings: PickerSettings, channel: socket.socket) -> None:
         super().__init__(settings)
         self._adopted = 0
+        self._silent_until = 0.0
         self._asked_to_stop = False
         self._news = asyncio.Event()
         self.grpc.on_closed(self._news.set)
@@ -47,6 +51,7 @@ class WorkerService(PickerService):
             on_release=self._on_release,
             on_stop=self._on_stop,
             on_end=self._on_end,
+            on_lost=self._on_lost,
         )
 
     async def start(self) -> None:
@@ -88,6 +93,13 @@ class WorkerService(PickerService):
             connection.close()
         else:
             self.spawn(self.admin.adopt(connection), "admin connection", essential=False)
+
+    def _on_lost(self, command: bytes) -> None:
+        """The supervisor counts connections that aren't adopted yet: for ever, if they never were."""
+        self._adopted += command == CONNECTION
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + SILENT
+            log.warning("worker.no_descriptors")
 
     def _on_release(self) -> None:
         self.spawn(self.grpc.release(), "release", essential=False)

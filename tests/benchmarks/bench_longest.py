@@ -258,6 +258,7 @@ COMPRESSED: dict[str, bytes] = {
 }
 
 LONG_EVENT = b'data:{"model":"served","x":[%s1]}\n' % (b"[]," * 700)
+LEVELS = b'data:{%s,"response":{%s},"message":{%s}%s}\n' % (*[b'"model":"served","usage":{}'] * 3, b" " * 1900)
 EVENT = b'data: {"model":"served","choices":[]}\n\n'
 
 PIECES: dict[str, tuple[str, bytes, int]] = {
@@ -267,6 +268,11 @@ PIECES: dict[str, tuple[str, bytes, int]] = {
     "events that are long together": ("text/event-stream", LONG_EVENT, LIMIT - 10),
     "events of nothing": ("text/event-stream", b"data:\n", 1990 * 6),
     "events with usage": ("text/event-stream", b'data:{"usage":{"a":1},"model":"served"}\n', 1990 * 40),
+    "events with usage on three levels": (
+        "text/event-stream",
+        LEVELS,
+        1990 * len(LEVELS),
+    ),
     "events with counts of large numbers": (
         "text/event-stream",
         b'data:{"usage":{"prompt_tokens":1e308,"input_tokens":1e308,"output_tokens":1e308}}\n',

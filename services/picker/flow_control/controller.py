@@ -290,7 +290,7 @@ class FlowController:
             if not room >= 1:
                 self._close(zip(priorities[at:], ceilings[at:], strict=True), now)
                 return None
-            if division.allowance(room, now) < 1:
+            if division.allowance(room, now, saturation / ceilings[at]) < 1:
                 self._retry = min(self._retry, division.next_look())
                 return None
             flow = band.pick(now)

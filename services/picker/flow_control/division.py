@@ -17,6 +17,7 @@ from services.picker.flow_control.flow_columns import Integers
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import summarize
 from services.picker.flow_control.shares import Flows, allowances, quotas
+from services.picker.flow_control.strict_priority import NEARLY_FULL, RESPITE
 from services.picker.state.layout import Floats
 
 REFRESH = 0.02
@@ -25,6 +26,9 @@ REFRESH_A_ROW = 2e-6
 """Seconds more for each row of the tables: ten times what it costs."""
 PATIENCE = 0.05
 """Seconds after which a picker without an allowance takes a request all the same, if there is room that nobody uses."""
+PROBES = 5
+"""Such requests, in a pool that isn't nearly full, after which peers' tables don't count in such a pool for `RESPITE`
+seconds."""
 AGE_STEP = 0.1
 """Seconds in which ages are compared. Each picker knows its own more exactly than the others', so of requests that came
 at once each would take its own for the youngest, and leave what remains to the others."""
@@ -53,14 +57,21 @@ class Division:
         self._flows = Flows([], weights)
         self._stalled_since: float | None = None
         self._progress = (0, 0)
+        self._probes = 0
+        self._alone_until = -inf
 
-    def allowance(self, room: float, now: float) -> int:
-        """Requests of the band that this picker may dispatch, while so many average ones would fit."""
+    def allowance(self, room: float, now: float, full: float = 1.0) -> int:
+        """Requests of the band that this picker may dispatch, while so many average ones would fit. `full` is the
+        saturation, as a part of the band's ceiling."""
         band = self._band
         elsewhere = self._peers.waiting.get(band.priority, 0)
         if not elsewhere or band.requests + elsewhere <= room:
             self._stalled_since = None
             return min(band.requests, int(room)) if room < inf else band.requests
+        if full >= NEARLY_FULL:
+            self._probes = 0
+        elif now < self._alone_until:
+            return min(band.requests, int(room))
         self._refresh(room, now)
         recent = band.recent(now)
         self._owed[self._turn] = max(0, min(self._quota - band.running, band.requests)) + recent
@@ -68,7 +79,7 @@ class Division:
         if allowed > 0:
             self._stalled_since = None
             return allowed
-        return self._probe(now)
+        return self._probe(now, full)
 
     def next_look(self) -> float:
         """When an allowance of 0 may have become more, though nothing has happened."""
@@ -83,13 +94,21 @@ class Division:
         """Pickers don't lose patience all at once."""
         return PATIENCE * (1 + min(self._turn, _MAX_TURNS - 1))
 
-    def _probe(self, now: float) -> int:
-        """1 if nobody has used the room for so long that the tables must be wrong."""
-        progress = self._peers.progress(self._band.priority), self._band.dispatched
+    def _probe(self, now: float, full: float) -> int:
+        """1 if nobody has used the room for so long that the tables must be wrong. What peers say that they have
+        dispatched counts where the pool shows it."""
+        elsewhere = self._peers.progress(self._band.priority) if full >= NEARLY_FULL else 0
+        progress = elsewhere, self._band.dispatched
         if self._stalled_since is None or progress != self._progress:
             self._stalled_since, self._progress = now, progress
             return 0
-        return int(now >= self._stalled_since + self._patience())
+        if now < self._stalled_since + self._patience():
+            return 0
+        if full < NEARLY_FULL:
+            self._probes += 1
+            if self._probes >= PROBES:
+                self._probes, self._alone_until = 0, now + RESPITE
+        return 1
 
     def _refresh(self, room: float, now: float) -> None:
         """Compute the quotas, if anything has changed and they aren't quite new."""

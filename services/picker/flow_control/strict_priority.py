@@ -19,27 +19,20 @@ room is more than tables and loads that are on their way account for."""
 _ROUNDING = 1e-6
 
 
-class _Claim:
-    """What peers have in a band."""
-
-    __slots__ = ("overdue_since", "progress", "unused")
-
-    def __init__(self, progress: int) -> None:
-        self.progress = progress
-        self.unused = 0.0
-        """Seconds of unused room since they used any."""
-        self.overdue_since: float | None = None
-
-
 class StrictPriority:
-    """The claims of peers to bands of which this picker has no requests. The clock of one claim runs at a time: that of
-    the highest, which keeps back all below it."""
+    """The claims of peers to bands of which this picker has no requests. The room that they leave unused counts for all
+    of them together: a peer may name another band at any time."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._version = -1
-        self._claims: dict[int, _Claim] = {}
-        self._running: _Claim | None = None
+        self._progress: dict[int, int] = {}
+        """What peers had dispatched in the bands that they claim, when that counted last."""
+        self._unused = 0.0
+        """Seconds of unused room since they used any."""
+        self._overdue_since: float | None = None
+        self._running = False
+        """Whether they keep something back, and the clock runs."""
         self._counted_until = 0.0
 
     def holds_back(self, priority: int, full: float, now: float) -> bool:
@@ -47,52 +40,51 @@ class StrictPriority:
         saturation, as a part of the band's ceiling."""
         self._forget()
         progress = self._peers.progress(priority)
-        claim = self._claims.get(priority)
-        if claim is not None and claim.overdue_since is not None:
-            if progress == claim.progress or now < claim.overdue_since + RESPITE:
+        if self._overdue_since is not None:
+            if progress == self._progress.get(priority) or now < self._overdue_since + RESPITE:
                 return False
-            claim = None
-        if claim is None:
-            claim = self._claims[priority] = _Claim(progress)
+            self._overdue_since, self._unused = None, 0.0
+        self._progress.setdefault(priority, progress)
         if full >= NEARLY_FULL:
-            self._credit(priority, claim)
-        if claim is self._running:
-            claim.unused += now - self._counted_until
-        self._running, self._counted_until = claim, now
-        if claim.unused < OVERDUE - _ROUNDING:
+            self._credit(priority)
+        if self._running:
+            self._unused += now - self._counted_until
+        self._running, self._counted_until = True, now
+        if self._unused < OVERDUE - _ROUNDING:
             return True
-        claim.overdue_since, claim.progress, self._running = now, progress, None
+        self._overdue_since, self._running = now, False
+        self._progress = {claimed: self._peers.progress(claimed) for claimed in self._peers.waiting}
         return False
 
     def pause(self) -> None:
         """Nothing waits here, or there is no room: the clock stands until something is kept back."""
-        self._running = None
+        self._running = False
 
     def no_room(self) -> None:
         """The pool is full: peers leave nothing unused."""
         self.pause()
         self._forget()
-        for priority, claim in self._claims.items():
-            if claim.overdue_since is None:
-                self._credit(priority, claim)
+        if self._overdue_since is None:
+            for priority in self._progress:
+                self._credit(priority)
 
     def next_look(self) -> float:
         """When peers will be overdue, if they go on leaving room unused."""
-        return inf if self._running is None else self._counted_until + OVERDUE - self._running.unused
+        return self._counted_until + OVERDUE - self._unused if self._running else inf
 
-    def _credit(self, priority: int, claim: _Claim) -> None:
+    def _credit(self, priority: int) -> None:
         """They have used room, if they have dispatched anything."""
         progress = self._peers.progress(priority)
-        if progress != claim.progress:
-            claim.progress, claim.unused = progress, 0.0
+        if progress != self._progress[priority]:
+            self._progress[priority], self._unused = progress, 0.0
 
     def _forget(self) -> None:
         """The claims to bands in which nothing waits at peers any more."""
         if self._version != self._peers.version:
             self._version = self._peers.version
-            for priority in self._claims.keys() - self._peers.waiting.keys():
-                del self._claims[priority]
+            for priority in self._progress.keys() - self._peers.waiting.keys():
+                del self._progress[priority]
 
     def __repr__(self) -> str:
-        overdue = sum(claim.overdue_since is not None for claim in self._claims.values())
-        return f"<StrictPriority {len(self._claims)} claims, {overdue} overdue>"
+        state = "overdue" if self._overdue_since is not None else f"{self._unused:.1f} s unused"
+        return f"<StrictPriority {len(self._progress)} claims, {state}>"

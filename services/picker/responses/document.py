@@ -42,6 +42,8 @@ class Document(NamedTuple):
     """Where its last name ends, when a name was replaced; else 0."""
     read: int
     """Bytes of usage objects that were read."""
+    objects: int
+    """How many objects were decoded."""
 
 
 def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) -> Document | None:
@@ -60,11 +62,12 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
                 inner.append(_object(part))
     except _ERRORS:
         return None
-    usage, done = NOTHING, 0
+    usage, done, objects = NOTHING, 0, 1 + len(inner)
     reports = [(level.usage, read_usage) for level in (*inner, top)]
     for report, reads in (*reports, (top.meta_info, read_meta_info)):
         if _is_short(report, max_usage - done):
             done += len(memoryview(report))
+            objects += 1
             try:
                 usage = usage.merged(reads(report))
             except _ERRORS:
@@ -80,7 +83,7 @@ def read(text: bytes, target: bytes, client: bytes, max_usage: int = MAX_USAGE) 
         if pieces:
             end = sum(map(len, pieces))
             text = b"".join((*pieces, text[at:]))
-    return Document(text, usage, end, done)
+    return Document(text, usage, end, done, objects)
 
 
 def is_name(found: bytes | Raw, name: bytes) -> bool:

@@ -23,7 +23,10 @@ LIMIT = 4 * 2**20
 """Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
 MAX_LINES = 2000
-"""Lines of an event stream that are read of one chunk."""
+"""Lines of an event stream that are read of one chunk, and JSON objects in them: a usage object, or one of another
+level, takes as long as a line."""
+_OBJECT = 2048
+"""Bytes of a line that count as an object: reading them takes nearly as long."""
 GROWTH = 2**20
 """Bytes by which restored names may lengthen a short response. A long one may double."""
 
@@ -83,6 +86,8 @@ class ResponseReader:
     _usage: Usage = NO_USAGE
     _usage_left = document.MAX_USAGE
     """Bytes of usage objects that may be read of this chunk."""
+    _lines_left = MAX_LINES * _OBJECT
+    """Bytes of its lines that may be, with their objects."""
     _grpc: GrpcUsage | None = None
 
     def __init__(
@@ -125,7 +130,7 @@ class ResponseReader:
 
     def feed(self, chunk: bytes, end: bool) -> bytes:
         """Take a piece of the body; what the client gets now. With `end`, nothing is held back."""
-        self._usage_left = document.MAX_USAGE
+        self._usage_left, self._lines_left = document.MAX_USAGE, MAX_LINES * _OBJECT
         if self._format is _EVENTS:
             return self._bounded(chunk, self._events(chunk, end))
         if self._format is _JSON:
@@ -237,11 +242,20 @@ class ResponseReader:
         return line + self._events(rest, end) if rest else line
 
     def _lines(self, lines: bytes) -> bytes:
-        """Whole lines as they go on; as they are, when they are too many, and so is all that follows."""
+        """Whole lines as they go on; as they are, when they are too many or take too long, and so is all that
+        follows."""
         if len(lines) > self.limit or lines.count(b"\n") + lines.count(b"\r") > MAX_LINES:
             self._format = _OTHER
             return lines
-        return b"".join([self._line(line) for line in lines.splitlines(keepends=True)])
+        out: list[bytes] = []
+        parts = lines.splitlines(keepends=True)
+        for number, line in enumerate(parts):
+            if self._lines_left <= 0:
+                self._format = _OTHER
+                out += parts[number:]
+                break
+            out.append(self._line(line))
+        return b"".join(out)
 
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(_DATA):
@@ -263,6 +277,7 @@ class ResponseReader:
         read = document.read(text, self._target, self._client, self._usage_left)
         if read is not None:
             self._usage_left -= read.read
+            self._lines_left -= len(text) + read.objects * _OBJECT
             self._usage = self._usage.merged(read.usage)
         return read
 

@@ -325,8 +325,12 @@ class InFlight:
     def expire(self, now: float) -> list[str]:
         """Drop the peers that have been silent too long; their names."""
         gone = [name for name, peer in self._peers.items() if now - peer.seen > EXPIRY]
-        for name in gone:
-            self._forget(name)
+        if gone:
+            self.at_sample = self.at_sample.copy()
+            for name in gone:
+                rows, requests = self._subtract(self._peers.pop(name))
+                self.at_sample[rows] -= requests
+            self._sum()
         self._delays.prune(now - FORGOTTEN)
         return gone
 
@@ -399,17 +403,22 @@ class InFlight:
         """A peer's table doesn't count any more; a peer that stays is going to replace it."""
         peer = self._peers.pop(sender, None)
         if peer is not None:
-            self._weight -= peer.weight
-            rows, requests, tokens = peer.rows, peer.requests, peer.tokens
-            if peer.placement is not self._placement:
-                rows = peer.placement.now[rows]
-                counted = rows >= 0
-                rows, requests, tokens = rows[counted], requests[counted], tokens[counted]
-            self.requests[rows] -= requests
-            self.tokens[rows] -= tokens
+            rows, requests = self._subtract(peer)
             self._sum()
             if not stays:
                 self._change_sample(rows, -requests)
+
+    def _subtract(self, peer: _Peer) -> tuple[Rows, Floats]:
+        """Take a peer's part out of the sums; `_sum` is to follow. (The rows of its table, requests there)."""
+        self._weight -= peer.weight
+        rows, requests, tokens = peer.rows, peer.requests, peer.tokens
+        if peer.placement is not self._placement:
+            rows = peer.placement.now[rows]
+            counted = rows >= 0
+            rows, requests, tokens = rows[counted], requests[counted], tokens[counted]
+        self.requests[rows] -= requests
+        self.tokens[rows] -= tokens
+        return rows, requests
 
     def _change_sample(self, rows: Rows, requests: Floats) -> None:
         """A peer has come or gone, with its requests."""

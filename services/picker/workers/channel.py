@@ -96,11 +96,14 @@ class WorkerEnd:
         on_release: Callable[[], None],
         on_stop: Callable[[], None],
         on_end: Callable[[], None],
+        on_lost: Callable[[bytes], None],
     ) -> None:
+        """`on_lost` gets a command whose connection is lost: this process can have no more descriptors."""
         channel.setblocking(False)
         self._socket = channel
         self._with_socket = {CONNECTION: on_connection, ADMIN: on_admin}
         self._alone = {RELEASE: on_release, STOP: on_stop, b"": on_end}
+        self._on_lost = on_lost
         self._unsent = b""
 
     def fileno(self) -> int:
@@ -122,11 +125,12 @@ class WorkerEnd:
             return
         except OSError:
             command, descriptors = b"", []
-        if not descriptors:
+        if descriptors:
+            self._with_socket[command](socket.socket(fileno=descriptors[0]))
+        elif command in self._with_socket:
+            self._on_lost(command)
+        else:
             self._alone[command]()
-            return
-        connection = socket.socket(fileno=descriptors[0])
-        self._with_socket[command](connection)
 
     def __repr__(self) -> str:
         return f"<WorkerEnd {self._socket!r}>"

@@ -6,10 +6,16 @@ parsed. Counters and histograms are summed. Gauges are summed, or the least or g
 
 A sum must not fall: Prometheus would take that for a restart and count everything once more. So a worker that doesn't
 answer counts as it last did, and one that has ended leaves its counts behind.
+
+Pages may have a hundred thousand series, of which clients can cause half. So they are read and joined in steps, as
+iterators whose values mean nothing: the process has other work to do in between.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BytesIO
+from itertools import islice
 
 from msgspec import Struct, field
 from prometheus_client import utils
@@ -46,6 +52,8 @@ MIN = frozenset(
 )
 """Gauges whose small values are the bad ones, and the start. Of all others the greatest value counts: what all workers
 know of the pool and of other pickers, ages, shares of a limit."""
+STEP = 2000
+"""Series of a step: a millisecond or two."""
 _CREATED = "_created"
 """The end of the name of a family that tells since when another one counts."""
 _SUMMED = ("counter", "histogram", "summary")
@@ -66,12 +74,15 @@ class Family(Struct):
     def counts(self) -> bool:
         return self.kind in _SUMMED
 
-    def join(self, values: Mapping[str, float]) -> None:
-        """Join the values that another worker has."""
+    def join(self, values: Mapping[str, float]) -> Iterator[None]:
+        """Join the values that another worker has, in steps."""
         own, joined = self.values, self._joined()
-        for series, value in values.items():
-            had = own.get(series)
-            own[series] = value if had is None else joined(had, value)
+        rest = iter(values.items())
+        while some := list(islice(rest, STEP)):
+            for series, value in some:
+                had = own.get(series)
+                own[series] = value if had is None else joined(had, value)
+            yield
 
     def _joined(self) -> Callable[[float, float], float]:
         if self.counts or self.name in SUM:
@@ -86,12 +97,19 @@ Page = dict[str, Family]
 
 
 def parse(text: str) -> Page:
-    """A page in Prometheus' text format, as `shared.service.pages.exposition` writes it. Families that it writes in
-    several pieces are one. Only "\\n" ends a line: a label may have what Unicode calls line breaks, too."""
+    """A page in Prometheus' text format, as `shared.service.pages.exposition` writes it."""
     page: Page = {}
+    _exhaust(parsing(text.encode(), page))
+    return page
+
+
+def parsing(text: bytes, page: Page) -> Iterator[None]:
+    """Read a page into `page` in steps. Families that are written in several pieces are one. Only "\\n" ends a line: a
+    label may have what Unicode calls line breaks, too."""
     family = Family("", "", "")
     heading = ""
-    for line in text.split("\n"):
+    for number, encoded in enumerate(BytesIO(text), 1):
+        line = encoded.decode().removesuffix("\n")
         if line.startswith("# HELP "):
             heading = line
         elif line.startswith("# TYPE "):
@@ -100,16 +118,22 @@ def parse(text: str) -> Page:
         elif line:
             series, _, value = line.rpartition(" ")
             family.values[series] = float(value)
-    return page
+        if number % STEP == 0:
+            yield
 
 
 def joined(pages: Iterable[Page]) -> Page:
     """One page that has the families of all."""
     total: Page = {}
+    _exhaust(joining(pages, total))
+    return total
+
+
+def joining(pages: Iterable[Page], total: Page) -> Iterator[None]:
+    """Join pages into `total` in steps."""
     for page in pages:
         for name, family in page.items():
-            total.setdefault(name, Family(family.heading, name, family.kind)).join(family.values)
-    return total
+            yield from total.setdefault(name, Family(family.heading, name, family.kind)).join(family.values)
 
 
 def text(family: Family) -> str:
@@ -123,29 +147,45 @@ class Counts:
     def __init__(self) -> None:
         self._latest: dict[str, Page] = {}
         self._ended: Page = {}
+        self._just_ended: deque[Page] = deque()
+        """Pages that are to be joined to it."""
 
     def update(self, worker: str, page: Page) -> None:
         """A worker's page has arrived."""
-        self._latest[worker] = page
+        self._latest[worker] = _counters(page)
 
     def ended(self, worker: str) -> None:
         """A worker has ended. The next one of this name begins at 0."""
         if (page := self._latest.pop(worker, None)) is not None:
-            self._ended = joined([self._ended, _counters(page)])
+            self._just_ended.append(page)
+
+    def pruning(self) -> Iterator[None]:
+        """Join what workers that have ended had, in steps, and forget what the others don't have any more: a series
+        ends with its endpoint or model."""
+        while self._just_ended:
+            page, total = self._just_ended[0], Page()
+            yield from joining([self._ended, page], total)
+            if self._just_ended and self._just_ended[0] is page:  # or else another scrape has joined it meanwhile
+                self._just_ended.popleft()
+                self._ended = total
+        for name, family in list(self._ended.items()):
+            known = [page[name].values for page in self._latest.values() if name in page]
+            if known:
+                kept: dict[str, float] = {}
+                rest = iter(family.values.items())
+                while some := list(islice(rest, STEP)):
+                    kept |= {series: value for series, value in some if any(series in values for values in known)}
+                    yield
+                family.values = kept
 
     def missing(self, answered: Iterable[str]) -> list[Page]:
-        """What counts beside the pages of the workers that have just answered. Of workers that have ended, only series
-        that the others still have: a series ends with its endpoint or model."""
+        """What counts beside the pages of the workers that have just answered."""
         present = set(answered)
-        others = [_counters(page) for worker, page in self._latest.items() if worker not in present]
-        for name, family in self._ended.items():
-            known = [page[name].values for page in self._latest.values() if name in page]
-            family.values = {
-                series: value
-                for series, value in family.values.items()
-                if any(series in values for values in known) or not known
-            }
-        return [self._ended, *others]
+        return [
+            self._ended,
+            *self._just_ended,
+            *(page for worker, page in self._latest.items() if worker not in present),
+        ]
 
     def __repr__(self) -> str:
         return f"<Counts of {sorted(self._latest)}, and {len(self._ended)} families of ended workers>"
@@ -153,3 +193,7 @@ class Counts:
 
 def _counters(page: Page) -> Page:
     return {name: family for name, family in page.items() if family.counts}
+
+
+def _exhaust(steps: Iterator[None]) -> None:
+    deque(steps, maxlen=0)

@@ -4,7 +4,7 @@ A worker that doesn't answer in time costs its part of a page, and the page name
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -14,16 +14,17 @@ from fastapi.responses import StreamingResponse
 from msgspec import Raw, Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from services.picker.workers.exposition import Counts, Page, joined, parse, text
+from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
 from shared.service import Service
-from shared.service.admin import as_json
-from shared.service.pages import alone, exposition
+from shared.service.admin import as_json, encoded
+from shared.service.pages import alone, exposition, stream_pieces
 from shared.version import VERSION
 
 TIMEOUT = 1.0
 """Seconds for a worker's answer: a probe waits for two."""
 T = TypeVar("T")
+_END = object()
 
 
 class ReadyAnswer(Struct):
@@ -127,24 +128,31 @@ class WorkerPages:
         """What each worker knows, by its id."""
         query = f"?endpoint={quote(endpoint, safe='')}" if endpoint else ""
         answers = await self._ask(f"/debug/view{query}", Raw)
-        return as_json({"workers": answers.found, **_named(answers)})
+        return StreamingResponse(stream_pieces(_views(answers)), media_type="application/json")
 
     async def _metrics(self) -> AsyncIterator[bytes]:
         """The metrics of the workers and of the supervisor together, family by family."""
         runs = {worker.id: worker.restarts for worker in self._workers}
         answers = await self._ask("/metrics", bytes)
         self.missing = answers.missing
+        answered: list[str] = []
         pages: list[Page] = []
+        page: Page
         for worker in self._workers:
-            if (body := answers.found.get(worker.id)) is None:
+            if (body := answers.found.pop(worker.id, None)) is None:
                 continue
-            pages.append(page := await alone(lambda body=body: parse(body.decode())))  # type: ignore[misc]
+            pages.append(page := {})
+            answered.append(worker.id)
+            await _in_steps(parsing(body, page))
             if worker.restarts == runs[worker.id]:
                 self._counts.update(worker.id, page)
-        pages += self._counts.missing(answers.found)
+        await _in_steps(self._counts.pruning())
+        pages += self._counts.missing(answered)
         own = b"".join([piece async for piece in exposition(self._supervisor.registry)])
-        pages.append(parse(own.decode()))
-        families = await alone(lambda: joined(pages))
+        pages.append(page := {})
+        await _in_steps(parsing(own, page))
+        families: Page = {}
+        await _in_steps(joining(pages, families))
         for family in families.values():
             yield await alone(lambda family=family: text(family).encode())  # type: ignore[misc]
 
@@ -169,6 +177,12 @@ class WorkerPages:
 
     def __repr__(self) -> str:
         return f"<WorkerPages of {len(self._workers)} workers>"
+
+
+async def _in_steps(steps: Iterator[None]) -> None:
+    """Do work in steps, each alone."""
+    while await alone(lambda: next(steps, _END)) is not _END:
+        pass
 
 
 def _merge_texts(texts_by_worker: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
@@ -196,6 +210,19 @@ def _newest(answers: Answers[DecisionsAnswer], limit: int) -> list[Raw]:
     decisions = [decision for answer in answers.found.values() for decision in answer.decisions]
     decisions.sort(key=lambda decision: msgspec.json.decode(decision, type=At).at, reverse=True)
     return decisions[:limit]
+
+
+def _views(answers: Answers[Raw]) -> Iterator[bytes]:
+    """A JSON object with what each worker knows: a worker's view of thousands of endpoints has megabytes."""
+    opening = b'{"workers":{'
+    for id, answer in answers.found.items():
+        yield opening + encoded(id) + b":"
+        yield bytes(answer)
+        opening = b","
+    yield (b"" if answers.found else opening) + b"}"
+    for name, reasons in _named(answers).items():
+        yield b"," + encoded(name) + b":" + encoded(reasons)
+    yield b"}"
 
 
 def _named(answers: Answers[Any]) -> dict[str, Mapping[str, str]]:

@@ -15,26 +15,26 @@ LEAD = 100.0
 
 
 class _RoundRobin(FlowOrder):
-    """`flow.place` is the round of a flow's next turn; entries of the heap with another round are dead."""
+    """`flow.place` is the round of a flow's next turn. Of its entries in the heap, the last one counts; the others are
+    dead, also where they have the same round."""
 
     def __init__(self) -> None:
         self._turns: list[tuple[float, str, int, Flow]] = []
         self._put_so_far = 0
-        """Tells entries of the same turn apart."""
-        self._active = 0
+        self._entries: dict[Flow, int] = {}
+        """The number of each active flow's entry that counts."""
         self._last: tuple[float, str] = (0.0, "")
         """The last turn."""
         self._latest = 0.0
         """The latest round that a flow was ever given."""
 
     def activated(self, flow: Flow) -> None:
-        self._active += 1
         last_round, last_id = self._last
         self._put(flow, max(flow.place, last_round if flow.id > last_id else last_round + 1.0))
 
     def deactivated(self, flow: Flow) -> None:
-        self._active -= 1
-        if not self._active:  # turns begin anew, with the first id, for all
+        self._entries.pop(flow, None)
+        if not self._entries:  # turns begin anew, with the first id, for all
             self._turns.clear()
             self._last = (self._latest, "")
 
@@ -47,8 +47,8 @@ class _RoundRobin(FlowOrder):
 
     def pick(self, now: float) -> Flow | None:
         while self._turns:
-            round, _, _, flow = self._turns[0]
-            if round == flow.place and flow.requests:
+            _, _, number, flow = self._turns[0]
+            if self._entries.get(flow) == number:
                 return flow
             heapq.heappop(self._turns)
         return None
@@ -56,10 +56,11 @@ class _RoundRobin(FlowOrder):
     def _put(self, flow: Flow, place: float) -> None:
         flow.place = place
         self._latest = max(self._latest, place)
-        if len(self._turns) > 2 * self._active + 8:
-            self._turns = [turn for turn in self._turns if turn[0] == turn[3].place and turn[3].requests]
-            heapq.heapify(self._turns)
         self._put_so_far += 1
+        self._entries[flow] = self._put_so_far
+        if len(self._turns) > 2 * len(self._entries) + 8:
+            self._turns = [turn for turn in self._turns if self._entries.get(turn[3]) == turn[2]]
+            heapq.heapify(self._turns)
         heapq.heappush(self._turns, (place, flow.id, self._put_so_far, flow))
 
 

@@ -4,6 +4,7 @@ The number is in the metadata of the answer to the response's end, where the pro
 it. The expression is in the Common Expression Language (CEL), as in the Go original.
 """
 
+import re
 from collections.abc import Mapping
 from math import isfinite
 from typing import Annotated, Any
@@ -18,6 +19,9 @@ from services.picker.scheduling.record import Exchange
 Expression = Annotated[str, Meta(min_length=1, max_length=4096)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
+_UNBOUNDED = re.compile(r"\b(all|exists|exists_one|existsOne|filter|map|matches)(?:\s|//[^\n]*\n)*\(")
+"""Macros that loop, with exponential time when they are nested, and regular expressions, which are compiled at each
+use. All else takes time in proportion to the expression's length. Numbers need neither."""
 _SAMPLE = Usage(prompt=7, completion=5, cached=3)
 _SHOWN = 300
 """Characters of an error of the library, which quotes the expression."""
@@ -83,7 +87,9 @@ class RequestAttributeReporter(ResponseBodyProcessor):
 
 
 def compiled(expression: str) -> Any:
-    """A CEL program over `usage`. Raises ValueError for what is none, or fails on a sample."""
+    """A CEL program over `usage`. Raises ValueError for what is none, fails on a sample, or could take long."""
+    if unbounded := _UNBOUNDED.search(expression):
+        raise ValueError(f"{unbounded[1]} isn't supported: the usage has numbers alone")
     # Half a second, most of it for a command line, so only where it is used. `xds-protos` may have overwritten
     # `cel/__init__.py` with its own: so not `from cel`.
     from cel.cel import compile as compile_cel

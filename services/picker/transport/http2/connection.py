@@ -99,12 +99,14 @@ class Http2Connection:
         rest, timer = self._take_pending(), self._timer
         until = timer() + _SECONDS_PER_TURN
         try:
+            if streams.unsent:
+                streams.flush()
             for _ in range(_PER_TURN):
                 if timer() >= until:
                     break
                 frame = rest or reader.read()
                 if frame is None:
-                    return False
+                    break
                 rest = None
                 kind, flags, stream_id, payload = frame
                 try:
@@ -134,7 +136,7 @@ class Http2Connection:
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
-        return self._pending_frame is not None or self._frames.complete
+        return self._pending_frame is not None or self._frames.complete or self._streams.unsent
 
     def tick(self, now: float) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
@@ -168,9 +170,9 @@ class Http2Connection:
         return self._streams.cancel(details)
 
     def fail(self, failure: ConnectionFailed) -> None:
-        """End the connection: what is under way ends with it, as when it is `lost`."""
+        """End the connection: what is under way ends with it, as when it is `lost`, which is to be called."""
         self.failure = failure
-        self.lost()
+        self._forget_frames()
         last = min(self._streams.last_id, self._last_taken)
         self.out.append(frames.goaway(last, failure.code, failure.text))
 
@@ -179,15 +181,18 @@ class Http2Connection:
         self._streams.hold()
 
     def release(self) -> None:
-        """The socket takes more again."""
+        """The socket takes more again. `unfinished` says whether `receive` of nothing is to be called."""
         self._streams.release()
 
     def lost(self) -> bool:
         """The connection is over. Some of its streams end; whether there are more, for which this is called again when
         others have had their turn."""
+        self._forget_frames()
+        return self._streams.drop_some()
+
+    def _forget_frames(self) -> None:
         self._frames.clear()
         self._pending_frame = None
-        return self._streams.drop_some()
 
     # Frames
 

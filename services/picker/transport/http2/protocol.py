@@ -10,6 +10,7 @@ from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.streams import StreamCount
+from services.picker.transport.turns import Turns
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -23,21 +24,24 @@ class Http2Protocol(asyncio.Protocol):
         streams: StreamCount,
         clock: Callable[[], float],
         *,
+        turns: Turns,
         opened: Callable[["Http2Protocol"], bool],
         closed: Callable[["Http2Protocol"], None],
     ) -> None:
-        """`opened` returns whether the connection is served."""
+        """`opened` returns whether the connection is served. By `turns`, the streams of all connections end."""
         self.connection = Http2Connection(
             methods, options, memory, streams, now=clock(), wake=self._wake, timer=perf_counter
         )
         self._options, self._clock = options, clock
-        self._opened, self._closed = opened, closed
+        self._turns, self._opened, self._closed = turns, opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self.peer = ""
         """The client's address, once it is known."""
         self._awake = False
         """Whether a flush is scheduled."""
+        self._going_on = False
+        """Whether `_continue` is."""
         self._closing = self._ending = self._ticking = False
         """Whether nothing more is written; whether streams end by turns, because the connection is over, and because
         their time is."""
@@ -57,15 +61,24 @@ class Http2Protocol(asyncio.Protocol):
         more = self.connection.receive(data, self._clock())
         if more:
             self._transport.pause_reading()
-            self._loop.call_soon(self._continue)
+            self._go_on()
         self._flush()
 
+    def _go_on(self) -> None:
+        """Have the rest done after others have had their turn."""
+        if not self._going_on:
+            self._going_on = True
+            self._loop.call_soon(self._continue)
+
     def _continue(self) -> None:
-        """Read on in what has come, after others have had their turn."""
+        """Read on in what has come, and send on what has waited."""
+        self._going_on = False
+        if self._transport is None:
+            return
         more = self.connection.receive(b"", self._clock())
         self._flush()
         if more:
-            self._loop.call_soon(self._continue)
+            self._go_on()
         elif self._stuck_since is None and self._transport is not None:
             self._transport.resume_reading()
 
@@ -79,7 +92,9 @@ class Http2Protocol(asyncio.Protocol):
         if self.connection.failure is None:
             self._stuck_since = None
             self.connection.release()
-            if not self.connection.unfinished:  # otherwise `_continue` comes, and resumes
+            if self.connection.unfinished:
+                self._go_on()  # which resumes
+            else:
                 self._transport.resume_reading()
             self._wake()
 
@@ -88,16 +103,22 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        if not self._ending:
+        if self.connection.open:
+            self._end_by_turns()
+        else:
             self._end_streams()
 
-    def _end_streams(self) -> None:
+    def _end_by_turns(self) -> None:
         """The connection is over: its streams end, and others have their turn in between."""
+        if not self._ending:
+            self._ending = True
+            self._turns.add(self._end_streams)
+
+    def _end_streams(self) -> bool:
         self._ending = self.connection.lost()
-        if self._ending:
-            self._loop.call_soon(self._end_streams)
-        elif self._transport is None:
+        if not self._ending and self._transport is None:
             self._closed(self)
+        return self._ending
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -105,13 +126,12 @@ class Http2Protocol(asyncio.Protocol):
             return
         if self._stuck_since is not None and now - self._stuck_since > self._options.stall_timeout:
             self.abort()
-        else:
-            self._tick()
+        elif self._tick():
+            self._turns.add(self._tick)
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
         self._ticking = self._transport is not None and self.connection.tick(self._clock())
-        if self._ticking:
-            self._loop.call_soon(self._tick)
+        return self._ticking
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -142,9 +162,8 @@ class Http2Protocol(asyncio.Protocol):
         if connection.failure is not None and not self._closing:
             self._closing = True
             transport.close()
-            if connection.open and not self._ending:
-                self._ending = True
-                self._loop.call_soon(self._end_streams)
+            if connection.open:
+                self._end_by_turns()
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
 

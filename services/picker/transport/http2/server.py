@@ -17,6 +17,8 @@ from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol
 from services.picker.transport.http2.streams import StreamCount
+from services.picker.transport.turns import Turns
+from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +58,7 @@ class Http2Server:
         self._memory, self._clock, self._tls = memory, clock, tls
         self._listener: socket.socket | None = None
         self._streams = StreamCount(options.max_streams)
+        self._turns = Turns()
         self._ticker: asyncio.Task[None] | None = None
         self._beginning: set[Http2Protocol] = set()
         """Connections whose TLS isn't agreed upon."""
@@ -202,6 +205,7 @@ class Http2Server:
             self._memory,
             self._streams,
             self._clock,
+            turns=self._turns,
             opened=self._on_opened,
             closed=self._on_closed,
         )
@@ -231,9 +235,8 @@ class Http2Server:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK)
-            now = self._clock()
-            for protocol in list(self._connections):
-                protocol.tick(now)
+            async for protocol in in_turns(list(self._connections)):
+                protocol.tick(self._clock())
 
     def __repr__(self) -> str:
         return f"<Http2Server on port {self.port}, {len(self._connections)} connections>"

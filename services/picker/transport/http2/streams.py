@@ -1,5 +1,6 @@
 """The open streams of a connection, and what they share: the peer's windows, and the bytes that are written next."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from math import inf
@@ -26,6 +27,8 @@ _HELD = 2**40
 """Subtracted from the connection's window to stop sending."""
 _ENDED_AT_ONCE = 100
 """Streams that end together before others have their turn: a few milliseconds."""
+_FRAMES_AT_ONCE, _BYTES_AT_ONCE = 100, 2**20
+"""What is sent of what has waited for a window, before others have their turn: a millisecond or two."""
 _FIRST_UPDATES = 1000
 """WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
 
@@ -82,8 +85,9 @@ class Streams:
         self._held = 0
         self._waiting: dict[int, Http2Stream] = {}
         """Streams with something that waits for a window."""
-        self._sendable: dict[int, Http2Stream] = {}
-        """Those whose own window is open, in the order of their turns."""
+        self._sendable: OrderedDict[int, Http2Stream] = OrderedDict()
+        """Those whose own window is open, in the order of their turns. A dict's first key is found by passing over all
+        that were removed before it."""
         self._timed: dict[int, Http2Stream] = {}
         """Streams with a deadline."""
         self._next_deadline = inf
@@ -153,10 +157,18 @@ class Streams:
 
     # Windows
 
+    @property
+    def unsent(self) -> bool:
+        """Whether the windows allow something that waits, for which `flush` is to be called again."""
+        return self.window > 0 and bool(self._sendable)
+
     def flush(self) -> None:
-        """Send what the windows allow."""
-        while self._sendable and self.window > 0:
-            self._sendable.pop(next(iter(self._sendable))).flush()
+        """Send some of what the windows allow: one frame of the peer may open them for all streams."""
+        until = self.window - _BYTES_AT_ONCE
+        for _ in range(_FRAMES_AT_ONCE):
+            if not self.unsent or self.window <= until:
+                break
+            self._sendable.popitem(last=False)[1].flush()
 
     def widen(self, more: int) -> None:
         """The connection's window has opened. Raises ConnectionFailed."""
@@ -170,7 +182,7 @@ class Streams:
             self.window -= _HELD
 
     def release(self) -> None:
-        """Send messages again, what has waited first."""
+        """Send messages again, what has waited first: some of it at once."""
         self.window += self._held
         self._held = 0
         self.flush()

@@ -1,5 +1,6 @@
 """When a target is due: spread, in a rhythm, one at a time, and less often while it fails."""
 
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -129,6 +130,22 @@ def test_a_target_that_was_removed_is_never_due() -> None:
     assert schedule.next_at() is None
     assert schedule.due(1005.0) == []
     assert len(schedule) == 0
+
+
+def test_of_targets_that_were_removed_nothing_is_kept() -> None:
+    class Target:
+        """An object of some size."""
+
+    schedule: Schedule[Target] = Schedule(1.0)
+    targets = [Target() for _ in range(10)]
+    for at, target in enumerate(targets):
+        schedule.add(target, 3600.0, at / 10, 1000.0)
+    kept = weakref.WeakSet(targets)
+    for target in targets[1::2]:
+        schedule.remove(target)
+    del targets[1::2], target
+    assert len(kept) == len(schedule) == 5
+    assert schedule.due(1000.1) == targets
 
 
 def test_a_target_that_was_removed_and_added_during_its_scrape_begins_anew() -> None:

@@ -168,6 +168,33 @@ async def test_others_run_while_hundreds_of_endpoints_begin_or_change_and_all_ar
         gc.unfreeze()
 
 
+async def test_endpoints_that_leave_together_are_forgotten_by_turns_and_told_of_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("services.collector.scraper.TURN", 0.0)
+    names = [f"e{number:02}" for number in range(20)]
+    answering = asyncio.Event()
+
+    async def answer() -> bytes:
+        await answering.wait()
+        return await page(1)()
+
+    servers = Servers(**dict.fromkeys(names, answer))
+    async with scraping(servers) as (scraper, watcher):
+        scraper.assign({name: endpoint(name) for name in names})
+        await eventually(lambda: len(servers.asked) == len(names))
+        scraper.assign({})
+        answering.set()
+        assert not scraper.endpoints
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert 0 < len(servers.cancelled) < len(names)
+        scraper.assign({"e00": endpoint("e00")})
+        await eventually(lambda: watcher.count("e00") >= 2)
+        assert {id for id, _ in watcher.notified} == {"e00"}
+        assert servers.most_flying <= 2
+
+
 async def test_an_endpoint_that_hangs_delays_no_other_and_is_not_asked_twice() -> None:
     servers = Servers(a=hang, b=page(1))
     async with scraping(servers) as (scraper, watcher):

@@ -6,6 +6,7 @@ from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.interfaces import FlowOrder
 from services.picker.flow_control.ordering.fcfs import FcfsOrderingPolicy
 from services.picker.flow_control.settings import BandSettings
+from shared.bus.columns import flow_hash
 from tests.unit.services.picker.flow_control.flows import (
     FAIRNESS,
     ROUND_ROBIN,
@@ -14,8 +15,10 @@ from tests.unit.services.picker.flow_control.flows import (
     band,
     parameters,
     settings,
+    table,
     tell,
 )
+from tests.work import counted
 
 
 def one_by_one(picker: Picker, count: int) -> str:
@@ -85,6 +88,23 @@ def test_what_peers_dispatch_of_a_flow_counts_as_its_turns() -> None:
     tell(pickers, ["peer"], 0.01)  # two of b since the last table
     me.controller.forget("peer")
     assert one_by_one(me, 6) == "aaabbb"
+
+
+def test_what_peers_go_on_to_dispatch_of_flows_that_wait_costs_no_more_and_more() -> None:
+    picker = Picker(pool=Room(0))
+    flows = [f"flow {number}" for number in range(20)]
+    for flow in flows:
+        picker.add(flow, flow)
+    work: list[int] = []
+    for number in range(60):
+        told = table(*((0, flow_hash(flow), 1, 1, 0, 1, 1000 * number, 0) for flow in flows))
+        with counted() as costs:
+            picker.controller.apply("peer", 1, float(number), told, 0.0)
+        work.append(costs.instructions)
+    assert max(work[-10:]) <= 1.5 * max(work[1:11])
+    picker.controller.forget("peer")
+    picker.pool.capacity = 20
+    assert picker.dispatch() == sorted(flows)
 
 
 def serve(picker: Picker, flow: str, prompt: int, completion: int = 0) -> None:

@@ -279,3 +279,15 @@ def test_a_pool_of_one_knows_no_peers() -> None:
         picker.add(name)
     assert picker.dispatch() == ["a", "b"]
     assert picker.controller.next_wake() == 60.0
+
+
+def test_a_peer_whose_demand_and_progress_are_false_leaves_most_of_the_pool_to_others() -> None:
+    picker = Picker(settings(band(ROUND_ROBIN), ttl=0.0), Room(100))
+    for number in range(200):
+        picker.add(number, "a")
+    for step in range(500):
+        picker.now = step * 0.02
+        false = table(*((0, flow, 1000, 1, 10**9, 0, step, 0) for flow in range(1, 201)))
+        picker.controller.apply("peer", 1, picker.now, false, picker.now)
+        picker.dispatch()
+    assert picker.pool.in_flight >= 75

@@ -67,7 +67,19 @@ def test_a_claim_ends_with_the_peers_requests() -> None:
     beside.claimed = 0
     assert beside.go(2 * SERVICE) == 0.0
     beside.claimed = 1
-    assert OVERDUE <= beside.go(2 * OVERDUE) <= OVERDUE + SERVICE
+    assert OVERDUE / 2 <= beside.go(2 * OVERDUE) <= OVERDUE / 2 + SERVICE  # what was left unused before counts on
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+def test_peers_that_claim_another_band_each_time_are_overdue_once(seconds: float) -> None:
+    picker, held_back = Picker(settings(ttl=0.0), Room(1000)), 0
+    for step in range(int(30 / STEP)):
+        picker.now = step * STEP
+        band = 10 + int(picker.now / seconds)
+        picker.controller.apply("peer", 1, picker.now, table((band, 7, 1, 1, 1000, 0, 0, 0)), picker.now)
+        picker.add("low")
+        held_back += not picker.dispatch()
+    assert held_back == OVERDUE / STEP
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 9), (0, 10)])

@@ -55,6 +55,26 @@ def test_lines_of_events_are_read_up_to_a_number(lines: int, usage: Usage) -> No
     assert usage_of("text/event-stream", [b"\n" * lines + b"data: {%s}\n" % USAGE]) == usage
 
 
+@pytest.mark.parametrize(
+    ("line", "read"),
+    [
+        (b'data: {"id":"%d","model":"served"}\n', MAX_LINES - 1),
+        (b'data: {"id":"%d","model":"served","usage":{}}\n', MAX_LINES // 2),
+        (
+            b'data: {"id":"%d","response":{"model":"served","usage":{}},"message":{"usage":{}},"usage":{}}\n',
+            MAX_LINES // 6,
+        ),
+        (b'data: {"id":"%d","model":"served","text":"' + b"x" * 2000 + b'"}\n', MAX_LINES // 2),
+    ],
+    ids=["names", "usage", "three levels", "long ones"],
+)
+def test_of_lines_that_take_longer_fewer_are_read(line: bytes, read: int) -> None:
+    reader = ResponseReader("served", "asked")
+    reader.begin(Headers([("content-type", "text/event-stream")]))
+    sent = b"".join(line % number for number in range(MAX_LINES - 1))
+    assert reader.feed(sent, False).count(b'"asked"') == pytest.approx(read, rel=0.05)
+
+
 def test_after_too_many_lines_what_is_left_of_the_piece_passes_too() -> None:
     reader = ResponseReader("served", "asked")
     reader.begin(Headers([("content-type", "text/event-stream")]))

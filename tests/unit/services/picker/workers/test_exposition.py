@@ -1,5 +1,6 @@
 """How the metrics of several workers become one page."""
 
+from collections import deque
 from collections.abc import Iterator
 
 import pytest
@@ -8,7 +9,18 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from services.picker.app import PickerService
 from services.picker.settings.picker import PickerSettings
-from services.picker.workers.exposition import MIN, SUM, Counts, Page, joined, parse, text
+from services.picker.workers.exposition import (
+    MIN,
+    STEP,
+    SUM,
+    Counts,
+    Page,
+    joined,
+    joining,
+    parse,
+    parsing,
+    text,
+)
 from services.picker.workers.supervisor import Supervisor
 from shared.service.pages import SLICE, exposition
 
@@ -117,6 +129,7 @@ class Scrapes:
     def scrape(self, **pages: Page) -> dict[str, float]:
         for worker, page in pages.items():
             self.counts.update(worker, page)
+        deque(self.counts.pruning(), maxlen=0)
         total = joined([*pages.values(), *self.counts.missing(pages)])
         return {series: value for family in total.values() for series, value in family.values.items()}
 
@@ -168,3 +181,21 @@ def gauges() -> Iterator[str]:
 async def test_how_gauges_are_joined_is_decided_for_each() -> None:
     assert set(gauges()) == SUM | MIN | MAX
     assert not SUM & MIN | MIN & MAX | MAX & SUM
+
+
+def test_large_pages_are_read_joined_and_pruned_in_steps() -> None:
+    number = 5 * STEP
+    series = "".join(f'picks_total{{of="{at}"}} 1.0\n' for at in range(number))
+    text = f"# HELP picks_total What it is\n# TYPE picks_total counter\n{series}".encode()
+    pages: list[Page] = [{}, {}]
+    total: Page = {}
+    counts = Counts()
+    for page in pages:
+        assert len(list(parsing(text, page))) == 5
+    assert len(list(joining(pages, total))) == 10
+    assert set(total["picks_total"].values.values()) == {2.0}
+    for worker, page in zip("ab", pages, strict=True):
+        counts.update(worker, page)
+    counts.ended("a")
+    assert len(list(counts.pruning())) == 10
+    assert joined(counts.missing(["b"])) == pages[0]

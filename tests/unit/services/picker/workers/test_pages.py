@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry, Gauge
 
 from services.picker.admin.decisions import decision_routes
@@ -174,3 +175,15 @@ async def test_metrics_are_those_of_the_workers_and_the_supervisor(
     supervisor.worker_pages.ended(supervisor.workers[0])
     supervisor.say("/metrics", page(1), page(2))
     assert (await client.get("/metrics")).text == page(8) + own
+
+
+@pytest.mark.parametrize("found", [2, 1, 0])
+async def test_the_views_of_workers_are_sent_one_by_one(supervisor: Supervisor, found: int) -> None:
+    pages: list[Any] = [{"endpoints": [number]} for number in range(found)]
+    supervisor.say("/debug/view", *pages, *[None] * (2 - found))
+    response = cast(StreamingResponse, await supervisor.worker_pages.view())
+    pieces = [bytes(cast(bytes, piece)) async for piece in response.body_iterator]
+    answer = json.loads(b"".join(pieces))
+    assert answer.pop("workers") == {f"p-{number}": page for number, page in enumerate(pages)}
+    assert list(answer.get("missing", ())) == [f"p-{number}" for number in range(found, 2)]
+    assert sum(b"endpoints" in piece for piece in pieces) == found

@@ -21,6 +21,11 @@ SUM = "usage.prompt_tokens + usage.completion_tokens"
 BOTH = "has(usage.prompt_tokens) && has(usage.completion_tokens)"
 CACHED = "has(usage.prompt_token_details) ? usage.prompt_token_details.cached_tokens : 0.0"
 
+TEN = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
+NESTED = f"{TEN}.map(a, {TEN}.map(b, {TEN}.map(c, a + b + c)))"
+
+COMMENTED = f"{TEN}.exists // one of them\n\t(a, a == 1)"
+
 
 def reporter(expression: str, condition: str = "", **key: str) -> RequestAttributeReporter:
     attribute = {"key": {"name": "cost", **key}, "expression": expression, "condition": condition}
@@ -92,6 +97,9 @@ def test_the_namespace_can_be_another() -> None:
         ([{"key": {"name": "a"}, "expression": "usage.prompt_tokens * 2"}], "does not coerce between types"),
         ([{"key": {"name": "a"}, "expression": "1", "condition": "("}], "condition: not a CEL expression"),
         ([{"key": {"name": "a"}, "expression": "(" * 4000}], "expression: not a CEL expression"),
+        ([{"key": {"name": "a"}, "expression": "size(" + NESTED + ")"}], "expression: map isn't supported"),
+        ([{"key": {"name": "a"}, "expression": "1", "condition": COMMENTED}], "condition: exists isn't supported"),
+        ([{"key": {"name": "a"}, "expression": "'a'.matches('(a{1,90}){1,90}') ? 1 : 2"}], "matches isn't supported"),
     ],
 )
 def test_a_document_with_a_wrong_attribute_is_refused(attributes: list[Any], problem: str) -> None:

@@ -184,6 +184,7 @@ def test_the_end_of_a_connection_ends_its_calls(how: str) -> None:
         assert peer.status(3) == (StatusCode.UNAVAILABLE, "the picker stops")
     else:
         peer.connection.fail(ConnectionFailed(ErrorCode.INTERNAL_ERROR, "as a test says"))
+        peer.hear()
     assert [(call.ends, peer.memory.used, peer.connection.open) for call in peer.calls] == [(1, 0, 0)] * 2
 
 

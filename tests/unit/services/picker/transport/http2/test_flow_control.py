@@ -223,6 +223,41 @@ def test_while_the_socket_takes_nothing_calls_are_congested_and_nothing_is_lost(
     assert peer.failure() is ErrorCode.FLOW_CONTROL_ERROR
 
 
+MANY = 1000
+
+
+@pytest.mark.parametrize("opens", ["the streams' windows", "the connection's window", "the socket"])
+def test_what_has_waited_on_many_streams_leaves_in_several_turns(opens: str) -> None:
+    peer = Peer(sets={INITIAL_WINDOW_SIZE: 0 if opens == "the streams' windows" else 2**20})
+    if opens == "the connection's window":
+        peer.call("Silent").stream.send(bytes(65_535 - 5))
+    else:
+        peer.say(window_update(0, 2**20))
+    if opens == "the socket":
+        peer.connection.hold()
+    for stream in range(3, 3 + 2 * MANY, 2):
+        peer.call("Silent", stream).stream.send(b"echo")
+    peer.hear()
+    before = len(peer.heard)
+
+    connection = peer.connection
+    if opens == "the socket":
+        connection.release()
+        more = connection.unfinished
+    elif opens == "the connection's window":
+        more = connection.receive(window_update(0, 2**20), 0.0)
+    else:
+        more = connection.receive(settings({INITIAL_WINDOW_SIZE: 100}), 0.0)
+    turns = [len(peer.hear())]
+    while more:
+        more = connection.receive(b"", 0.0)
+        turns.append(len(peer.hear()))
+    assert len(turns) >= 10
+    assert max(turns) <= MANY / 4
+    sent = [one.payload for one in peer.heard[before:] if one.kind == DATA]
+    assert sent == [message(b"echo")] * MANY
+
+
 def test_what_was_sent_leaves_before_the_status_also_when_that_comes_first() -> None:
     peer = Peer(sets={INITIAL_WINDOW_SIZE: 3})
     peer.say(headers(1), data(1, message(b"echo"), END_STREAM))

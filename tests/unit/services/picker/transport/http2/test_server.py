@@ -9,7 +9,17 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
 from services.picker.transport.http2.server import LOG_EVERY, Http2Server
-from tests.unit.services.picker.transport.http2.peer import PREFACE, Recorded, data, headers, settings
+from tests.unit.services.picker.transport.http2.peer import (
+    ACK,
+    PREFACE,
+    SETTINGS,
+    Recorded,
+    data,
+    frame,
+    headers,
+    request,
+    settings,
+)
 from tests.waiting import eventually
 
 
@@ -44,6 +54,39 @@ async def test_the_streams_of_a_lost_connection_end_by_turns() -> None:
         assert [call.ends for call in calls] == [1] * streams
         assert ends == "stays" or len(turns) >= streams // 200
         writer.close()
+
+
+async def test_the_streams_of_many_connections_whose_deadlines_are_over_end_by_turns() -> None:
+    connections, streams, calls = 60, 90, list[Recorded]()
+    now = 0.0
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Recorded(stream, metadata, "Silent"))
+        return calls[-1]
+
+    options = Http2Options(max_message_size=2**10)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=MemoryBudget(), clock=lambda: now)
+    await server.start("127.0.0.1", 0)
+    clients: list[asyncio.StreamWriter] = []
+    try:
+        fields = request(grpc_timeout="1S")
+        begun = b"".join(headers(stream, fields=fields) for stream in range(1, 2 * streams, 2))
+        for _ in range(connections):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + begun)
+            clients.append(writer)
+        await eventually(lambda: len(calls) == connections * streams)
+        now = 2.0
+        turns = set[int]()
+        while (ended := sum(call.ends for call in calls)) < len(calls):
+            turns.add(ended)
+            await asyncio.sleep(0)
+        assert len(turns) > 3
+        assert {call.ends for call in calls} == {1}
+    finally:
+        for writer in clients:
+            writer.close()
+        await server.stop(0.0)
 
 
 async def test_of_many_connections_that_break_the_protocol_a_line_a_second_tells() -> None:

@@ -118,6 +118,8 @@ def pieces(page: bytes, size: int = PIECE, line: int = MAX_LINE) -> Iterator[tup
         cut = page.rfind(b"\n", start, start + size) + 1
         if not cut:
             cut = page.find(b"\n", start, start + line) + 1
+            if not cut and total - start <= line:
+                break  # the last line, which may end without a newline
             if not cut:
                 start = page.find(b"\n", start + line) + 1 or total
                 continue

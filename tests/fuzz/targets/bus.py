@@ -234,14 +234,14 @@ class Listener:
     def _check_observed(self) -> None:
         """An observer sees the same endpoints with the same load, and finite numbers."""
         now, observed = self.picker.now, self.observed
-        rows = observed.rows(now)
+        rows = list(observed.rows(now))
         assert {row.id for row in rows} == self.view.endpoints.keys()
         for row in rows:
             assert row.in_flight >= 0
             assert row.age is None or math.isfinite(row.age)
             assert all(math.isfinite(known.age) for known in observed.attributes(row.id, now).values())
         assert len(
-            json.dumps(msgspec.to_builtins([rows, observed.members(now), observed.queues(now)]), allow_nan=False)
+            json.dumps(msgspec.to_builtins([rows, observed.members(now), list(observed.queues(now))]), allow_nan=False)
         )
 
     def check(self) -> None:

@@ -74,6 +74,11 @@ def test_a_line_that_is_too_long_costs_only_itself() -> None:
     assert [page[start:end] for start, end in pieces(page, 20, 100)] == [b"m 1\n", b"m 3\n"]
 
 
+def test_a_long_last_line_without_a_newline_is_part_of_the_page() -> None:
+    last = b"m 2 # " + b"x" * 50
+    assert [*pieces(b"m 1\n" + last, 20, 100)] == [(0, 4), (4, 4 + len(last))]
+
+
 def test_a_scan_ends_after_as_many_lines_as_it_is_told_and_goes_on_there() -> None:
     page, sink = b"m 1\nm 2\nm m{} 1\nm 3\n", Everything()
     assert scan(page, b"m", [sink], limit=2) == (0, 8, 8)

@@ -115,11 +115,9 @@ def _removed(decision: Decision, run: ProfileRun, winner: int) -> Iterator[str]:
         removed = before[~np.isin(before, step.kept)]
         before = step.kept
         if len(removed):
-            values = [_compared(decision.samples[name], winner, removed) for name in step.read]
-            read = "; ".join(
-                f"{name.partition('/')[0]} {value}" for name, value in zip(step.read, values, strict=True) if value
-            )
-            yield f"{step.plugin} removed {len(removed)}{f' ({read})' if read else ''}"
+            read = {name: _compared(decision.samples[name], winner, removed) for name in step.read}
+            texts = "; ".join(f"{name.partition('/')[0]} {values}" for name, values in read.items() if values)
+            yield f"{step.plugin} removed {len(removed)}{f' ({texts})' if texts else ''}"
 
 
 def _compared(samples: Samples, winner: int, others: Rows) -> str:

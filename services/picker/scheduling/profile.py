@@ -70,16 +70,14 @@ class _Filtering:
             checked = found if self._bounded else _kept(found, cycle, rows)
             # the same array where nothing is left out: what is kept of all endpoints' scores is found by it
             everything = len(checked) == len(rows)
-            step = FilterStep(self.filter.name, rows) if everything else self._narrowed(cycle, checked, reads)
+            name = self.filter.name
+            step = FilterStep(name, rows) if everything else FilterStep(name, checked, tuple(cycle.reads[reads:]))
             if not (found.flags.writeable or rows.flags.writeable):
                 self._given, self._kept = rows, step
             return step
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and costs only the plugin's part
             cycle.plugin_failed(self.filter, Role.FILTER, error)
             return FilterStep(self.filter.name, rows)
-
-    def _narrowed(self, cycle: Cycle, kept: Rows, reads: int) -> FilterStep:
-        return FilterStep(self.filter.name, kept, tuple(dict.fromkeys(cycle.reads[reads:])))
 
 
 class _Scoring:

@@ -25,7 +25,7 @@ class FilterStep(Struct, frozen=True):
     plugin: str
     kept: Rows
     read: tuple[str, ...] = ()
-    """Names of the samples that it read; empty where it removed nothing."""
+    """Names of the samples that it read, some twice; empty where it removed nothing."""
 
 
 class ScoreStep(Struct, frozen=True):

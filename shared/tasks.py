@@ -2,10 +2,14 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
+from time import perf_counter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Step = Callable[[], bool]
+"""Does a part of some work; whether more is left. It doesn't raise."""
 TURN = 0.005
 """Seconds that a long piece of work may take in one go, after which others have their turn."""
 
@@ -26,6 +30,48 @@ async def exhaust(items: Iterable[object]) -> None:
     """Take all of the items, in turns with others."""
     async for _ in in_turns(items):
         pass
+
+
+class Turns:
+    """The work of many streams or connections. Light work, such as the answers to requests that have waited, gets a
+    share of each turn; of heavy work a turn does one step, and one piece of it at a time: what a piece is, its owner
+    says."""
+
+    def __init__(self, seconds: float = TURN) -> None:
+        """`seconds` of a turn are for light work."""
+        self._seconds = seconds
+        self._light: deque[Step] = deque()
+        self._heavy: deque[Step] = deque()
+        self._scheduled = False
+
+    def add(self, step: Step, *, heavy: bool = False) -> None:
+        """Do this from the next turn on."""
+        (self._heavy if heavy else self._light).append(step)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        light, heavy = self._light, self._heavy
+        end = perf_counter() + self._seconds
+        try:
+            for _ in range(len(light)):
+                step = light.popleft()
+                if step():
+                    light.append(step)
+                if perf_counter() >= end:
+                    break
+            if heavy:
+                step = heavy.popleft()
+                if step():
+                    heavy.appendleft(step)
+        finally:
+            self._scheduled = bool(light or heavy)
+            if self._scheduled:
+                asyncio.get_running_loop().call_soon(self._run)
+
+    def __repr__(self) -> str:
+        return f"<Turns {len(self._light)} light, {len(self._heavy)} heavy>"
 
 
 async def set_within(event: asyncio.Event, seconds: float | None) -> bool:

@@ -4,8 +4,7 @@ The port is for probes, Prometheus and operators. Half-sent requests and half-re
 process needs, and requests of thousands of tiny chunks or headers its event loop.
 """
 
-from asyncio import AbstractEventLoop, Transport
-from collections import deque
+from asyncio import Transport
 from typing import ClassVar, cast
 
 import h11
@@ -13,37 +12,12 @@ import structlog
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from shared.tasks import Turns
+
 PIECE = 4096
 """Bytes that are read at once: 700 chunks of a byte, some 2 ms. A request's headers are read when they are whole."""
 TURN = 0.002
 """Seconds in which pieces of all connections are read, before other work has its turn."""
-
-
-class Turns:
-    """Connections with bytes that aren't read yet: they are read piece by piece, one connection after the other."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[AdminProtocol] = deque()
-
-    def add(self, connection: "AdminProtocol") -> None:
-        """Read it once those before it have been read."""
-        self._waiting.append(connection)
-        if len(self._waiting) == 1:
-            connection.loop.call_soon(self._run, connection.loop)
-
-    def _run(self, loop: AbstractEventLoop) -> None:
-        until = loop.time() + TURN
-        while self._waiting:
-            connection = self._waiting.popleft()
-            if connection.read_piece():
-                self._waiting.append(connection)
-            if loop.time() >= until:
-                break
-        if self._waiting:
-            loop.call_soon(self._run, loop)
-
-    def __repr__(self) -> str:
-        return f"<Turns of {len(self._waiting)} connections>"
 
 
 class _Reading(FlowControl):
@@ -77,7 +51,7 @@ class AdminProtocol(H11Protocol):
     """Seconds for a request and its answer, and between two."""
     MAX_CONNECTIONS = 128
     """Connections at once."""
-    TURNS: ClassVar[Turns] = Turns()
+    TURNS: ClassVar[Turns] = Turns(TURN)
     """Of all connections of a port."""
 
     flow: _Reading
@@ -171,7 +145,7 @@ class AdminProtocol(H11Protocol):
     def _queue(self) -> None:
         if not self._queued and self._readable():
             self._queued = True
-            self.TURNS.add(self)
+            self.TURNS.add(self.read_piece)
 
     def _readable(self) -> bool:
         """What follows a whole request is read after its answer."""
@@ -191,5 +165,5 @@ class AdminProtocol(H11Protocol):
 
 def bounded(timeout: float, limit: int) -> type[AdminProtocol]:
     """The protocol with these limits: uvicorn takes a class."""
-    limits = {"TIMEOUT": timeout, "MAX_CONNECTIONS": limit, "TURNS": Turns()}
+    limits = {"TIMEOUT": timeout, "MAX_CONNECTIONS": limit, "TURNS": Turns(TURN)}
     return type("BoundedAdminProtocol", (AdminProtocol,), limits)

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.transport.calls import Metadata, StatusCode, Stream
-from services.picker.transport.turns import Turns
+from shared.tasks import Turns
 
 log = structlog.get_logger(__name__)
 

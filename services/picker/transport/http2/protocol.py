@@ -10,7 +10,7 @@ from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.streams import StreamCount
-from services.picker.transport.turns import Turns
+from shared.tasks import Turns
 
 
 class Http2Protocol(asyncio.Protocol):

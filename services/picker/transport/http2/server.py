@@ -17,8 +17,7 @@ from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol
 from services.picker.transport.http2.streams import StreamCount
-from services.picker.transport.turns import Turns
-from shared.tasks import in_turns
+from shared.tasks import Turns, in_turns
 
 log = structlog.get_logger(__name__)
 

@@ -17,7 +17,7 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
 from services.picker.transport.calls import StatusCode
 from services.picker.transport.ext_proc import SERVICE, ExtProc
-from services.picker.transport.turns import Turns
+from shared.tasks import TURN
 from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
@@ -242,7 +242,7 @@ class Released(Noting):
     def outbox(self) -> list[bytes]:
         self.turns.append(self.turn())
         self.waiting = self.ready = False
-        until = time.perf_counter() + Turns.MAX_SECONDS * 0.6
+        until = time.perf_counter() + TURN * 0.6
         while time.perf_counter() < until:
             pass
         return [REQUEST_BODY_UNCHANGED]

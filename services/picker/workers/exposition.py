@@ -96,13 +96,6 @@ Page = dict[str, Family]
 """Families by name."""
 
 
-def parse(text: str) -> Page:
-    """A page in Prometheus' text format, as `shared.service.pages.exposition` writes it."""
-    page: Page = {}
-    _exhaust(parsing(text.encode(), page))
-    return page
-
-
 def parsing(text: bytes, page: Page) -> Iterator[None]:
     """Read a page into `page` in steps. Families that are written in several pieces are one. Only "\\n" ends a line: a
     label may have what Unicode calls line breaks, too."""
@@ -120,13 +113,6 @@ def parsing(text: bytes, page: Page) -> Iterator[None]:
             family.values[series] = float(value)
         if number % STEP == 0:
             yield
-
-
-def joined(pages: Iterable[Page]) -> Page:
-    """One page that has the families of all."""
-    total: Page = {}
-    _exhaust(joining(pages, total))
-    return total
 
 
 def joining(pages: Iterable[Page], total: Page) -> Iterator[None]:
@@ -193,7 +179,3 @@ class Counts:
 
 def _counters(page: Page) -> Page:
     return {name: family for name, family in page.items() if family.counts}
-
-
-def _exhaust(steps: Iterator[None]) -> None:
-    deque(steps, maxlen=0)

@@ -1,7 +1,7 @@
 """How the metrics of several workers become one page."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
@@ -15,14 +15,27 @@ from services.picker.workers.exposition import (
     SUM,
     Counts,
     Page,
-    joined,
     joining,
-    parse,
     parsing,
     text,
 )
 from services.picker.workers.supervisor import Supervisor
 from shared.service.pages import SLICE, exposition
+
+
+def parse(text: str) -> Page:
+    """A page, read in one go."""
+    page: Page = {}
+    deque(parsing(text.encode(), page), maxlen=0)
+    return page
+
+
+def joined(pages: Iterable[Page]) -> Page:
+    """One page that has the families of all, joined in one go."""
+    total: Page = {}
+    deque(joining(pages, total), maxlen=0)
+    return total
+
 
 JOINED = [
     ("counter", "requests_total", 'requests_total{status="200"}', "2.0", "3.5", 5.5),

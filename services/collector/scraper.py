@@ -333,7 +333,7 @@ class Scraper:
             target.error, target.page_at = "", started
             target.pages += 1
             self.pages += 1
-            self._tell(scrape, changed)
+            self._report_scraped(scrape, changed)
         together.left -= 1
         if not together.left:
             self._on_round()
@@ -363,9 +363,9 @@ class Scraper:
         target.failures[kind] += 1
         self.failures[kind] += 1
         if target.source.OF_SERVER and scrape.reachability.failed(target.source.name, kind, started):
-            self._tell(scrape, scrape.attributes.put(REACHABLE, 0.0, target.error_at))
+            self._report_scraped(scrape, scrape.attributes.put(REACHABLE, 0.0, target.error_at))
 
-    def _tell(self, scrape: EndpointScrape, changed: bool) -> None:
+    def _report_scraped(self, scrape: EndpointScrape, changed: bool) -> None:
         if not scrape.gone:
             self._on_scraped(scrape, changed)
 

@@ -14,9 +14,12 @@ import yaml
 from pointsman.docs import TIERS
 from pointsman.grafana_board import BOARDS
 from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
+from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.state.proxy_failure_mode import HEADER
 from shared.bus.accounts import USERS
 from shared.config import load
+from shared.config.defaults import DEFAULT_DOCUMENT
+from shared.config.loaded import ProfileSpec
 from shared.plugin import Registry
 from shared.service import describe
 from shared.version import VERSION
@@ -107,6 +110,33 @@ def test_the_configuration_that_compose_mounts_loads_and_asks_for_fallbacks() ->
     config = load(text, Registry.installed(), "deploy/compose/pointsman.yaml")
     assert not config.warnings
     assert config.plugins["max-score-picker"].parameters.max_num_of_endpoints == 3
+
+
+def _shape(profile: ProfileSpec) -> list[Any]:
+    """What a profile runs, but for the number of endpoints per request."""
+    members = [(member.plugin.kind, member.weight, member.plugin.parameters) for member in profile.members]
+    return [profile.name, [member for member in members if member[0] is not MaxScorePicker]]
+
+
+def test_every_configuration_that_is_shipped_is_the_default_profile() -> None:
+    """It differs in the number of endpoints per request."""
+    kubernetes = ROOT / "deploy/kubernetes"
+    texts = [
+        (ROOT / "deploy/compose/pointsman.yaml").read_text(),
+        *(
+            yaml.safe_load((kubernetes / path).read_text())["data"]["pointsman.yaml"]
+            for path in ("base/configuration.yaml", "overlays/istio/configuration.yaml")
+        ),
+        *(
+            yaml.safe_load((kubernetes / path).read_text())["configuration"]
+            for path in ("chart/values.yaml", "overlays/istio/values.yaml")
+        ),
+        (ROOT / "docs/profiles/sticky-until-saturated.yaml").read_text(),
+    ]
+    default = load(DEFAULT_DOCUMENT, Registry.installed())
+    for text in texts:
+        config = load(text, Registry.installed())
+        assert [*map(_shape, config.profiles)] == [*map(_shape, default.profiles)]
 
 
 def test_envoy_finds_every_picker_of_compose_by_the_name_of_the_service() -> None:

@@ -40,6 +40,7 @@ from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
+from shared.tasks import cancel, set_within
 
 log = structlog.get_logger(__name__)
 
@@ -197,18 +198,11 @@ class WatcherService(Service):
     async def _adopt(self, reconciler: PoolReconciler) -> None:
         """A start with unresolved host names waits for the addresses that an earlier watcher published, so that their
         endpoints aren't withdrawn. Publishing waits for the connection, too."""
-        await self._wait_for_published()
+        await set_within(self._seen, ADOPTION)
         self._run_eds(reconciler)
         await self.bus.wait_connected()
-        await self._wait_for_published()
+        await set_within(self._seen, ADOPTION)
         await self._refresh(reconciler, publishes=True)
-
-    async def _wait_for_published(self) -> None:
-        try:
-            async with asyncio.timeout(ADOPTION):
-                await self._seen.wait()
-        except TimeoutError:
-            pass  # nobody has published anything
 
     def _on_published(self, event: Event) -> None:
         """The leader has published something."""
@@ -228,8 +222,7 @@ class WatcherService(Service):
     async def drain(self) -> None:
         """Release the lease, so that a standby leads at once."""
         if self._leading is not None:
-            self._leading.cancel()
-            await asyncio.wait({self._leading})
+            await cancel(self._leading)
 
     async def close(self) -> None:
         for reconciler in self.reconcilers:

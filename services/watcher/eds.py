@@ -21,6 +21,7 @@ import xxhash
 from services.watcher.metrics import WatcherMetrics
 from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
+from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
 
@@ -161,11 +162,7 @@ class EdsWriter:
     async def run(self) -> None:
         """Write after each `update`, and whenever the file has been removed."""
         while True:
-            try:
-                async with asyncio.timeout(min(RETRY, self._interval) if self.error else self._interval):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._wake, min(RETRY, self._interval) if self.error else self._interval)
             self._wake.clear()
             try:
                 await self._write()

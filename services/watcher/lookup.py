@@ -15,7 +15,7 @@ import structlog
 
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import MAX_ADDRESSES, Group, Names, order
-from shared.tasks import in_turns
+from shared.tasks import in_turns, set_within
 
 log = structlog.get_logger(__name__)
 
@@ -279,11 +279,7 @@ class Resolver:
                     await asyncio.sleep(0)
                 self._begin()
                 due = self.names.next_due()
-                try:
-                    async with asyncio.timeout(None if due is None else max(due - self._clock(), 0.0)):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await set_within(self._wake, None if due is None else due - self._clock())
                 await asyncio.sleep(GATHER)
         finally:
             for task in self._tasks.values():

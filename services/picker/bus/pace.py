@@ -6,6 +6,8 @@ share messages, and no picker sends more of them than its interval allows.
 
 import asyncio
 
+from shared.tasks import set_within
+
 BURST = 4
 """Messages that may follow each other at once after a quiet time."""
 
@@ -37,11 +39,7 @@ class Pace:
         if (rest := self.wait(now)) > 0:
             await asyncio.sleep(rest)
         else:
-            try:
-                async with asyncio.timeout(self.interval):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
+            await set_within(self._woken, self.interval)
         self._woken.clear()
 
     def __repr__(self) -> str:

@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from services.picker.request import Headers
 from services.picker.tracing.otlp import OTLPExporter
 from services.picker.tracing.request_span import RequestSpan
+from shared.tasks import set_within
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
@@ -83,9 +84,7 @@ class Tracing:
                 loop.call_soon_threadsafe(closed.set)
 
         threading.Thread(target=shut_down, name="tracing", daemon=True).start()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SHUTDOWN_TIMEOUT):
-                await closed.wait()
+        await set_within(closed, SHUTDOWN_TIMEOUT)
 
     def __repr__(self) -> str:
         return f"<Tracing {self._provider.sampler.get_description()}>"

@@ -7,14 +7,13 @@ from msgspec import Struct
 
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.waiting import Waiting
-from shared.plugin import Plugin, Role, Tier
+from shared.plugin import Plugin, Role
 
 
 class OrderingPolicy(Plugin):
     """Orders the requests of a flow. If it fails, the request is ordered by the time it came."""
 
     ROLES = frozenset({Role.ORDERING_POLICY})
-    TIER = Tier.PICKER
     BY_RECEIPT: ClassVar[bool] = False
     """Whether requests with equal keys leave in the order of their receipt; else, in the order of their queueing."""
 
@@ -53,7 +52,6 @@ class FairnessPolicy(Plugin):
     """Decides whose turn it is among the flows of a band. If it fails, any flow with requests has its turn."""
 
     ROLES = frozenset({Role.FAIRNESS_POLICY})
-    TIER = Tier.PICKER
     BY_FLOW: ClassVar[bool] = True
     """Whether flows have queues of their own. Else the band is one queue, and `flow_order` isn't asked for."""
 
@@ -70,7 +68,6 @@ class UsageLimitPolicy(Plugin):
     """Says how full the pool may be for each band. If it fails, every band may fill it."""
 
     ROLES = frozenset({Role.USAGE_LIMIT_POLICY})
-    TIER = Tier.PICKER
     RETRY: ClassVar[float | None] = None
     """Seconds after which a closed band is worth another look though nothing has happened; None for never."""
     PURE: ClassVar[bool] = False
@@ -95,7 +92,6 @@ class EvictionFilterPolicy(Plugin):
     """Says which running requests may be evicted. If it fails, none is."""
 
     ROLES = frozenset({Role.EVICTION_FILTER})
-    TIER = Tier.PICKER
 
     def accepts(self, running: Running) -> bool:
         raise NotImplementedError
@@ -105,7 +101,6 @@ class EvictionOrderPolicy(Plugin):
     """Orders the requests that may be evicted. If it fails, none is."""
 
     ROLES = frozenset({Role.EVICTION_ORDER})
-    TIER = Tier.PICKER
 
     def key(self, running: Running) -> tuple[float, float]:
         """The least goes first."""

@@ -14,7 +14,7 @@ import yaml
 from msgspec import Meta, Struct
 
 from pointsman.bus_entries import Entry, decode_entry, summary
-from pointsman.command import USAGE_ERROR, print_json
+from pointsman.command import print_json, usage_errors
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, run_command
 from pointsman.table import text_table
@@ -22,7 +22,7 @@ from shared.bus import jetstream
 from shared.bus.errors import BusError, JetStreamError, NoResponders
 from shared.bus.subjects import escape
 from shared.config.problems import Invalid, Problem
-from shared.service import parse, report
+from shared.service import parse
 
 ACTIONS = ("get", "ls")
 
@@ -56,16 +56,13 @@ class Row(Struct, frozen=True):
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman bus`: 0 if the entries were found, 1 if not or NATS can't be reached, 2 for wrong options."""
-    try:
+    with usage_errors():
         settings = parse(BusCommandSettings, argv, os.environ, "pointsman bus")
         action, *keys = settings.words
         if action not in ACTIONS:
             raise Invalid([Problem("get|ls", f"{action!r} is neither get nor ls")])
         if action == "get" and not keys:
             raise Invalid([Problem("KEY", "get needs a key; `pointsman bus ls` lists them")])
-    except Invalid as error:
-        report(error)
-        return USAGE_ERROR
     return run_command(_list(settings, keys) if action == "ls" else _get(settings, keys))
 
 

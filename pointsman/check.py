@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from msgspec import Meta, Struct
 
-from pointsman.command import Format, parse_options, print_json
+from pointsman.command import STDIN, Format, parse_options, print_json
 from pointsman.description import Description, describe
 from pointsman.output import print_lines
 from services.picker.pipeline import build
@@ -29,7 +29,6 @@ from shared.model import Endpoint, Model, ModelRewrite, Objective, Pool, Target,
 from shared.plugin import Registry, Tier
 from shared.quantities import Size
 
-STDIN = "-"
 SHOWN = 20
 """Endpoints of a file that the text lists at most."""
 

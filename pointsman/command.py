@@ -3,13 +3,15 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from shared.config.problems import Invalid
+from shared.config.problems import Invalid, Problem
 from shared.service import parse, report
 
 Format: TypeAlias = Annotated[Literal["text", "json"], Meta(description="text for people or JSON for programs")]
@@ -17,16 +19,39 @@ LOCAL = "httpx"
 """What only `pointsman[local]` installs."""
 USAGE_ERROR = 2
 """Exit code for wrong options."""
+STDIN = "-"
 S = TypeVar("S", bound=Struct)
 
 
-def parse_options(kind: type[S], argv: Sequence[str], command: str) -> S:
+def parse_options(kind: type[S], argv: Sequence[str], command: str, environ: Mapping[str, str] | None = None) -> S:
     """The command's options. Raises SystemExit: 2 after printing every wrong option, 0 after `--help`."""
+    with usage_errors():
+        return parse(kind, argv, environ, f"pointsman {command}")
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Options that can't be used end the command: prints what is wrong, and raises SystemExit."""
     try:
-        return parse(kind, argv, None, f"pointsman {command}")
+        yield
     except Invalid as error:
         report(error)
         raise SystemExit(USAGE_ERROR) from error
+
+
+def read_input(path: str, option: str, limit: int) -> bytes:
+    """What is in the file that an option names, `-` for standard input. Raises Invalid, also above `limit` bytes."""
+    try:
+        if path == STDIN:
+            content = sys.stdin.buffer.read(limit + 1)
+        else:
+            with Path(path).open("rb") as file:
+                content = file.read(limit + 1)
+    except OSError as error:
+        raise Invalid([Problem(option, f"{path!r} can't be read: {error.strerror or error}")]) from error
+    if len(content) > limit:
+        raise Invalid([Problem(option, f"{path!r} has more than {limit} bytes")])
+    return content
 
 
 def refuse(error: ValueError) -> NoReturn:

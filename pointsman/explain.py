@@ -4,13 +4,12 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.command import Format, print_json, read_input, usage_errors
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, lines_of, run_command
 from pointsman.table import DASH, text_table
@@ -18,10 +17,9 @@ from pointsman.why import show_decisions
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
-from shared.service import parse, report
+from shared.service import parse
 from shared.service.status import MemberStatus
 
-STDIN = "-"
 MAX_BODY = 900_000
 """Bytes of a body: a question is one message, and nats-server's have at most 1 MiB by default."""
 SHOWN = 20
@@ -49,14 +47,11 @@ class ExplainSettings(QuerySettings, frozen=True, kw_only=True):
 def main(argv: Sequence[str]) -> int:
     """`pointsman explain`: 0 if the request would be routed, 1 if it would be refused or nobody answers, 2 for wrong
     options."""
-    try:
+    with usage_errors():
         settings = parse(ExplainSettings, argv, os.environ, "pointsman explain")
         if settings.request and (settings.body or settings.model or settings.prompt or settings.header):
             raise Invalid([Problem("ID", "a request id and a request to decide on can't be given together")])
         query = ExplainQuery(path=settings.path, headers=read_headers(settings.header), body=_body(settings))
-    except Invalid as error:
-        report(error)
-        return USAGE_ERROR
     if settings.request:
         return run_command(
             show_decisions(settings, "explain", settings.request, _earlier, settings.format, settings.picker)
@@ -85,17 +80,7 @@ def _body(settings: ExplainSettings) -> bytes:
     if not settings.body:
         document = {"model": settings.model, "messages": [{"role": "user", "content": settings.prompt}]}
         return msgspec.json.encode(document)
-    try:
-        if settings.body == STDIN:
-            body = sys.stdin.buffer.read(MAX_BODY + 1)
-        else:
-            with Path(settings.body).open("rb") as file:
-                body = file.read(MAX_BODY + 1)
-    except OSError as error:
-        raise Invalid([Problem("--body", f"{settings.body!r} can't be read: {error.strerror or error}")]) from error
-    if len(body) > MAX_BODY:
-        raise Invalid([Problem("--body", f"{settings.body!r} has more than {MAX_BODY} bytes")])
-    return body
+    return read_input(settings.body, "--body", MAX_BODY)
 
 
 async def _explain(settings: ExplainSettings, query: ExplainQuery) -> int:

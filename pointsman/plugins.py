@@ -8,6 +8,7 @@ import msgspec
 from msgspec import NODEFAULT, UNSET, Meta, Struct, structs
 
 from pointsman.command import Format, parse_options, print_json
+from pointsman.table import text_table
 from shared.attributes import AttributeKey
 from shared.config.problems import nearest
 from shared.plugin import Input, Plugin, Registry, Tier
@@ -100,8 +101,7 @@ def _input(given: AttributeKey[Any] | Input) -> InputAttribute:
 
 def table(kinds: Iterable[PluginType]) -> list[str]:
     """A line for each type, in columns."""
-    rows: list[tuple[str, ...]] = [("TYPE", "ROLES", "TIERS", "STABILITY", "PARAMETERS", "INPUTS", "OUTPUTS")]
-    rows += [
+    rows = [
         (
             kind.type,
             ", ".join(kind.roles),
@@ -113,9 +113,8 @@ def table(kinds: Iterable[PluginType]) -> list[str]:
         )
         for kind in kinds
     ]
-    rows = [tuple(cell or "-" for cell in row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    header = ("TYPE", "ROLES", "TIERS", "STABILITY", "PARAMETERS", "INPUTS", "OUTPUTS")
+    lines = text_table(header, ([cell or "-" for cell in row] for row in rows))
     return [*lines, "", "* required; [optional input]"]
 
 

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 from yarl import URL
 
-from pointsman.command import parse_options, print_json, refuse
+from pointsman.command import STDIN, parse_options, print_json, refuse
 from pointsman.output import print_lines
 from pointsman.probe_missing import MissingMetric, RequestedMetrics
-from pointsman.probe_options import STDIN, ProbeOptions, SavedPage, Server
+from pointsman.probe_options import ProbeOptions, SavedPage, Server
 from pointsman.probe_report import HINTS, Attribute, Extraction, Page, lines
 from services.collector.engines.flags import with_flags
 from services.collector.extractors.core import CoreMetricsExtractor

@@ -5,12 +5,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Meta, Struct
 
-from pointsman.command import Format
+from pointsman.command import STDIN, Format
 from services.collector.sources.http import check_path
 from shared.model import join_host_port
 from shared.quantities import PositiveDuration
 
-STDIN = "-"
 PORTS = {"http": 80, "https": 443}
 FORMS = "expected http://10.0.0.1:8000, 10.0.0.1:8000/metrics, file:page.txt or -"
 PositiveSize = Annotated[int, Meta(gt=0, extra={"format": "size"})]

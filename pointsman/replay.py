@@ -1,14 +1,12 @@
 """`pointsman replay FILE`: where the pickers' last decisions would have gone with another configuration."""
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
-from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.command import Format, print_json, read_input, usage_errors
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QuerySettings, connected, run_command
 from pointsman.table import text_table
@@ -16,10 +14,9 @@ from shared.bus.query_client import query_members
 from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, StatusQuery
 from shared.config.problems import Invalid, Problem
 from shared.quantities import PositiveDuration
-from shared.service import parse, report
+from shared.service import parse
 from shared.service.replay import Replay, replay
 
-STDIN = "-"
 SHOWN = 20
 """Moves that the table shows."""
 REFUSED = "refused: no endpoint is left"
@@ -40,28 +37,16 @@ class ReplaySettings(QuerySettings, frozen=True, kw_only=True):
 def main(argv: Sequence[str]) -> int:
     """`pointsman replay`: 0 if pickers have replayed their decisions, 1 if they can't load the document or none
     answers, 2 for wrong options."""
-    try:
+    with usage_errors():
         settings = parse(ReplaySettings, argv, os.environ, "pointsman replay")
         document = _document(settings.file)
-    except Invalid as error:
-        report(error)
-        return USAGE_ERROR
     return run_command(_replay(settings, document))
 
 
 def _document(path: str) -> str:
     """Raises Invalid."""
     try:
-        if path == STDIN:
-            content = sys.stdin.buffer.read(MAX_DOCUMENT + 1)
-        else:
-            with Path(path).open("rb") as file:
-                content = file.read(MAX_DOCUMENT + 1)
-        if len(content) > MAX_DOCUMENT:
-            raise Invalid([Problem("FILE", f"{path!r} has more than {MAX_DOCUMENT} bytes")])
-        return content.decode()
-    except OSError as error:
-        raise Invalid([Problem("FILE", f"{path!r} can't be read: {error.strerror or error}")]) from error
+        return read_input(path, "FILE", MAX_DOCUMENT).decode()
     except UnicodeDecodeError as error:
         raise Invalid([Problem("FILE", f"{path!r} isn't UTF-8: {error.reason}")]) from error
 

@@ -7,12 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.command import Format, parse_options, print_json
 from pointsman.output import print_lines
 from pointsman.query_command import QuerySettings, connected, run_command
 from pointsman.table import text_table
-from shared.config.problems import Invalid
-from shared.service import parse, report
 from shared.service.status import MemberStatus
 from shared.service.survey import TIERS, Survey, survey
 
@@ -31,12 +29,7 @@ class StatusSettings(QuerySettings, frozen=True, kw_only=True):
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman status`: 0 if all is well, 1 if something is wrong or NATS can't be reached, 2 for wrong options."""
-    try:
-        settings = parse(StatusSettings, argv, os.environ, "pointsman status")
-    except Invalid as error:
-        report(error)
-        return USAGE_ERROR
-    return run_command(_status(settings))
+    return run_command(_status(parse_options(StatusSettings, argv, "status", os.environ)))
 
 
 async def _status(settings: StatusSettings) -> int:

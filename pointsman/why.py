@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from pointsman.command import USAGE_ERROR, Format, print_json
+from pointsman.command import Format, print_json, usage_errors
 from pointsman.endpoint_report import sentences
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, lines_of, run_command
@@ -20,7 +20,7 @@ from shared.bus.errors import BusError, Malformed
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import DecisionQuery, ViewQuery
 from shared.config.problems import Invalid, Problem
-from shared.service import parse, report
+from shared.service import parse
 from shared.service.survey import TIERS
 
 QUIET = 0.3
@@ -39,13 +39,10 @@ class WhySettings(QuerySettings, frozen=True, kw_only=True):
 
 def main(argv: Sequence[str]) -> int:
     """`pointsman why`: 0 if there is an answer, 1 if nobody knows the request or endpoint, 2 for wrong options."""
-    try:
+    with usage_errors():
         settings = parse(WhySettings, argv, os.environ, "pointsman why")
         if bool(settings.request) is bool(settings.endpoint):
             raise Invalid([Problem("ID", "a request id or --endpoint is needed, and not both")])
-    except Invalid as error:
-        report(error)
-        return USAGE_ERROR
     if settings.endpoint:
         return run_command(_endpoint(settings))
     return run_command(show_decisions(settings, "why", settings.request, because, settings.format))

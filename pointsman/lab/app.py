@@ -9,16 +9,15 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from pointsman.command import Format, parse_options, print_json, refuse
+from pointsman.command import Format, parse_options, print_json, refuse, usage_errors
 from pointsman.lab.report import Figures, figures, plot, table
 from pointsman.lab.simulation import STREAM_INTERVAL, Result, Scenario, Simulation
 from pointsman.lab.workload import Groups, Trace
 from services.simulator.settings import SimulatorSettings
 from shared.config import LoadedConfig, load
-from shared.config.problems import Invalid
 from shared.plugin import Registry
 from shared.quantities import Duration
-from shared.service import read_text, report
+from shared.service import read_text
 
 DEFAULT = "default"
 """The built-in default configuration."""
@@ -148,15 +147,12 @@ def main(argv: Sequence[str]) -> int:
     """`pointsman lab`: 0, or 2 for wrong options, profiles or traces."""
     options = parse_options(LabOptions, argv, "lab")
     profiles: dict[str, str] = {}
-    try:
+    with usage_errors():
         for path in options.profiles:
             text = "" if path == DEFAULT else read_text(path, path, MAX_FILE)
             name = Path(path).stem
             _loaded(text, path)
             profiles[name if name not in profiles else path] = text
-    except Invalid as error:
-        report(error)
-        return 2
     try:
         rows = list(compare(options, profiles))
     except (ValueError, OSError) as error:

@@ -149,7 +149,7 @@ class Client:
 
     async def document(self, path: str) -> dict[str, Any]:
         """What is at a path that isn't an object's: discovery. Raises KubernetesError."""
-        return await self._json(f"get {path}", "GET", path)
+        return await self._read(JsonObject, f"get {path}", "GET", path)
 
     async def apply(
         self,
@@ -167,18 +167,19 @@ class Client:
         full = f"{resource}{f'/{subresource}' if subresource else ''}"
         action = f"patch {full} {f'{namespace}/{name}' if namespace else name}"
         path = resource.path(namespace, name, subresource)
-        return await self._json(action, "PATCH", path, query=query, body=body, content_type=APPLY)
+        return await self._read(JsonObject, action, "PATCH", path, query=query, body=body, content_type=APPLY)
 
     async def merge(self, resource: Resource, name: str, body: Mapping[str, Any], *, namespace: str = "") -> JsonObject:
         """A merge patch (RFC 7396): null removes a field, whoever has set it. Returns the object. Raises NotFound and
         other KubernetesErrors."""
         action = f"patch {resource} {f'{namespace}/{name}' if namespace else name}"
-        return await self._json(action, "PATCH", resource.path(namespace, name), body=body, content_type=MERGE)
+        path = resource.path(namespace, name)
+        return await self._read(JsonObject, action, "PATCH", path, body=body, content_type=MERGE)
 
     async def create(self, resource: Resource, body: Mapping[str, Any], namespace: str = "") -> JsonObject:
         """Creates and returns an object. Raises Conflict and other KubernetesErrors."""
         action = f"create {resource}{f' in namespace {namespace}' if namespace else ''}"
-        return await self._json(action, "POST", resource.path(namespace), body=body)
+        return await self._read(JsonObject, action, "POST", resource.path(namespace), body=body)
 
     @property
     def _current(self) -> ConnectionPool:
@@ -188,18 +189,6 @@ class Client:
 
     def _headers(self, accept: str) -> dict[str, str]:
         return {"Accept": accept, "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
-
-    async def _json(
-        self,
-        action: str,
-        method: str,
-        path: str,
-        *,
-        query: list[tuple[str, str]] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
-    ) -> dict[str, Any]:
-        return await self._read(dict[str, Any], action, method, path, query=query, body=body, content_type=content_type)
 
     async def _read(
         self,

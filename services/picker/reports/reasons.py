@@ -9,7 +9,7 @@ import numpy as np
 from services.picker.decision import Decision
 from services.picker.request import Refusal
 from services.picker.scheduling.cycle import Samples
-from services.picker.scheduling.record import ProfileRun
+from services.picker.scheduling.record import FilterStep, ProfileRun
 from services.picker.state.layout import Rows
 
 NAMED = 5
@@ -102,18 +102,23 @@ def _outcome(decision: Decision, possible: Sequence[int] | None) -> Iterator[str
         if rest:
             second = max(rest, key=lambda row: rest[row])
             text += f", before {_name(decision, second)} with {_number(rest[second])}"
-            if (scorer := _decisive(run, winner, second)) is not None:
+            if (scorer := decisive(run, winner, second)) is not None:
                 text += f"; {scorer} made the difference"
         yield text
     yield from removed
 
 
-def _removed(decision: Decision, run: ProfileRun, winner: int) -> Iterator[str]:
-    """What each filter removed, with what it read of the winner and of these."""
+def _removals(run: ProfileRun) -> Iterator[tuple[FilterStep, Rows]]:
+    """Each filter with the rows that it removed."""
     before = run.candidates
     for step in run.filters:
-        removed = before[~np.isin(before, step.kept)]
+        yield step, before[~np.isin(before, step.kept)]
         before = step.kept
+
+
+def _removed(decision: Decision, run: ProfileRun, winner: int) -> Iterator[str]:
+    """What each filter removed, with what it read of the winner and of these."""
+    for step, removed in _removals(run):
         if len(removed):
             read = {name: _compared(decision.samples[name], winner, removed) for name in step.read}
             texts = "; ".join(f"{name.partition('/')[0]} {values}" for name, values in read.items() if values)
@@ -135,7 +140,7 @@ def _position(run: ProfileRun, row: int) -> int:
     return int(np.flatnonzero(run.rows == row)[0])
 
 
-def _decisive(run: ProfileRun, winner: int, second: int) -> str | None:
+def decisive(run: ProfileRun, winner: int, second: int) -> str | None:
     """The scorer that sets the winner apart the most; None where there is no scorer."""
     here, there = _position(run, winner), _position(run, second)
     ahead = {step.plugin: step.weight * float(step.scores[here] - step.scores[there]) for step in run.scores}
@@ -248,11 +253,8 @@ def _scores_needed(decision: Decision, run: ProfileRun) -> Iterator[dict[str, An
 
 
 def _filtered(decision: Decision, run: ProfileRun) -> Iterator[dict[str, Any]]:
-    before = run.candidates
-    for step in run.filters:
-        removed = before[~np.isin(before, step.kept)].tolist()
-        before = step.kept
-        if removed:
+    for step, rows in _removals(run):
+        if removed := rows.tolist():
             yield {
                 "kind": "filter",
                 "plugin": step.plugin,

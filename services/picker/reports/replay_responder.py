@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec import Struct
 
-from services.picker.reports.past_records import Recorder, ReplayTask, packed_end, packed_task
+from services.picker.reports.past_records import Recorder, ReplayTask, Unsent, packed
 from services.picker.request_handler import RequestHandler
 from shared.bus.query_messages import MAX_ANSWER, MAX_WAIT, ReplayQuery
 from shared.bus.responder import Document, QueryRefused, Steps
@@ -77,7 +77,7 @@ class ReplayResponder:
     def messages(self, query: ReplayQuery, until: float) -> Document:
         """What the child is sent; each piece is made in less than a millisecond."""
         handler, rules = self._handler, self._rules
-        yield packed_task(
+        yield packed(
             ReplayTask(
                 text=query.text,
                 running=handler.pipeline.config.text,
@@ -95,7 +95,7 @@ class ReplayResponder:
                 break
             yield from recorder.decision(decision)
             sent += 1
-        yield packed_end(len(newest) - sent)
+        yield packed(Unsent(len(newest) - sent))
 
     def __repr__(self) -> str:
         return f"<ReplayResponder{', one under way' if self._busy else ''}>"

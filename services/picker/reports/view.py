@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from services.picker.decision import Decision
+from services.picker.reports.reasons import decisive
 from services.picker.reports.reports import Parts, stale_after
 from services.picker.request import Refusal, Route
 from shared.bus.columns import server_hash
@@ -117,17 +118,14 @@ def _endpoint_counts(decisions: list[Decision], id: str) -> dict[str, Any]:
         if not np.any(run.rows == row):
             filtered[next(step.plugin for step in run.filters if not np.any(step.kept == row))] += 1
             continue
-        here, there = (int(np.flatnonzero(run.rows == endpoint_row)[0]) for endpoint_row in (row, run.picked[0]))
-        lost = {step.plugin: step.weight * float(step.scores[there] - step.scores[here]) for step in run.scores}
-        most = max(lost, key=lambda plugin: lost[plugin], default="")
-        behind[most if most and lost[most] > 0 else ""] += 1
+        behind[decisive(run, run.picked[0], row) or "chance"] += 1
     return {
         "decisions": len(decisions),
         "refused": refused,
         "candidate": candidate,
         "chosen": chosen,
         "filtered": dict(filtered),
-        "behind": {plugin or "chance": count for plugin, count in behind.most_common()},
+        "behind": dict(behind.most_common()),
     }
 
 

@@ -6,6 +6,7 @@ So a scrape of a model server costs no label look-ups, and removed endpoints lea
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -35,69 +36,36 @@ class CollectorMetrics(Collector):
         yield from self._totals()
         yield from self._endpoints()
 
-    def describe(self) -> list[Metric]:
-        """Empty: the registry needs no names in advance."""
-        return []
-
     def _totals(self) -> Iterator[Metric]:
         scraper, sender = self._scraper, self._sender
-        yield GaugeMetricFamily(
-            "pointsman_collector_assigned_endpoints", "Endpoints assigned to this collector", len(scraper.endpoints)
-        )
-        yield CounterMetricFamily("pointsman_collector_pages", "Scrapes that returned a page", scraper.pages)
-        failures = CounterMetricFamily(
-            "pointsman_collector_scrape_failures", "Scrapes without a page, by kind", labels=["kind"]
-        )
+        yield _gauge("assigned_endpoints", "Endpoints assigned to this collector", value=len(scraper.endpoints))
+        yield _counter("pages", "Scrapes that returned a page", value=scraper.pages)
+        failures = _counter("scrape_failures", "Scrapes without a page, by kind", labels=["kind"])
         for kind in Failure:
             failures.add_metric([kind.value], scraper.failures[kind])
         yield failures
-        yield CounterMetricFamily("pointsman_collector_frames", "Frames sent to NATS", sender.frames)
-        yield CounterMetricFamily(
-            "pointsman_collector_frame_bytes", "Bytes of numbers in the frames sent to NATS", sender.bytes
-        )
-        yield CounterMetricFamily(
-            "pointsman_collector_frames_dropped", "Frames dropped because there was no connection", sender.dropped
-        )
-        yield CounterMetricFamily(
-            "pointsman_collector_endpoints_oversized",
-            "Endpoints left out of a frame because their attributes don't fit into a message",
-            sender.oversized,
-        )
+        yield _counter("frames", "Frames sent to NATS", value=sender.frames)
+        yield _counter("frame_bytes", "Bytes of numbers in the frames sent to NATS", value=sender.bytes)
+        text = "Frames dropped because there was no connection"
+        yield _counter("frames_dropped", text, value=sender.dropped)
+        text = "Endpoints left out of a frame because their attributes don't fit into a message"
+        yield _counter("endpoints_oversized", text, value=sender.oversized)
 
     def _endpoints(self) -> Iterator[Metric]:
         now = self._clock()
         labels = ["endpoint", "source"]
-        up = GaugeMetricFamily("pointsman_collector_up", "1 if the last scrape returned a page, else 0", labels=labels)
-        duration = GaugeMetricFamily(
-            "pointsman_collector_scrape_duration_seconds",
-            "Time from the request to the end of the last page",
-            labels=labels,
-        )
-        size = GaugeMetricFamily("pointsman_collector_page_bytes", "Size of the last page", labels=labels)
-        page_age = GaugeMetricFamily(
-            "pointsman_collector_page_age_seconds", "Time since the request for the last page", labels=labels
-        )
-        failures = CounterMetricFamily(
-            "pointsman_collector_endpoint_failures", "Scrapes without a page, by kind", labels=[*labels, "kind"]
-        )
-        failure_age = GaugeMetricFamily(
-            "pointsman_collector_last_failure_age_seconds", "Time since the last scrape without a page", labels=labels
-        )
-        engine = GaugeMetricFamily(
-            "pointsman_collector_engine",
-            "1 for the engine whose metric names are used for an endpoint, with how it was chosen",
-            labels=[*labels, "engine", "chosen_by"],
-        )
-        value_age = GaugeMetricFamily(
-            "pointsman_collector_oldest_value_age_seconds",
-            "Age of the endpoint's oldest attribute",
-            labels=["endpoint"],
-        )
-        reachable = GaugeMetricFamily(
-            "pointsman_collector_endpoint_reachable",
-            "0 after --failure-threshold refused or timed out scrapes of the model server, 1 after a page",
-            labels=["endpoint"],
-        )
+        up = _gauge("up", "1 if the last scrape returned a page, else 0", labels=labels)
+        text = "Time from the request to the end of the last page"
+        duration = _gauge("scrape_duration_seconds", text, labels=labels)
+        size = _gauge("page_bytes", "Size of the last page", labels=labels)
+        page_age = _gauge("page_age_seconds", "Time since the request for the last page", labels=labels)
+        failures = _counter("endpoint_failures", "Scrapes without a page, by kind", labels=[*labels, "kind"])
+        failure_age = _gauge("last_failure_age_seconds", "Time since the last scrape without a page", labels=labels)
+        text = "1 for the engine whose metric names are used for an endpoint, with how it was chosen"
+        engine = _gauge("engine", text, labels=[*labels, "engine", "chosen_by"])
+        value_age = _gauge("oldest_value_age_seconds", "Age of the endpoint's oldest attribute", labels=["endpoint"])
+        text = "0 after --failure-threshold refused or timed out scrapes of the model server, 1 after a page"
+        reachable = _gauge("endpoint_reachable", text, labels=["endpoint"])
         outcomes: Counter[tuple[str, str, Outcome]] = Counter()
         for scrape in self._scraper.endpoints.values():
             id = scrape.endpoint.id
@@ -128,12 +96,17 @@ class CollectorMetrics(Collector):
 
 def _attributes(outcomes: Mapping[tuple[str, str, Outcome], int]) -> Metric:
     """Sums over the endpoints, so the number of series depends only on the configuration."""
-    family = GaugeMetricFamily(
-        "pointsman_collector_attributes",
-        "Endpoints by the outcome of an attribute on their last page",
-        labels=["source", "attribute", "outcome"],
-    )
+    text = "Endpoints by the outcome of an attribute on their last page"
+    family = _gauge("attributes", text, labels=["source", "attribute", "outcome"])
     for source, attribute in sorted({(source, attribute) for source, attribute, _ in outcomes}):
         for outcome in Outcome:
             family.add_metric([source, attribute, outcome.value], outcomes.get((source, attribute, outcome), 0))
     return family
+
+
+def _gauge(name: str, text: str, **of: Any) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"pointsman_collector_{name}", text, **of)
+
+
+def _counter(name: str, text: str, **of: Any) -> CounterMetricFamily:
+    return CounterMetricFamily(f"pointsman_collector_{name}", text, **of)

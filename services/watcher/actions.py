@@ -12,9 +12,9 @@ from nats.aio.msg import Msg
 from services.watcher.drain_file import DrainError
 from shared.bus.action_messages import ActionResult, Drain
 from shared.bus.actions import TIMEOUT
-from shared.bus.codec import UNKNOWN_SENDER, decode, encode
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import BusError
 from shared.bus.query_messages import MAX_ERROR
 from shared.bus.reply_subjects import is_answerable
 from shared.bus.subjects import READER, Subjects
@@ -77,12 +77,8 @@ class Actions:
     def _receive(self, pool: str, message: Msg) -> None:
         if not self._leads() or not is_answerable(message, self._subjects, READER, self._bus.malformed):
             return
-        try:
-            action = decode(Drain, message.data)
-        except Malformed as error:
-            self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
-            return
-        if not self._queue.full():
+        action = self._bus.malformed.decode(Drain, message.data, message.subject)
+        if action is not None and not self._queue.full():
             self._queue.put_nowait(_PendingAction(pool, message.reply, action, time.monotonic()))
 
     async def _act(self, pool: str, action: Drain) -> str:

@@ -13,11 +13,10 @@ from typing import TypeAlias
 
 from nats.aio.msg import Msg
 
-from shared.bus.codec import decode, encode
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import sender_mismatch
+from shared.bus.incarnations import decode_verified
 from shared.bus.messages import Candidate
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -90,7 +89,6 @@ class Candidacy:
         self._interval = interval
         self._expiry = expiry
         self._patience = patience
-        self._malformed = bus.malformed
         self._candidates = Candidates(expiry, bus.limits.max_watchers)
         self._listens_since: float | None = None
         self._started = AsyncExitStack()
@@ -146,14 +144,10 @@ class Candidacy:
         self._listens_since = None
 
     def _receive(self, message: Msg) -> None:
-        try:
-            candidate = decode(Candidate, message.data)
-        except Malformed as error:
-            self._malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
-            return
-        if problem := sender_mismatch(message.subject, candidate.owner):
-            self._malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
-        else:
+        candidate = decode_verified(
+            Candidate, message.data, message.subject, self._bus.malformed, lambda candidate: candidate.owner
+        )
+        if candidate is not None:
             self._candidates.observe(candidate, time.monotonic())
 
     async def _publish_heartbeat(self, *, leaving: bool = False) -> None:

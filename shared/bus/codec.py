@@ -240,6 +240,14 @@ class MalformedLog(SenderLog):
         self.conflicting = SenderLog(clock, "conflicting", max_senders=max_senders)
         self.refused = SenderLog(clock, "refused", max_senders=max_senders)
 
+    def decode(self, kind: type[M], data: bytes, subject: str, sender: str = UNKNOWN_SENDER) -> M | None:
+        """The message; None, after it was counted, if it can't be read."""
+        try:
+            return decode(kind, data)
+        except Malformed as error:
+            self.report(sender, error, subject=subject)
+            return None
+
     def note(self) -> str | None:
         notes = (super().note(), self.implausible.note(), self.conflicting.note(), self.refused.note())
         return "; ".join(filter(None, notes)) or None

@@ -16,10 +16,9 @@ import structlog
 from nats.aio.msg import Msg
 
 from shared.bus import jetstream
-from shared.bus.codec import decode
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed, NoResponders
-from shared.bus.incarnations import sender_mismatch
+from shared.bus.errors import BusError, NoResponders
+from shared.bus.incarnations import decode_verified
 from shared.bus.messages import Frame
 from shared.bus.queueing_delay import IMPLAUSIBLE, QueueingDelays
 from shared.bus.replies import STREAM
@@ -120,14 +119,12 @@ class FrameReader:
 
     def _receive(self, message: Msg) -> None:
         now = self._clock()
-        try:
-            if STREAM in (message.headers or {}):
-                raise Malformed("an answer about a stored frame, which isn't the present one")
-            frame = decode(Frame, message.data)
-        except Malformed as error:
-            self.malformed.report(Subjects.sender(message.subject, -2), error, subject=message.subject)
+        if STREAM in (message.headers or {}):
+            problem = "an answer about a stored frame, which isn't the present one"
+            self.malformed.report(Subjects.sender(message.subject, -2), problem, subject=message.subject)
             return
-        if self._is_forged(message.subject, frame):
+        frame = self._decoded(message.data, message.subject)
+        if frame is None:
             return
         extra_age = self._delays.observe(frame.sender, frame.run, frame.sent, now)
         if extra_age is None:
@@ -175,22 +172,13 @@ class FrameReader:
     def _fill_in(self, stored: jetstream.Stored) -> None:
         if stored.headers.get(jetstream.OPERATION):
             return
-        try:
-            frame = decode(Frame, stored.data)
-        except Malformed as error:
-            self.malformed.report(Subjects.sender(stored.subject, -2), error, subject=stored.subject)
-            return
-        if self._is_forged(stored.subject, frame):
-            return
-        if self._order.news(stored.subject, frame):
+        frame = self._decoded(stored.data, stored.subject)
+        if frame is not None and self._order.news(stored.subject, frame):
             self.snapshot_frames += 1
             self._on_frame(frame, self._ttl)
 
-    def _is_forged(self, subject: str, frame: Frame) -> bool:
-        problem = sender_mismatch(subject, frame.sender, -2)
-        if problem:
-            self.malformed.conflicting.report(Subjects.sender(subject, -2), problem, subject=subject)
-        return problem is not None
+    def _decoded(self, data: bytes, subject: str) -> Frame | None:
+        return decode_verified(Frame, data, subject, self.malformed, lambda frame: frame.sender, -2)
 
     def __repr__(self) -> str:
         return (

@@ -5,18 +5,37 @@ when it starts, its run. While a run sends messages, messages of another run und
 process. If a forger repeats the right run, the owner of the id notices it (`shared.bus.duplicate_id`).
 """
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from msgspec import Struct
 
-from shared.bus.codec import SenderLog
+from shared.bus.codec import MalformedLog, SenderLog
 from shared.bus.heartbeat import EXPIRY
+from shared.bus.messages import Message
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
+
+M = TypeVar("M", bound=Message)
 
 
 def sender_mismatch(subject: str, sender: str, position: int = -1) -> str | None:
     """What is wrong with a message whose subject names another sender than its content; None if both agree."""
     expected = Subjects.sender(subject, position)
     return None if sender == expected else f"it claims to be from {sender!r}"
+
+
+def decode_verified(
+    kind: type[M], data: bytes, subject: str, log: MalformedLog, sender_of: Callable[[M], str], position: int = -1
+) -> M | None:
+    """A message of the sender that its subject names; None, after it was counted, for one that can't be read or is from
+    another sender."""
+    expected = Subjects.sender(subject, position)
+    message = log.decode(kind, data, subject, expected)
+    if message is not None and (problem := sender_mismatch(subject, sender_of(message), position)):
+        log.conflicting.report(expected, problem, subject=subject)
+        return None
+    return message
 
 
 class _Known(Struct):

@@ -14,12 +14,11 @@ from functools import partial
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import SHOWN, decode, encode
+from shared.bus.codec import SHOWN, encode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
-from shared.bus.errors import Malformed
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
-from shared.bus.incarnations import sender_mismatch
+from shared.bus.incarnations import decode_verified
 from shared.bus.messages import Member
 from shared.bus.subjects import Subjects
 from shared.limits import LIMITS
@@ -148,14 +147,10 @@ class Membership:
         self._wake.set()
 
     def _receive(self, message: Msg) -> None:
-        try:
-            member = decode(Member, message.data)
-        except Malformed as error:
-            self.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
+        member = decode_verified(Member, message.data, message.subject, self.malformed, lambda member: member.id)
+        if member is None:
             return
-        if problem := sender_mismatch(message.subject, member.id):
-            self.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
-        elif member.id == self.id:
+        if member.id == self.id:
             self.duplicate_id.observe(self._clock(), leaving=member.leaving)
         elif self._members.observe(member, self._clock()):
             self._wake.set()

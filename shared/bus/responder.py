@@ -15,9 +15,9 @@ import msgspec
 import structlog
 from nats.aio.msg import Msg
 
-from shared.bus.codec import UNKNOWN_SENDER, decode, encode
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import BusError
 from shared.bus.query_messages import MAX_ANSWER, MAX_ERROR, MAX_PIECE, MAX_WAIT, AnswerPiece, Query, QueryArguments
 from shared.bus.reply_subjects import is_answerable
 from shared.bus.subjects import READER, Subjects
@@ -87,10 +87,8 @@ class Responder:
     def _receive(self, message: Msg) -> None:
         if not is_answerable(message, self._names, READER, self._bus.malformed):
             return
-        try:
-            query = decode(Query, message.data)
-        except Malformed as error:
-            self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
+        query = self._bus.malformed.decode(Query, message.data, message.subject)
+        if query is None:
             return
         if self._queue.full():
             self.refused += 1

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from math import isfinite
-from typing import Self, TypeVar
+from typing import Self
 
 import structlog
 from nats.aio.msg import Msg
@@ -16,7 +16,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.frame_reader import FrameReader
 from shared.bus.heartbeat import EXPIRY
-from shared.bus.incarnations import Incarnations, sender_mismatch
+from shared.bus.incarnations import Incarnations, decode_verified
 from shared.bus.messages import Candidate, Frame, Holder, Load, Member
 from shared.bus.queueing_delay import IMPLAUSIBLE
 from shared.bus.replica import Replica
@@ -28,8 +28,6 @@ from shared.tasks import cancel
 
 LEADER_INTERVAL = 0.5
 """Seconds between two readings of the watchers' lease."""
-
-M = TypeVar("M", Load, Member, Candidate)
 
 
 class PoolReader:
@@ -128,34 +126,24 @@ class PoolReader:
         self._view.frame(frame, self._clock(), extra_age)
 
     def _load(self, message: Msg) -> None:
-        load, now = self._decoded(Load, message), self._clock()
+        load = self._bus.malformed.decode(Load, message.data, message.subject, Subjects.sender(message.subject))
+        now = self._clock()
         if load is None or not self._pickers.accepts(message.subject, load.sender, load.run, now, leaving=load.leaving):
             return
         if not self._view.load(load, now):
             self._bus.malformed.implausible.report(load.sender, IMPLAUSIBLE, subject=message.subject)
 
     def _member(self, message: Msg) -> None:
-        member = self._decoded(Member, message)
-        if member is not None and self._is_own(message, member.id):
+        member = decode_verified(Member, message.data, message.subject, self._bus.malformed, lambda member: member.id)
+        if member is not None:
             self._view.observe(COLLECTOR, member.id, self._clock(), leaving=member.leaving)
 
     def _candidate(self, message: Msg) -> None:
-        candidate = self._decoded(Candidate, message)
-        if candidate is not None and self._is_own(message, candidate.owner):
+        candidate = decode_verified(
+            Candidate, message.data, message.subject, self._bus.malformed, lambda candidate: candidate.owner
+        )
+        if candidate is not None:
             self._view.observe(WATCHER, candidate.owner, self._clock(), leaving=candidate.leaving)
-
-    def _decoded(self, kind: type[M], message: Msg) -> M | None:
-        try:
-            return decode(kind, message.data)
-        except Malformed as error:
-            self._bus.malformed.report(Subjects.sender(message.subject), error, subject=message.subject)
-            return None
-
-    def _is_own(self, message: Msg, id: str) -> bool:
-        problem = sender_mismatch(message.subject, id)
-        if problem:
-            self._bus.malformed.conflicting.report(Subjects.sender(message.subject), problem, subject=message.subject)
-        return problem is None
 
     async def _read_leader(self) -> None:
         """Who holds the lease: its own subject also shows those who try in vain."""

@@ -10,9 +10,9 @@ from services.picker.state.lru_prefix_index import LruPrefixIndex
 from services.picker.state.prefix_announcements import Announcements, Dumps, dump
 from services.picker.state.prefix_peers import PrefixPeers
 from shared.bus import Msg
-from shared.bus.codec import UNKNOWN_SENDER, decode, encode
+from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import BusError
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.reply_subjects import is_answerable
 from shared.bus.subjects import Subjects
@@ -57,10 +57,8 @@ class PrefixAnswers:
         """Answer requests until cancelled."""
         while True:
             message = await self._requests.get()
-            try:
-                request = decode(PrefixRequest, message.data)
-            except Malformed as error:
-                self._bus.malformed.report(UNKNOWN_SENDER, error, subject=message.subject)
+            request = self._bus.malformed.decode(PrefixRequest, message.data, message.subject)
+            if request is None:
                 continue
             self.asked_at = self._clock()
             answer = self._heartbeat() if message.subject == self._everybody else self._piece(request)

@@ -27,7 +27,7 @@ from services.picker.state.prefix_announcements import Announcements, parts
 from services.picker.state.prefix_peers import LISTENING, Origin, PrefixPeers, Restore
 from services.picker.state.view import View
 from shared.bus import Msg
-from shared.bus.codec import SHOWN, UNKNOWN_SENDER, SenderLog, decode, encode
+from shared.bus.codec import SHOWN, SenderLog, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.heartbeat import INTERVAL
@@ -200,11 +200,9 @@ class PrefixSharing:
     def _on_batch(self, message: Msg) -> None:
         if not self.hashing:
             return
-        sender = self._subjects.sender(message.subject)
-        try:
-            batch = decode(PrefixBatch, message.data)
-        except Malformed as error:
-            self._bus.malformed.report(sender, error, subject=message.subject)
+        subject = message.subject
+        batch = self._bus.malformed.decode(PrefixBatch, message.data, subject, self._subjects.sender(subject))
+        if batch is None:
             return
         now = self._clock()
         if batch.sender == self._id:
@@ -266,12 +264,8 @@ class PrefixSharing:
 
         def is_last(answer: Msg) -> bool:
             nonlocal latest
-            try:
-                batch = decode(PrefixBatch, answer.data)
-            except Malformed as error:
-                self._bus.malformed.report(UNKNOWN_SENDER, error, subject=answer.subject)
-                return False
-            if batch.sender in failed:
+            batch = self._bus.malformed.decode(PrefixBatch, answer.data, answer.subject)
+            if batch is None or batch.sender in failed:
                 return False
             latest = batch
             return batch.complete and self._is_compatible(batch)
@@ -314,10 +308,8 @@ class PrefixSharing:
                 await self._restore(origin.id, request, origin, until, piece)
                 return
             for payload in piece.batches:
-                try:
-                    batch = decode(PrefixBatch, payload)
-                except Malformed as error:
-                    self._bus.malformed.report(origin.id, error)
+                batch = self._bus.malformed.decode(PrefixBatch, payload, "", origin.id)
+                if batch is None:
                     return
                 if (batch.sender, batch.run) == (origin.id, origin.run):
                     self.peers.receive(batch, self._clock())

@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from services.picker.flow_control.admission import ENDPOINTS, FRAME, FlowAdmission
 from services.picker.state.view import View
 from shared.bus import Msg
-from shared.bus.codec import decode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
-from shared.bus.errors import Malformed
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.incarnations import Incarnations
 from shared.bus.messages import Frame, Load
@@ -101,10 +99,8 @@ class ViewUpdates:
 
     def on_load(self, message: Msg) -> None:
         """A picker's load. One that can't be from its sender, or isn't plausible, is counted and refused."""
-        try:
-            load = decode(Load, message.data)
-        except Malformed as error:
-            self._malformed.report(self._subjects.sender(message.subject), error, subject=message.subject)
+        load = self._malformed.decode(Load, message.data, message.subject, self._subjects.sender(message.subject))
+        if load is None:
             return
         now = time.monotonic()
         if load.sender == self._id:

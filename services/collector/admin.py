@@ -1,12 +1,11 @@
 """The collector's admin routes."""
 
 from fastapi import APIRouter, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from services.collector.scraper import Scraper
-from shared.service.admin import encoded
-from shared.service.pages import json_items, stream_pieces
+from shared.service.admin import as_json_pieces, encoded
+from shared.service.pages import json_items
 
 
 class AttributeValue(BaseModel):
@@ -59,7 +58,6 @@ def endpoint_routes(scraper: Scraper) -> APIRouter:
         response_model=list[ScrapedEndpoint],
     )
     async def endpoints() -> Response:
-        pieces = stream_pieces(json_items(scraper.describe(), encoded))
-        return StreamingResponse(pieces, media_type="application/json")
+        return as_json_pieces(json_items(scraper.describe(), encoded))
 
     return router

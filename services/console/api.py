@@ -32,8 +32,8 @@ from services.console.schemas import (
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import ExplainQuery
 from shared.pool_view.reader import PoolReader
-from shared.service.admin import REFUSED, as_json, as_json_list, encoded
-from shared.service.pages import json_sections, slices, stream_pieces
+from shared.service.admin import REFUSED, as_json, as_json_pieces, encoded
+from shared.service.pages import json_sections, slices
 
 MAX_ENDPOINTS = 100
 """Whose histories one request gets."""
@@ -79,7 +79,8 @@ def api_routes(console: Console) -> APIRouter:
     async def pool() -> Response:
         endpoints = (facts_of(row) | numbers_of(row) for row in reader.rows())
         members, problems = console.members.described(), console.members.problems()
-        return as_json_list("endpoints", endpoints, about=console.about(), members=members, problems=problems)
+        head = {"about": console.about(), "members": members, "problems": problems}
+        return as_json_pieces(json_sections(head, {"endpoints": endpoints}, encoded))
 
     @router.get("/pool/endpoint", summary="All attributes of one endpoint.", response_model=EndpointPage)
     async def endpoint(id: str) -> Response:
@@ -104,8 +105,7 @@ def api_routes(console: Console) -> APIRouter:
             decisions, missing = await console.decisions.of_request(request_id)
         except BusError as error:
             raise HTTPException(503, str(error)) from error
-        pieces = json_sections({"missing": missing}, {"decisions": map(slices, decisions)}, encoded)
-        return StreamingResponse(stream_pieces(pieces), media_type="application/json")
+        return as_json_pieces(json_sections({"missing": missing}, {"decisions": map(slices, decisions)}, encoded))
 
     @router.post(
         "/explain",
@@ -124,8 +124,7 @@ def api_routes(console: Console) -> APIRouter:
             raise HTTPException(404, f"no picker {picker!r} answers") from error
         except (BusError, Malformed) as error:
             raise HTTPException(503, str(error)) from error
-        pieces = chain((b'{"decision":',), slices(explained), (b"}",))
-        return StreamingResponse(stream_pieces(pieces), media_type="application/json")
+        return as_json_pieces(chain((b'{"decision":',), slices(explained), (b"}",)))
 
     @router.get("/configuration", summary="The running document, and who runs it.", response_model=ConfigurationPage)
     async def configuration() -> Response:

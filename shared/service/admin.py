@@ -10,7 +10,7 @@ import importlib
 import math
 import reprlib
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -28,7 +28,7 @@ from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import add_index
-from shared.service.pages import alone, exposition, json_list, json_sections, stream_pieces
+from shared.service.pages import alone, exposition, json_sections, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
 
@@ -124,7 +124,7 @@ class ProcessPages:
         state = await alone(self._state)
         lists = {name: value for name, value in state.items() if isinstance(value, Iterator)}
         head = {name: value for name, value in state.items() if name not in lists}
-        return StreamingResponse(stream_pieces(json_sections(head, lists, encoded)), media_type="application/json")
+        return as_json_pieces(json_sections(head, lists, encoded))
 
     def __repr__(self) -> str:
         return f"<ProcessPages {self._readiness!r}>"
@@ -191,9 +191,9 @@ def as_json(content: object, status: int = 200, headers: Mapping[str, str] | Non
     return Response(encoded(content), status, headers, media_type="application/json")
 
 
-def as_json_list(name: str, items: Iterable[object], **head: object) -> Response:
-    """An object with a list, which is made and sent item by item: other work goes on meanwhile."""
-    return StreamingResponse(json_list(head, name, items, encoded), media_type="application/json")
+def as_json_pieces(pieces: Iterator[bytes]) -> Response:
+    """JSON that is made and sent piece by piece: other work goes on meanwhile."""
+    return StreamingResponse(stream_pieces(pieces), media_type="application/json")
 
 
 def encoded(content: object) -> bytes:

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +17,6 @@ PIECE = 64 * 1024
 """Bytes that are sent at once of what is already made."""
 CREATED = "_created"
 T = TypeVar("T")
-P = ParamSpec("P")
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 """Held by who makes a piece of a page."""
 
@@ -38,23 +37,20 @@ async def alone(make: Callable[[], T]) -> T:
     return made
 
 
-def _streamed(make: Callable[P, Iterator[bytes]]) -> Callable[P, AsyncIterator[bytes]]:
+async def stream_pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     """The pieces of a page, each made alone. An empty one is only a pause."""
-
-    @wraps(make)
-    async def made(*args: P.args, **options: P.kwargs) -> AsyncIterator[bytes]:
-        pieces = make(*args, **options)
-        while (piece := await alone(partial(next, pieces, None))) is not None:
-            if piece:
-                yield piece
-
-    return made
+    while (piece := await alone(partial(next, pieces, None))) is not None:
+        if piece:
+            yield piece
 
 
-@_streamed
-def exposition(registry: CollectorRegistry) -> Iterator[bytes]:
+def exposition(registry: CollectorRegistry) -> AsyncIterator[bytes]:
     """The metrics in Prometheus' text format. Consecutive families of one name are joined: a collector may yield a
     large one in slices."""
+    return stream_pieces(_exposition(registry))
+
+
+def _exposition(registry: CollectorRegistry) -> Iterator[bytes]:
     last = ""
     written, texts = 0, list[bytes]()
     some = _Families()
@@ -88,17 +84,10 @@ def _slices(metric: Metric) -> Iterator[Metric]:
         yield piece
 
 
-def json_pieces(
-    head: Mapping[str, object], name: str, items: Iterable[object], encode: Callable[[object], bytes]
-) -> Iterator[bytes]:
-    """A JSON object: the members of `head`, and a list, whose items are made and written one by one."""
-    return json_sections(head, {name: items}, encode)
-
-
 def json_sections(
     head: Mapping[str, object], lists: Mapping[str, Iterable[object]], encode: Callable[[object], bytes]
 ) -> Iterator[bytes]:
-    """As `json_pieces`, with several lists."""
+    """A JSON object: the members of `head`, and lists, whose items are made and written one by one."""
     opening = b"{" + b",".join(encode(key) + b":" + encode(value) for key, value in head.items())
     separator = b"," if head else b""
     for name, items in lists.items():
@@ -151,12 +140,3 @@ def json_tree(members: Mapping[str, object], encode: Callable[[object], bytes]) 
 def slices(content: bytes) -> Iterator[bytes]:
     """What is already made, in pieces: a client that reads slowly has one of them waiting for it."""
     return (content[at : at + PIECE] for at in range(0, len(content), PIECE))
-
-
-json_list = _streamed(json_pieces)
-
-
-@_streamed
-def stream_pieces(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The pieces of a page that are made as a query's answer is."""
-    return pieces

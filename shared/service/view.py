@@ -5,15 +5,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
-from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from shared.bus.query_messages import ViewQuery
 from shared.bus.replica import Replica
 from shared.bus.responder import Document
 from shared.model import Endpoint
-from shared.service.admin import REFUSED, encoded
-from shared.service.pages import json_sections, stream_pieces
+from shared.service.admin import REFUSED, as_json_pieces, encoded
+from shared.service.pages import json_sections
 from shared.service.status import hexadecimal
 
 SCHEMA = 1
@@ -90,7 +89,7 @@ def view_routes(document: Callable[[ViewQuery], Document]) -> APIRouter:
     """`/debug/view` of a process."""
 
     async def respond(endpoint: str) -> Response:
-        return StreamingResponse(stream_pieces(document(ViewQuery(endpoint=endpoint))), media_type="application/json")
+        return as_json_pieces(document(ViewQuery(endpoint=endpoint)))
 
     router = APIRouter(responses=REFUSED)
     add_view(router, respond)

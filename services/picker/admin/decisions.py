@@ -10,8 +10,8 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from services.picker.admin.schemas import Decisions, DecisionsOnRequest
 from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
-from shared.service.admin import REFUSED, as_json_list, encoded
-from shared.service.pages import json_tree
+from shared.service.admin import REFUSED, as_json_pieces, encoded
+from shared.service.pages import json_sections, json_tree
 
 
 class DecisionRing:
@@ -63,13 +63,14 @@ def ring_routes(ring: DecisionRing) -> APIRouter:
 
     async def newest(limit: int) -> Response:
         decisions = (decision.summary() for decision in ring.newest(limit))
-        return as_json_list("decisions", decisions, total=ring.total)
+        return as_json_pieces(json_sections({"total": ring.total}, {"decisions": decisions}, encoded))
 
     async def of_request(request_id: str, limit: int) -> Response:
         found = ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")
-        return as_json_list("decisions", (json_tree(decision.explanation(), encoded) for decision in found))
+        decisions = (json_tree(decision.explanation(), encoded) for decision in found)
+        return as_json_pieces(json_sections({}, {"decisions": decisions}, encoded))
 
     return decision_routes(newest, of_request)
 

@@ -14,7 +14,7 @@ from services.picker.scheduling.interfaces import Producer
 from shared.bus.query_messages import DecisionQuery, DecisionsQuery, ExplainQuery
 from shared.bus.responder import Document, QueryRefused
 from shared.service.admin import encoded
-from shared.service.pages import json_pieces, json_tree
+from shared.service.pages import json_sections, json_tree
 
 
 def in_full(decision: Decision) -> Document:
@@ -31,13 +31,13 @@ def decisions(parts: Parts, query: DecisionsQuery) -> Document:
     total = parts.ring.total
     newest = parts.ring.newest(max(0, min(query.limit, total - query.after)))
     items = (in_full(decision) if query.full else decision.summary() for decision in newest)
-    return json_pieces({"total": total}, "decisions", items, encoded)
+    return json_sections({"total": total}, {"decisions": items}, encoded)
 
 
 def decision(parts: Parts, query: DecisionQuery) -> Document:
     """Those on a request."""
     found = parts.ring.of_request(query.request_id, query.limit)
-    return json_pieces({}, "decisions", map(in_full, found), encoded)
+    return json_sections({}, {"decisions": map(in_full, found)}, encoded)
 
 
 def explain(parts: Parts, query: ExplainQuery) -> Document:

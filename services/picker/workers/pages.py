@@ -17,8 +17,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
 from shared.service import Service
-from shared.service.admin import as_json, encoded
-from shared.service.pages import alone, exposition, stream_pieces
+from shared.service.admin import as_json, as_json_pieces, encoded
+from shared.service.pages import alone, exposition
 from shared.version import VERSION
 
 TIMEOUT = 1.0
@@ -128,7 +128,7 @@ class WorkerPages:
         """What each worker knows, by its id."""
         query = f"?endpoint={quote(endpoint, safe='')}" if endpoint else ""
         answers = await self._ask(f"/debug/view{query}", Raw)
-        return StreamingResponse(stream_pieces(_views(answers)), media_type="application/json")
+        return as_json_pieces(_views(answers))
 
     async def _metrics(self) -> AsyncIterator[bytes]:
         """The metrics of the workers and of the supervisor together, family by family."""

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.service.pages import SLICE, alone, exposition, json_list, json_tree
+from shared.service.pages import SLICE, alone, exposition, json_sections, json_tree, stream_pieces
 
 
 class Families(Collector):
@@ -75,7 +75,8 @@ async def test_other_work_goes_on_between_the_slices_of_a_page() -> None:
     assert turns >= 10
     turns = 0
     items = [{"id": number} for number in range(10)]
-    text = b"".join([piece async for piece in json_list({"total": 12}, "decisions", items, msgspec.json.encode)])
+    pieces = json_sections({"total": 12}, {"decisions": items}, msgspec.json.encode)
+    text = b"".join([piece async for piece in stream_pieces(pieces)])
     assert turns >= 10
     assert msgspec.json.decode(text) == {"total": 12, "decisions": items}
     working.cancel()
@@ -97,7 +98,7 @@ async def test_of_all_pages_one_piece_is_made_in_a_turn_of_the_event_loop() -> N
             yield number
 
     async def page() -> list[bytes]:
-        return [piece async for piece in json_list({}, "items", items(), msgspec.json.encode)]
+        return [piece async for piece in stream_pieces(json_sections({}, {"items": items()}, msgspec.json.encode))]
 
     counting = asyncio.create_task(count())
     await asyncio.gather(*(page() for _ in range(10)), *(alone(lambda: made.append(turn)) for _ in range(10)))

@@ -22,7 +22,7 @@ from shared.bus import jetstream
 from shared.bus.errors import BusError, JetStreamError, NoResponders
 from shared.bus.subjects import escape
 from shared.config.problems import Invalid, Problem
-from shared.service import parse
+from shared.service.settings import parse
 
 ACTIONS = ("get", "ls")
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from shared.config.problems import Invalid, Problem
-from shared.service import parse, report
+from shared.service.settings import parse, report
 
 Format: TypeAlias = Annotated[Literal["text", "json"], Meta(description="text for people or JSON for programs")]
 LOCAL = "httpx"

@@ -26,7 +26,7 @@ from services.picker.settings.picker import PickerSettings
 from services.simulator.settings import SimulatorSettings
 from services.watcher.settings import WatcherSettings
 from shared.plugin import Registry
-from shared.service import CommonSettings, describe
+from shared.service.settings import CommonSettings, describe
 
 FIXTURES = "POINTSMAN_FIXTURES"
 """The environment variable with the folder of published documents."""

@@ -20,7 +20,7 @@ from services.watcher.kubernetes.drain import drain_pod
 from services.watcher.kubernetes.errors import KubernetesError
 from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.config.problems import Invalid
-from shared.service import report
+from shared.service.settings import report
 
 
 class DrainOptions(Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from pointsman.why import show_decisions
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
-from shared.service import parse
+from shared.service.settings import parse
 from shared.service.status import MemberStatus
 
 MAX_BODY = 900_000

@@ -37,7 +37,7 @@ from shared.config import load
 from shared.config.problems import Invalid, Problem
 from shared.model import Endpoint
 from shared.plugin import Registry
-from shared.service import parse, read_text, report
+from shared.service.settings import parse, read_text, report
 
 ENGINE_LABEL = "inference.networking.k8s.io/engine-type"
 """The label that names the engine for core extractors without an `engineLabelKey`."""

@@ -13,9 +13,9 @@ from shared.bus.errors import BusError, Malformed
 from shared.bus.subjects import Subjects
 from shared.config.problems import Invalid
 from shared.quantities import PositiveDuration
-from shared.service import logs, report
+from shared.service import logs
 from shared.service.bus import make_bus
-from shared.service.settings import BusSettings
+from shared.service.settings import BusSettings, report
 
 FAILED = 1
 """Exit code where something is wrong, or can't be found out."""

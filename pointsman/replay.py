@@ -14,8 +14,8 @@ from shared.bus.query_client import query_members
 from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, StatusQuery
 from shared.config.problems import Invalid, Problem
 from shared.quantities import PositiveDuration
-from shared.service import parse
 from shared.service.replay import Replay, replay
+from shared.service.settings import parse
 
 SHOWN = 20
 """Moves that the table shows."""

@@ -20,7 +20,7 @@ from shared.bus.errors import BusError, Malformed
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import DecisionQuery, ViewQuery
 from shared.config.problems import Invalid, Problem
-from shared.service import parse
+from shared.service.settings import parse
 from shared.service.survey import TIERS
 
 QUIET = 0.3

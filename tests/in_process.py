@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from services.picker.app import PickerService
 from services.picker.settings.picker import PickerSettings
 from shared.plugin import Registry
-from shared.service import Service
+from shared.service.process import Service
 from shared.service.readiness import Phase
 
 S = TypeVar("S", bound=Service)

@@ -7,7 +7,7 @@ from functools import partial
 
 from pointsman.command import run_local
 from pointsman.demo.settings import DemoSettings
-from shared.service import parse
+from shared.service.settings import parse
 
 
 def main(argv: Sequence[str]) -> int:

@@ -17,7 +17,7 @@ from services.simulator.settings import SimulatorSettings
 from shared.config import LoadedConfig, load
 from shared.plugin import Registry
 from shared.quantities import Duration
-from shared.service import read_text
+from shared.service.settings import read_text
 
 DEFAULT = "default"
 """The built-in default configuration."""

@@ -20,9 +20,8 @@ from shared.bus.heartbeat import INTERVAL
 from shared.config import Invalid
 from shared.pool_view.reader import PoolReader
 from shared.quantities import PositiveDuration
-from shared.service import parse, report
 from shared.service.bus import make_bus
-from shared.service.settings import BusSettings
+from shared.service.settings import BusSettings, parse, report
 
 HEARD = 1.5 * INTERVAL
 """Seconds after which every member has sent a heartbeat."""

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from pointsman.command import run_local
 from pointsman.up.settings import UpSettings
-from shared.service import parse
+from shared.service.settings import parse
 
 DRY_RUN_DIRECTORY = "/var/lib/pointsman"
 

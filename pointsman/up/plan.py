@@ -8,7 +8,7 @@ from pointsman.up.settings import UpSettings
 from shared.config import Invalid
 from shared.config.problems import Problem
 from shared.model import is_ip, join_host_port
-from shared.service import read_text
+from shared.service.settings import read_text
 
 FORM = "expected http://10.0.0.11:8000"
 

@@ -39,12 +39,13 @@ from shared.datalayer.events import EventCounts
 from shared.model import Configuration, Endpoint, Pool
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
-from shared.service import Service, read_text, run
 from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
+from shared.service.process import Service, run
 from shared.service.reload import Reloader, ReloadMetrics
+from shared.service.settings import read_text
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
 from shared.tasks import exhaust

@@ -13,8 +13,7 @@ from services.collector.http.response import HEADER_LIMIT
 from services.collector.page.spec import SpecError, parse_spec
 from services.collector.sources.http import MIN_INTERVAL, check_path
 from shared.quantities import Duration, PositiveDuration, Size, format_duration
-from shared.service import CommonSettings
-from shared.service.settings import MAX_TEXT
+from shared.service.settings import MAX_TEXT, CommonSettings
 
 METRIC_FLAGS: Mapping[str, str] = {
     "total_queued_requests_metric": "queued_requests_spec",

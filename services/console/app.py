@@ -28,11 +28,11 @@ from services.console.settings import ConsoleSettings
 from shared.config.problems import Invalid, Problem
 from shared.model import is_ip
 from shared.pool_view.reader import PoolReader
-from shared.service import Service, run
 from shared.service.admin import AdminServer, add_refusals
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.certificates import CertificateMetrics
 from shared.service.index import add_docs
+from shared.service.process import Service, run
 from shared.service.settings import MAX_TEXT
 from shared.version import VERSION
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from shared.quantities import PositiveDuration, PositiveSize
-from shared.service import CommonSettings
+from shared.service.settings import CommonSettings
 
 
 class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):

@@ -21,8 +21,9 @@ from services.picker.settings.picker import PickerSettings
 from services.picker.workers.channel import CONNECTION, Status, WorkerEnd
 from shared.config.problems import Invalid
 from shared.service import logs
-from shared.service.process import EXIT_CRASHED, EXIT_INVALID, operate
+from shared.service.process import EXIT_CRASHED, operate
 from shared.service.readiness import Phase
+from shared.service.settings import EXIT_INVALID
 
 log = structlog.get_logger(__name__)
 

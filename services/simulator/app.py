@@ -21,7 +21,8 @@ from services.simulator.server import ModelServer
 from services.simulator.settings import SimulatorSettings
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
-from shared.service import logs, parse, report, warn_of_variables
+from shared.service import logs
+from shared.service.settings import parse, report, warn_of_variables
 
 log = structlog.get_logger(__name__)
 

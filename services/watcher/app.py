@@ -33,11 +33,11 @@ from shared.bus.responder import Document
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact
-from shared.service import Service, run
 from shared.service.answers import SHOWN, make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
+from shared.service.process import Service, run
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
 from shared.tasks import cancel, set_within

@@ -12,7 +12,6 @@ import os
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
@@ -20,25 +19,21 @@ from typing import Any, TypeVar
 import structlog
 import uvloop
 from fastapi import APIRouter
-from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
 
 from shared.config.problems import Invalid
 from shared.plugin_failures import PluginFailures
-from shared.printable import printable
 from shared.service import logs
 from shared.service.admin import AdminServer, Pages, ProcessPages, build_app
 from shared.service.configured import Configured, ConfiguredMetrics
 from shared.service.readiness import Phase, Readiness
-from shared.service.settings import CommonSettings, misspelled, parse, service_variables
+from shared.service.settings import EXIT_INVALID, CommonSettings, parse, report, warn_of_variables
 from shared.service.watchdog import Watchdog
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
 
-EXIT_INVALID = 1
-"""Settings or documents are wrong; nothing was started."""
 EXIT_CRASHED = 70
 """Something that the process can't do without has failed (EX_SOFTWARE of sysexits.h)."""
 
@@ -257,21 +252,6 @@ def operate(build: Callable[[], Service]) -> int:
     except Exception:  # the top of the process
         log.exception("service.crashed")
         return EXIT_CRASHED
-
-
-def warn_of_variables(kind: type[Struct], environ: Mapping[str, str]) -> None:
-    """Log variables of the environment that look like settings and have no effect."""
-    for variable, suggestion in misspelled(kind, environ):
-        log.warning("settings.unknown_variable", variable=variable, did_you_mean=suggestion)
-    for variable in service_variables(kind, environ):
-        log.warning("settings.service_variable_ignored", variable=variable, value=environ[variable])
-
-
-def report(error: Invalid) -> int:
-    """Print every problem, a line each, and give the exit code for it."""
-    for line in error.lines():
-        print(printable(line), file=sys.stderr)
-    return EXIT_INVALID
 
 
 def default_id() -> str:

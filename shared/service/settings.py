@@ -8,21 +8,28 @@ last counts, as of a repeated flag. `Meta(extra={"argument": "FILE"})` makes a s
 without a flag. Everything wrong is reported at once.
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
+import structlog
 from msgspec import NODEFAULT, Meta, Struct, inspect
 
 from shared.config.decode import MISSING, decode, expected
 from shared.config.problems import Invalid, Problem, Problems, closest, show
 from shared.config.schema import BOUNDS, Bounds
 from shared.limits import BusLimits
+from shared.printable import printable
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, aliases_text, usage
 
+log = structlog.get_logger(__name__)
+
 PREFIX = "POINTSMAN_"
+EXIT_INVALID = 1
+"""The exit code when settings or documents are wrong; nothing was started."""
 
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
@@ -180,6 +187,13 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None,
         raise Invalid([problem]) from error
 
 
+def report(error: Invalid) -> int:
+    """Print every problem, a line each, and give the exit code for it."""
+    for line in error.lines():
+        print(printable(line), file=sys.stderr)
+    return EXIT_INVALID
+
+
 def join_sources(sources: Iterable[str]) -> str:
     """Flags or variables as the place of one problem: `--nats-user and --nats-password`."""
     return " and ".join(sources)
@@ -209,6 +223,14 @@ def misspelled(kind: type[Struct], environ: Mapping[str, str]) -> list[tuple[str
             )
             found += [(name, PREFIX + suggestion)] if suggestion else []
     return found
+
+
+def warn_of_variables(kind: type[Struct], environ: Mapping[str, str]) -> None:
+    """Log variables of the environment that look like settings and have no effect."""
+    for variable, suggestion in misspelled(kind, environ):
+        log.warning("settings.unknown_variable", variable=variable, did_you_mean=suggestion)
+    for variable in service_variables(kind, environ):
+        log.warning("settings.service_variable_ignored", variable=variable, value=environ[variable])
 
 
 def describe(kind: type[Struct]) -> list[tuple[str, str, str, str]]:

@@ -21,7 +21,7 @@ from shared.config import load
 from shared.config.defaults import DEFAULT_DOCUMENT
 from shared.config.loaded import ProfileSpec
 from shared.plugin import Registry
-from shared.service import describe
+from shared.service.settings import describe
 from shared.version import VERSION
 from tests.nats import nats_server_binary
 

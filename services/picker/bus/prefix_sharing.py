@@ -34,7 +34,7 @@ from shared.bus.heartbeat import INTERVAL
 from shared.bus.incarnations import Incarnations
 from shared.bus.messages import PrefixBatch, PrefixPiece, PrefixRequest
 from shared.bus.subjects import Subjects
-from shared.service import Readiness
+from shared.service.readiness import Readiness
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from services.picker.settings.http2_options import DEFAULTS, Http2Options
 from shared.quantities import Duration, PositiveDuration, PositiveSize
-from shared.service import CommonSettings
+from shared.service.settings import CommonSettings
 
 
 class Http2Settings(CommonSettings, frozen=True, kw_only=True):

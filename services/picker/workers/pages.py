@@ -16,9 +16,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
-from shared.service import Service
 from shared.service.admin import as_json, as_json_pieces, encoded
 from shared.service.pages import alone, exposition
+from shared.service.process import Service
 from shared.version import VERSION
 
 TIMEOUT = 1.0

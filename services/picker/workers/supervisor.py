@@ -29,7 +29,7 @@ from services.picker.workers.pages import WorkerPages
 from services.picker.workers.worker import Worker
 from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
-from shared.service import Service
+from shared.service.process import Service
 from shared.service.view import add_view
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from shared.quantities import PositiveDuration, Size
-from shared.service import CommonSettings
+from shared.service.settings import CommonSettings
 
 IpFamily: TypeAlias = Literal["any", "IPv4", "IPv6"]
 

@@ -13,7 +13,7 @@ from services.watcher.settings import WatcherSettings
 from shared.config import load
 from shared.plugin import Registry
 from shared.quantities import parse_duration
-from shared.service import describe, parse
+from shared.service.settings import describe, parse
 from shared.version import VERSION
 from tests.kubernetes.deploy.render import DEPLOY, Object, Objects, Renderer, container, workloads
 from tests.kubernetes.deploy.test_same import VALUES

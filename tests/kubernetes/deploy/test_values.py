@@ -11,7 +11,7 @@ from pointsman.chart_page import VALUES
 from services.console.settings import ConsoleSettings
 from services.picker.settings.picker import PickerSettings
 from services.watcher.settings import WatcherSettings
-from shared.service import parse
+from shared.service.settings import parse
 from tests.kubernetes.deploy.render import DEPLOY, Objects, Renderer, RenderError, container, workloads
 
 SCHEMA: dict[str, Any] = json.loads((DEPLOY / "chart/values.schema.json").read_text())

@@ -9,7 +9,7 @@ from services.watcher.kubernetes.provider import pool_options
 from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from shared.model import Pool
-from shared.service import describe, parse
+from shared.service.settings import describe, parse
 from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, container
 
 OURS = PoolId(NAMESPACE, "model-servers")

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.picker.app import PickerService
-from shared.service import Service
+from shared.service.process import Service
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import OddServer, Owner, answer, collector, endpoint

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 from prometheus_client import generate_latest
 
-from shared.service import Service
+from shared.service.process import Service
 from tests.in_process import picker, serving
 from tests.nats import NatsServer
 from tests.protocol.collector.harness import collector

@@ -12,7 +12,8 @@ from typing import Any, Literal
 from fastapi import APIRouter
 
 from shared.config.problems import Invalid, Problem
-from shared.service import CommonSettings, Service, run
+from shared.service.process import Service, run
+from shared.service.settings import CommonSettings
 
 
 class TinySettings(CommonSettings, frozen=True, kw_only=True):

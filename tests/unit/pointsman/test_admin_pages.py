@@ -13,8 +13,8 @@ from services.picker.app import PickerService
 from services.picker.settings.picker import PickerSettings
 from services.watcher.app import WatcherService
 from services.watcher.settings import WatcherSettings
-from shared.service import Service
 from shared.service.admin import ProcessPages, build_app
+from shared.service.process import Service
 
 OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 SERVICES: dict[str, Callable[[], Service]] = {

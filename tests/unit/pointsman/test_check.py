@@ -17,7 +17,7 @@ from services.watcher.files import Root
 from services.watcher.settings import WatcherSettings
 from services.watcher.state import State
 from shared.plugin import Plugin, Registry, Role
-from shared.service import parse
+from shared.service.settings import parse
 from shared.tasks import exhaust
 
 ROOT = Path(__file__).parents[3]

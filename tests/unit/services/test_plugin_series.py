@@ -7,7 +7,7 @@ from services.collector.app import CollectorService
 from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
 from services.picker.settings.picker import PickerSettings
-from shared.service import Service
+from shared.service.process import Service
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1

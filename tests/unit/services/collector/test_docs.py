@@ -10,7 +10,7 @@ from services.collector.engines.configs import CustomMetricConfig, EngineConfig
 from services.collector.extractors.core import CoreMetricsExtractor, CoreParameters
 from services.collector.settings import CollectorSettings
 from shared.plugin import Plugin
-from shared.service import describe
+from shared.service.settings import describe
 
 DOCS = Path(__file__).resolve().parents[4] / "docs" / "plugins"
 

@@ -7,7 +7,7 @@ import pytest
 from services.picker.extproc.messages import ProcessingResponse
 from services.picker.settings.picker import PickerSettings
 from shared.attributes import WAITING_QUEUE_SIZE
-from shared.service import parse
+from shared.service.settings import parse
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, trailers
 from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.hooked import PATH, Modes

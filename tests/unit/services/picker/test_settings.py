@@ -5,7 +5,7 @@ import pytest
 from services.picker.parsers.json_body import MAX_NAME
 from services.picker.settings.picker import PickerSettings
 from shared.config import Invalid
-from shared.service import parse
+from shared.service.settings import parse
 
 
 def read(*argv: str, **environ: str) -> PickerSettings:

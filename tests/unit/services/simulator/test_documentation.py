@@ -7,7 +7,7 @@ import services.simulator
 from services.simulator.faults import AnyFault
 from services.simulator.gauges import Pins
 from services.simulator.settings import EngineType, SimulatorSettings
-from shared.service import describe
+from shared.service.settings import describe
 
 PAGE = (Path(services.simulator.__path__[0]).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
 

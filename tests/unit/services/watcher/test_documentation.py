@@ -11,7 +11,7 @@ from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.plugins import FileDiscovery
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Problems
-from shared.service import describe
+from shared.service.settings import describe
 
 PAGE_FILE = Path(__file__).parents[4] / "docs" / "endpoints-file.md"
 PAGE = PAGE_FILE.read_text()

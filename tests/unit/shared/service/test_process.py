@@ -6,7 +6,8 @@ import inspect
 import pytest
 from prometheus_client import generate_latest
 
-from shared.service import CommonSettings, Service
+from shared.service.process import Service
+from shared.service.settings import CommonSettings
 
 
 @pytest.mark.parametrize("name", ["process_cpu_seconds_total", "python_info", "python_gc_collections_total"])

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from services.picker.admin.decisions import decision_routes
 from services.picker.workers.pages import WorkerPages
 from services.picker.workers.worker import Unanswered
-from shared.service import Service
 from shared.service.admin import build_app
+from shared.service.process import Service
 from shared.service.readiness import Readiness
 
 CONFIGURED = {"pool": "a/b", "origin": "pool.yaml", "revision": "1"}

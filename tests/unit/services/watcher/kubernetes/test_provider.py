@@ -6,7 +6,7 @@ from services.watcher.kubernetes.config_map import ConfigMapKey
 from services.watcher.kubernetes.provider import pool_options
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Invalid
-from shared.service import parse
+from shared.service.settings import parse
 
 
 def settings(*flags: str) -> WatcherSettings:

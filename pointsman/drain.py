@@ -1,8 +1,8 @@
 """`pointsman drain NAME` and `pointsman undrain NAME`: take an endpoint out of service, and back.
 
-The watcher owns which endpoints drain, as everything about them, and it has that from its sources. So the command
-changes the source: an annotation of the pod, or a field of the entry in the endpoints file. That outlives every process
-and a wiped bucket, and nobody can drain a pool who may not change its source.
+The watcher owns everything about endpoints, and reads it from its sources. So the command changes the source: an
+annotation of the pod, or a field of the entry in the endpoints file. The drain survives restarts and a wiped bucket,
+and only those who may change the source can drain endpoints.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from shared.service.settings import report
 
 
 class DrainOptions(Struct, frozen=True, kw_only=True):
-    """Drains an endpoint: its requests finish, and it gets no new ones. `pointsman undrain` ends that.
+    """Drains an endpoint: its requests finish, and it gets no new ones. `pointsman undrain` ends the drain.
 
     Changes what the watcher reads: the entry of the endpoints file, or the pod's annotation pointsman/drain."""
 
@@ -37,11 +37,17 @@ class DrainOptions(Struct, frozen=True, kw_only=True):
         ),
     ]
     endpoints_file: Annotated[str, Meta(description="the watcher's file, or directory of files")] = ""
-    kubernetes: Annotated[bool, Meta(description="annotate the pod, which takes the right to patch pods")] = False
+    kubernetes: Annotated[bool, Meta(description="annotate the pod; needs the right to patch pods")] = False
     kubeconfig: Annotated[
         str, Meta(description="a kubeconfig file; default: what kubectl reads, or the pod's service account")
     ] = ""
     kubeconfig_context: Annotated[str, Meta(description="the kubeconfig's context; default: its current one")] = ""
+
+
+class UndrainOptions(DrainOptions, frozen=True, kw_only=True):
+    """Ends the drain of an endpoint: it gets new requests again.
+
+    Changes what the watcher reads: the entry of the endpoints file, or the pod's annotation pointsman/drain."""
 
 
 async def annotate(options: DrainOptions, drain: bool) -> str:
@@ -58,7 +64,7 @@ def main(argv: Sequence[str], command: str = "drain") -> int:
     """`pointsman drain`: 0 if the endpoint drains, 1 if the source can't be changed, 2 for wrong options."""
     drain = command == "drain"
     state = "is draining" if drain else "takes requests"
-    options = parse_options(DrainOptions, argv, command)
+    options = parse_options(DrainOptions if drain else UndrainOptions, argv, command)
     if bool(options.endpoints_file) is options.kubernetes:
         refuse(ValueError("one of --endpoints-file and --kubernetes is required"))
     try:

@@ -49,7 +49,7 @@ class BusSettings(BusLimits, frozen=True, kw_only=True):
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool to serve")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
     nats_url: Annotated[
-        tuple[str, ...], Meta(min_length=1, description="nats-server addresses; a comma in a password is written %2C")
+        tuple[str, ...], Meta(min_length=1, description="nats-server addresses; write a comma in a password as %2C")
     ] = ("nats://127.0.0.1:4222",)
     nats_prefix: Annotated[
         str,
@@ -58,9 +58,15 @@ class BusSettings(BusLimits, frozen=True, kw_only=True):
     nats_credentials: Annotated[str, Meta(description="a NATS .creds file")] = ""
     nats_user: Annotated[str, Meta(description="NATS user")] = ""
     nats_password: Annotated[
-        str, Meta(description="NATS password; prefer the variable, because other users of the machine can see flags")
+        str,
+        Meta(
+            description="NATS password; prefer the environment variable, because other users of the machine can see"
+            " flags"
+        ),
     ] = ""
-    nats_token: Annotated[str, Meta(description="NATS token; prefer the variable, as for the password")] = ""
+    nats_token: Annotated[str, Meta(description="NATS token; prefer the environment variable, as for the password")] = (
+        ""
+    )
     nats_ca: Annotated[str, Meta(description="a CA file for NATS over TLS")] = ""
 
     @classmethod
@@ -94,24 +100,24 @@ class CommonSettings(BusSettings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="maximum open connections to the admin HTTP server; a further one closes the one idle the"
-            " longest",
+            description="maximum open connections to the admin HTTP server; a further one closes the one that has been"
+            " idle the longest",
         ),
     ] = 128
     max_config_entries: Annotated[
         int,
         Meta(
             ge=1,
-            description="entries of a list of a configuration, those of plugins' own parameters aside; one with more "
-            "is refused. The same for all tiers",
+            description="maximum entries of a list in a configuration, except in plugin parameters; a configuration "
+            "with more is refused. The same for all tiers",
         ),
     ] = BOUNDS.entries
     max_config_values: Annotated[
         int,
         Meta(
             ge=1,
-            description="values of a configuration, keys included, each alias counted for what it stands for; one with "
-            "more is refused. The same for all tiers",
+            description="maximum values in a configuration, keys included; aliases count as expanded. A configuration "
+            "with more is refused. The same for all tiers",
         ),
     ] = BOUNDS.values
     log_level: Annotated[
@@ -311,8 +317,10 @@ def _sections(kind: type[Struct]) -> list[Section]:
         kind.__mro__, key=lambda each: (each is not CommonSettings, each is not BusSettings)
     )
     groups: dict[str, list[str]] = {"arguments": arguments}
+    listed = set(arguments)
     for each in classes:
-        own = [name for name in vars(each).get("__annotations__", ()) if name in fields and name not in arguments]
+        own = [name for name in vars(each).get("__annotations__", ()) if name in fields and name not in listed]
+        listed.update(own)
         groups.setdefault(_title(each, kind), []).extend(own)
     return [
         Section(title, tuple(_entry(kind, fields[name]) for name in names)) for title, names in groups.items() if names
@@ -320,12 +328,14 @@ def _sections(kind: type[Struct]) -> list[Section]:
 
 
 def _title(each: type, kind: type[Struct]) -> str:
-    """`common flags`, `bus flags`, `watcher flags`, `kubernetes flags`; `flags` where there is only one group."""
+    """`common flags`, `connection flags`, `watcher flags`; `flags` where there is only one group."""
     if not issubclass(kind, BusSettings):
         return "flags"
     if each is BusSettings and issubclass(kind, CommonSettings):
         each = CommonSettings
-    return f"{each.__name__.removesuffix('Settings').removesuffix('Limits').lower()} flags".strip()
+    if each in (BusSettings, BusLimits):
+        return "connection flags"
+    return f"{each.__name__.removesuffix('Settings').removesuffix('Command').lower()} flags".strip()
 
 
 def _entry(kind: type[Struct], field: inspect.Field) -> Entry:

@@ -28,8 +28,8 @@ ACTIONS = ("get", "ls")
 
 
 class BusCommandSettings(QuerySettings, frozen=True, kw_only=True):
-    """Lists what is in the buckets of the bus (`ls`, `ls PATTERN`), or decodes entries (`get KEY`). Exits with 1 if
-    there is no such entry."""
+    """Lists the entries of the buckets (`ls`, `ls PATTERN`), or decodes entries (`get KEY`). Exits with 1 if there is
+    no such entry."""
 
     words: Annotated[
         tuple[str, ...],

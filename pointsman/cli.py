@@ -21,16 +21,16 @@ COMMANDS = {
     "top": ("pointsman.top.app", "show a pool's endpoints, queues and processes"),
     "demo": ("pointsman.demo.app", "run the whole system on this machine"),
     "check": ("pointsman.check", "validate EndpointPickerConfigs and endpoints files"),
-    "lab": ("pointsman.lab.app", "simulate profiles with several pickers"),
+    "lab": ("pointsman.lab.app", "compare profiles with simulated pickers and model servers"),
     "probe": ("pointsman.probe", "scrape a model server once and show the result"),
     "plugins": ("pointsman.plugins", "list the installed plugin types"),
-    "drain": ("pointsman.drain", "let an endpoint finish its requests and get no new ones"),
-    "undrain": ("pointsman.undrain", "give a drained endpoint new requests again"),
+    "drain": ("pointsman.drain", "take an endpoint out of service: its requests finish, it gets no new ones"),
+    "undrain": ("pointsman.undrain", "put a drained endpoint back into service"),
     "status": ("pointsman.status", "show the members of a pool, and what is wrong"),
-    "bus": ("pointsman.bus", "list and decode what is on the bus"),
+    "bus": ("pointsman.bus", "list and decode the entries of the bus"),
     "explain": ("pointsman.explain", "ask a picker where a request would go, and why"),
     "replay": ("pointsman.replay", "show which of the last decisions another configuration would change"),
-    "why": ("pointsman.why", "say why a request went where it did, or what is the matter with an endpoint"),
+    "why": ("pointsman.why", "say why a request went where it did, or what is wrong with an endpoint"),
 }
 
 INTERRUPTED = 130

@@ -31,7 +31,7 @@ def parse_options(kind: type[S], argv: Sequence[str], command: str, environ: Map
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Options that can't be used end the command: prints what is wrong, and raises SystemExit."""
+    """In the block, Invalid options end the command: what is wrong is printed, and SystemExit is raised."""
     try:
         yield
     except Invalid as error:
@@ -77,7 +77,7 @@ def run_local(command: str, run: Callable[[], int]) -> int:
 
 
 def print_json(document: Any) -> None:
-    """Characters that JSON may have as they are, and terminals obey, are escaped."""
+    """Print JSON. Control characters that JSON allows and a terminal would obey are escaped."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     print("\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n")))
 

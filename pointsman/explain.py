@@ -28,8 +28,8 @@ SHOWN = 20
 
 class ExplainSettings(QuerySettings, frozen=True, kw_only=True):
     """Shows where a running picker would send a request now, and why: candidates, what each filter leaves, each
-    scorer's value and weight, the ages of its inputs, and what would change the outcome. Nothing is sent.
-    With request ids, shows the decisions on them instead."""
+    scorer's value and weight, the ages of its inputs, and what would change the outcome. The request isn't sent.
+    With request ids, shows the earlier decisions on these requests instead."""
 
     request: Annotated[
         tuple[str, ...], Meta(description="ids of earlier requests (`x-request-id`)", extra={"argument": "ID…"})
@@ -40,7 +40,7 @@ class ExplainSettings(QuerySettings, frozen=True, kw_only=True):
     prompt: Annotated[str, Meta(description="without --body: the prompt of a chat request")] = ""
     header: Annotated[tuple[str, ...], Meta(description="a header of the request, NAME=VALUE; may be repeated")] = ()
     path: Annotated[str, Meta(min_length=1, description="the request's path")] = "/v1/chat/completions"
-    picker: Annotated[str, Meta(description="the id of the picker to ask; default: the first that is ready")] = ""
+    picker: Annotated[str, Meta(description="id of the picker that decides; default: the first that is ready")] = ""
     format: Format = "text"
 
 

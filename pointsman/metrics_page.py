@@ -34,21 +34,22 @@ Every process serves Prometheus metrics at `/metrics` of its admin port, includi
 `_bucket`, `_sum` and `_count` series.
 
 Clients choose model names, so at most `--metrics-models` of them have series. A model has series of its own when a
-resource names it, or when a model server has answered a request for it with a status below 400. All others are `other`.
-A request for a model without series is counted when its response begins. When all places are taken, names that only
-occur in rewritten requests make room for the pool's models, and all names make room for those that resources name. A
-model without requests for an hour makes room, too. The same number of pairs of a client's model and another target
-model have series. Pairs that clients make with a header make room for those of resources. A model named `other` counts
-among all others.
+resource names it, or when a model server has answered a request for it with a status below 400. All other models are
+counted as `other`, and so is a model with the name `other`. A request for a model without series is counted when its
+response begins. When the limit is reached, the pool's models replace names that only occur in rewritten requests, and
+names from resources replace any other name. A model without requests for an hour can be replaced, too. The same limit
+holds for pairs of a client's model and a different target model. Pairs from resources replace pairs that clients choose
+with a header.
 
-Series by plugin or by source end with the last configuration that has it. A count goes on while successive
+The series of a plugin or a source end with the last configuration that has it. A counter continues while successive
 configurations have the name.
 
 `make docs` generates this page from the code.
 """
 PRESENT_TEXT = """\
-These metrics have the names and meanings of the Go original's current generation, so its dashboards work. They don't
-have the label `fairness_id`, because clients choose its value, and have `priority` only where the table shows it.
+These metrics have the names and meanings of the Go original's current generation, so its dashboards work. Only the
+sizes of queues have the label `fairness_id`, because clients choose its value, and only the series in the table with
+`priority` have that label.
 """
 FORMER_TEXT = """\
 The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
@@ -56,20 +57,20 @@ The same metrics under the names of the Go original's earlier generations. `--fo
 
 
 WORKERS_TEXT = """\
-The admin port of a picker with [workers](operations.md#several-cores---workers) serves one page for all, with these
-metrics beside those of the workers. `worker` is the worker's number. The page has the sums of counters and histograms.
-They include workers that have ended and those that don't answer at the moment, as of the last page with them.
+The admin port of a picker with [workers](operations.md#several-cores---workers) serves one page for all
+workers. It has these additional metrics, whose label `worker` is the worker's number. Counters and histograms are sums.
+They include the last known values of workers that have ended, or that don't answer at the moment.
 
 These gauges are sums:
 
 {sums}
 
-Of these, the least value counts:
+Of these gauges, the page has the least value of all workers:
 
 {least}
 
-Of all other gauges the greatest value counts, such as what every worker knows of the pool and of the load of all
-pickers, ages, and shares of a limit. A worker that doesn't answer has no part in gauges.
+Of all other gauges, the page has the greatest value of all workers. Examples are what every worker knows of the pool
+and of the load of all pickers, ages, and shares of a limit. Gauges don't include workers that don't answer.
 """
 
 

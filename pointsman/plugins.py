@@ -16,7 +16,7 @@ from shared.plugin import Input, Plugin, Registry, Tier
 
 class PluginsOptions(Struct, frozen=True, kw_only=True):
     """Lists the installed plugin types: roles, tiers, stability, parameters, and the attributes that they read and
-    make."""
+    produce."""
 
     types: Annotated[
         tuple[str, ...],

@@ -41,8 +41,8 @@ class SavedPage(Struct, frozen=True, kw_only=True):
 
 
 class ProbeOptions(Struct, frozen=True, kw_only=True):
-    """Scrapes a model server once, as the collector does, and shows what each extractor makes of the page. Flags of the
-    collector, such as those that name metrics, follow after --.
+    """Scrapes a model server once, as the collector does, and shows what each extractor reads from the page. Flags of
+    the collector, such as those that name metrics, go after --.
 
     Exits with 0 if every page was read and has all metrics that --config or flags name, otherwise with 1."""
 

@@ -18,7 +18,7 @@ from shared.service.bus import make_bus
 from shared.service.settings import BusSettings, report
 
 FAILED = 1
-"""Exit code where something is wrong, or can't be found out."""
+"""Exit code if something is wrong, or if the command can't find out."""
 CONNECT = 5.0
 """Seconds that a connection may take."""
 
@@ -49,15 +49,15 @@ async def connected(settings: QuerySettings, command: str) -> AsyncIterator[Quer
 
 
 def lines_of(member: str, make: Callable[[], Sequence[str]]) -> Sequence[str]:
-    """Lines that are made of what a member answers. Raises Malformed if that is something else than expected."""
+    """The lines that `make` makes of a member's answer. Raises Malformed if the answer isn't what it expects."""
     try:
         return make()
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise Malformed(f"{member} answers what can't be shown: {type(error).__name__}: {error}") from error
+        raise Malformed(f"{member}'s answer can't be shown: {type(error).__name__}: {error}") from error
 
 
 def run_command(work: Coroutine[Any, Any, int]) -> int:
-    """Run a command to its exit code; one that can't reach the members fails with the reason."""
+    """Run a command and return its exit code. If it can't reach the members, print the reason."""
     logs.configure("error", "console")
     try:
         return asyncio.run(work)

@@ -23,11 +23,13 @@ REFUSED = "refused: no endpoint is left"
 
 
 class ReplaySettings(QuerySettings, frozen=True, kw_only=True):
-    """Has every picker replay its last decisions with an EndpointPickerConfig, and shows which would have gone
-    elsewhere. Nothing is published."""
+    """Has every picker replay its last decisions with an EndpointPickerConfig, and shows which requests would
+    have gone elsewhere. Nothing is published."""
 
     file: Annotated[str, Meta(description="the document, - for standard input", extra={"argument": "FILE"})]
-    limit: Annotated[int, Meta(ge=1, le=100_000, description="decisions of each picker, the newest")] = 1000
+    limit: Annotated[
+        int, Meta(ge=1, le=100_000, description="number of decisions that each picker replays, the newest first")
+    ] = 1000
     timeout: Annotated[PositiveDuration, Meta(description=f"how long to wait for answers, at most {MAX_WAIT:g} s")] = (
         MAX_WAIT
     )
@@ -35,7 +37,7 @@ class ReplaySettings(QuerySettings, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """`pointsman replay`: 0 if pickers have replayed their decisions, 1 if they can't load the document or none
+    """`pointsman replay`: 0 if pickers have replayed their decisions, 1 if they can't load the document or if none
     answers, 2 for wrong options."""
     with usage_errors():
         settings = parse(ReplaySettings, argv, os.environ, "pointsman replay")

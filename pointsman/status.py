@@ -20,8 +20,8 @@ DIGEST = 8
 
 
 class StatusSettings(QuerySettings, frozen=True, kw_only=True):
-    """Shows the members of a pool: versions, leases, lags, ages and digests. Exits with 1 if something is wrong,
-    and says what."""
+    """Shows the members of a pool: versions, leases, lags, ages and digests. Lists what is wrong, and then
+    exits with 1."""
 
     format: Format = "text"
 

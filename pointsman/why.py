@@ -1,5 +1,5 @@
 """`pointsman why ID`: why a request went where it did, in a sentence or two, whichever picker decided.
-`pointsman why --endpoint NAME`: what is the matter with an endpoint, from all processes."""
+`pointsman why --endpoint NAME`: what is wrong with an endpoint, as all processes report it."""
 
 import asyncio
 import os
@@ -24,11 +24,11 @@ from shared.service.settings import parse
 from shared.service.survey import TIERS
 
 QUIET = 0.3
-"""Seconds without a further answer after which those that have come may do."""
+"""Seconds without a further answer after which the answers so far are used."""
 
 
 class WhySettings(QuerySettings, frozen=True, kw_only=True):
-    """Says why a request went where it did, or what is the matter with an endpoint."""
+    """Says why a request went where it did, or what is wrong with an endpoint."""
 
     request: Annotated[
         tuple[str, ...], Meta(description="request ids (`x-request-id`)", extra={"argument": "ID…"})
@@ -56,8 +56,8 @@ async def show_decisions(
     format: Format,
     picker: str = "",
 ) -> int:
-    """Prints what pickers, or the named one, remember of requests, each decision as these lines. 0 if it is something
-    of each."""
+    """Print the decisions on requests that pickers, or the named one, remember. `lines` formats a decision. Returns 0
+    if there is a decision on each request."""
     found: dict[str, list[dict[str, Any]]] = {}
     async with connected(settings, command) as client:
         for id in ids:
@@ -85,8 +85,8 @@ def _print_decisions(
 
 
 async def _remembering(client: QueryClient, id: str, picker: str) -> list[Answer]:
-    """The answers of the pickers that remember a request; of all of them if none does. Nobody waits for the others once
-    there is one."""
+    """The answers of the pickers that remember a request; of all of them if none does. It doesn't wait for further
+    answers once there is one."""
     answers: list[Answer] = []
     for quiet in (QUIET, None):
         query = DecisionQuery(request_id=id)

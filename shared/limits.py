@@ -15,19 +15,20 @@ class BusLimits(Struct, frozen=True, kw_only=True):
 
     max_fact_entries: Annotated[
         int,
-        Meta(ge=1, description="maximum labels, ports, rules, models and targets of a fact; the same for all"),
+        Meta(ge=1, description="maximum labels, ports, rules, models and targets of a fact. The same for all tiers"),
     ] = 10_000
     max_fact_memory: Annotated[
         PositiveSize, Meta(description="approximate maximum memory of a copy of the facts; further facts are ignored")
     ] = 256 * 2**20
     max_senders: Annotated[
-        int, Meta(ge=1, description="maximum collectors known; a tenth as many watchers, ten times the runs of peers")
+        int,
+        Meta(ge=1, description="maximum known collectors; a tenth of it for watchers, ten times it for runs of peers"),
     ] = 1000
     max_pending_bytes: Annotated[
         PositiveSize,
         Meta(
             description="maximum bytes of waiting messages of a subscription, at least 2Mi and twice nats-server's "
-            "max_payload; one message for each 512",
+            "max_payload; at most one message for each 512 bytes",
         ),
     ] = 32 * 2**20
 

@@ -13,7 +13,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
 
     seconds: Annotated[
         Duration,
-        Meta(description="duration of the load, extended until the script of events ends; 0: until Ctrl-C"),
+        Meta(description="duration of the load, at least until the events of the demo are over; 0: until Ctrl-C"),
     ] = 0.0
     port: Annotated[
         int,
@@ -24,7 +24,9 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
     pd: Annotated[bool, Meta(description="a pool of prefill and decode servers (disaggregated serving)")] = False
     compare: Annotated[
         bool,
-        Meta(description="send the same requests to as many other servers round robin, and compare; without events"),
+        Meta(
+            description="also send the same requests round robin to as many other servers, and compare; kills nothing"
+        ),
     ] = False
     allow_actions: Annotated[
         bool,
@@ -34,7 +36,7 @@ class DemoSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = False
     tracing: Annotated[
-        bool, Meta(description="have the pickers trace requests; the standard OTEL_… variables say where the spans go")
+        bool, Meta(description="have the pickers trace requests; the standard OTEL_… variables set where the spans go")
     ] = False
     plain: Annotated[bool, Meta(description="print lines instead of a live view; the default without a terminal")] = (
         False

@@ -1,4 +1,4 @@
-"""`pointsman lab PROFILE…`: simulates profiles and numbers of pickers, and compares what they come to."""
+"""`pointsman lab PROFILE…`: simulates profiles and numbers of pickers, and compares the results."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ MAX_FILE = 4 * 2**20
 
 
 class LabOptions(Struct, frozen=True, kw_only=True):
-    """Simulates profiles with several pickers and model servers, and compares what they come to.
+    """Simulates profiles with several pickers and model servers, and compares the results.
 
     The decisions are those of real pickers; servers, messages and time are simulated. Equal seeds give equal results.
     """
@@ -37,22 +37,27 @@ class LabOptions(Struct, frozen=True, kw_only=True):
     ] = (DEFAULT,)
     pickers: Annotated[tuple[int, ...], Meta(description="numbers of pickers")] = (1, 2, 4)
     contrast: Annotated[
-        bool, Meta(description="with the most pickers, also one that is killed midway, and none that share placements")
+        bool,
+        Meta(
+            description="add two cases with the most pickers: one picker is killed midway; pickers share no placements"
+        ),
     ] = True
-    seed: Annotated[int, Meta(ge=0, description="of the requests, and of every choice by chance")] = 1
-    runs: Annotated[int, Meta(ge=1, description="runs of each case, with consecutive seeds, whose figures are one")] = 1
+    seed: Annotated[int, Meta(ge=0, description="seed of the requests and of all random choices")] = 1
+    runs: Annotated[
+        int, Meta(ge=1, description="runs of each case, with consecutive seeds; their figures are combined")
+    ] = 1
     jobs: Annotated[int, Meta(ge=1, description="runs at a time, each in a process of its own")] = 1
-    warmup: Annotated[Duration, Meta(description="time from the beginning that doesn't count")] = 15.0
+    warmup: Annotated[Duration, Meta(description="time at the beginning that isn't counted")] = 15.0
     trace: Annotated[str, Meta(description="JSON lines with the requests; default: the workload below")] = ""
-    hash_tokens: Annotated[int, Meta(ge=1, description="tokens for which a hash of the trace stands")] = 512
-    speed: Annotated[float, Meta(gt=0, description="how much faster the requests of the trace come")] = 1.0
+    hash_tokens: Annotated[int, Meta(ge=1, description="number of tokens that a hash of the trace stands for")] = 512
+    speed: Annotated[float, Meta(gt=0, description="factor by which the requests of the trace come faster")] = 1.0
     rate: Annotated[float, Meta(gt=0, description="requests a second")] = _GROUPS.rate
-    duration: Annotated[Duration, Meta(description="how long requests come")] = _GROUPS.seconds
+    duration: Annotated[Duration, Meta(description="time for which requests arrive")] = _GROUPS.seconds
     groups: Annotated[int, Meta(ge=1, description="groups of prompts with a common prefix")] = _GROUPS.groups
     skew: Annotated[float, Meta(ge=0, description="exponent of Zipf's law over the groups")] = _GROUPS.skew
     prefix_tokens: Annotated[int, Meta(ge=0, description="tokens of a common prefix")] = _GROUPS.prefix_tokens
-    own_tokens: Annotated[int, Meta(ge=0, description="tokens after it, on average")] = _GROUPS.own_tokens
-    output_tokens: Annotated[int, Meta(ge=1, description="tokens of an answer, on average")] = _GROUPS.output_tokens
+    own_tokens: Annotated[int, Meta(ge=0, description="mean tokens of a prompt after the prefix")] = _GROUPS.own_tokens
+    output_tokens: Annotated[int, Meta(ge=1, description="mean tokens of a response")] = _GROUPS.output_tokens
     servers: Annotated[int, Meta(ge=1, description="model servers")] = 8
     slots: Annotated[int, Meta(ge=1, description="requests in a server's batch")] = _SERVERS.slots
     kv_blocks: Annotated[int, Meta(ge=1, description="KV cache blocks of a server")] = _SERVERS.kv_blocks

@@ -29,7 +29,7 @@ _STEP = 0.02
 
 
 class TopSettings(BusSettings, frozen=True, kw_only=True):
-    """Shows a pool: its endpoints, what waits, and the members of each tier, from what is on the bus.
+    """Shows a pool: its endpoints, its queues, and the members of each tier, as published on the bus.
 
     With --once, exits with 0 if there is a complete view, otherwise with 1."""
 

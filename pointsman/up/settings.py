@@ -20,7 +20,9 @@ class UpSettings(Struct, frozen=True, kw_only=True):
     ] = ""
     config_file: Annotated[
         str,
-        Meta(description="an EndpointPickerConfig, whose changes are followed; default: one with three fallbacks"),
+        Meta(
+            description="an EndpointPickerConfig, whose changes are followed; default: one that names three endpoints"
+        ),
     ] = ""
     host: Annotated[
         str, Meta(min_length=1, description="IP address for clients; 0.0.0.0: every address of this machine")
@@ -31,8 +33,8 @@ class UpSettings(Struct, frozen=True, kw_only=True):
     tracing: Annotated[
         bool,
         Meta(
-            description="have the pickers trace requests with OpenTelemetry, which takes"
-            " `pip install 'pointsman[local,traces]'`; the standard OTEL_… variables say where the spans go"
+            description="have the pickers trace requests with OpenTelemetry; needs"
+            " `pip install 'pointsman[local,traces]'`. The standard OTEL_… variables set where the spans go"
         ),
     ] = False
     allow_actions: Annotated[

@@ -44,9 +44,9 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
             " the built-in one"
         ),
     ] = ""
-    max_file_size: Annotated[Size, Meta(description="bytes of a file that a flag names; a larger one is refused")] = (
-        MAX_TEXT
-    )
+    max_file_size: Annotated[
+        Size, Meta(description="maximum bytes of a file that a flag names; a larger one is refused")
+    ] = MAX_TEXT
     allow_experimental_plugins: Annotated[bool, Meta(description="load plugin types of alpha stability")] = False
     interval: Annotated[
         PositiveDuration,
@@ -66,13 +66,16 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="scrapes in a row that are refused or time out, after which pickers rank the model server"
-            " behind all others until a scrape returns a page",
+            description="after so many scrapes in a row that are refused or time out, pickers rank the model server"
+            " behind all others, until a scrape returns a page",
         ),
     ] = 3
     gather: Annotated[
         Duration,
-        Meta(description="how long a change waits, at most, for pages asked for with its own, to share a frame"),
+        Meta(
+            description="longest time for which a change waits for the pages of scrapes that started with its own, so"
+            " that they share a frame"
+        ),
     ] = 0.001
     refresh: Annotated[
         PositiveDuration, Meta(description="interval at which unchanged values are confirmed while scrapes succeed")
@@ -83,8 +86,8 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
     total_queued_requests_metric: Annotated[
         str | None,
         _metric(
-            "specification of the waiting requests, name or name{label=value}. Any of the metric "
-            "flags defines a default engine; an empty one disables its quantity",
+            "specification of the waiting requests: name or name{label=value}. Each of these metric "
+            "flags defines a part of the default engine; an empty value disables the quantity",
             "--totalQueuedRequestsMetric",
             "--waiting-requests-metric",
             "--waitingRequestsMetric",

@@ -146,7 +146,7 @@ class Decisions:
             except BusError as error:
                 missing.append(str(error))
             except msgspec.DecodeError as error:
-                missing.append(f"picker {answer.id} answers what can't be read: {error}")
+                missing.append(f"picker {answer.id} has an answer that can't be read: {error}")
             await asyncio.sleep(0)
         return [text for _, text in sorted(found, key=itemgetter(0), reverse=True)], missing
 
@@ -257,7 +257,7 @@ def _check_text(answer: Answer) -> None:
         if not answer.content.isascii():
             str(answer.content, "utf-8")
     except UnicodeDecodeError as error:
-        raise Malformed(f"{answer.tier} {answer.id} answers what can't be read: {error.reason}") from error
+        raise Malformed(f"{answer.tier} {answer.id} has an answer that can't be read: {error.reason}") from error
 
 
 def _with_picker(decision: Raw | bytes, picker: str) -> bytes:

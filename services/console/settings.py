@@ -9,8 +9,8 @@ from shared.service.settings import CommonSettings
 
 
 class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
-    """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It only reads,
-    unless it is allowed to act."""
+    """Serves a web page and an API about one pool: endpoints, decisions, queues, configuration. It changes
+    nothing without --allow-actions."""
 
     console_host: Annotated[
         str,
@@ -29,8 +29,8 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     console_token: Annotated[
         str,
         Meta(
-            description="token that the API requires, and that the page asks for; default: none. Prefer the variable,"
-            " because other users of the machine can see flags"
+            description="token that the API requires, and that the page asks for; default: none. Prefer the environment"
+            " variable, because other users of the machine can see flags"
         ),
     ] = ""
     allow_actions: Annotated[
@@ -41,16 +41,18 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     ] = False
     console_timeout: Annotated[
         PositiveDuration,
-        Meta(description="time limit of a request, including its response; the page opens ended streams again"),
+        Meta(description="time limit of a request, including its response; the page reopens streams that end"),
     ] = 60.0
     console_connections: Annotated[
-        int, Meta(ge=1, description="maximum open connections; a further one closes the one idle the longest")
+        int,
+        Meta(ge=1, description="maximum open connections; a further one closes the one that has been idle the longest"),
     ] = 256
     console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 2 * 2**20
     console_history: Annotated[
         int,
         Meta(
             ge=0,
-            description="endpoints with ten minutes of history; for others, a page shows only what it has seen itself",
+            description="maximum endpoints with ten minutes of history; for others, a page shows only what it has seen"
+            " itself",
         ),
     ] = 5_000

@@ -31,27 +31,32 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     """Simulates a model server: the OpenAI API, a timing model, the metrics of real engines, and faults on request."""
 
     host: Annotated[str, Meta(min_length=1, description="address that the server listens on")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="port of API and metrics; 0 takes a free one")] = 8000
+    port: Annotated[int, Meta(ge=0, le=65535, description="port of API and metrics; 0 uses a free one")] = 8000
     name: Annotated[
-        str, Meta(description="what x-simulator-endpoint says in every response; default: host:port as bound")
+        str, Meta(description="name in the header x-simulator-endpoint of every response; default: host:port as bound")
     ] = ""
-    engine: Annotated[EngineType, Meta(description="the engine whose metrics page is shown")] = EngineType.VLLM
+    engine: Annotated[EngineType, Meta(description="the engine whose metrics page is served")] = EngineType.VLLM
     models: Annotated[
         tuple[str, ...], Meta(min_length=1, description="served model names; the first is the base model's own")
     ] = ("simulated",)
-    adapters: Annotated[tuple[str, ...], Meta(description="LoRA adapters of the base model that can be asked for")] = ()
-    max_adapters: Annotated[int, Meta(ge=1, description="LoRA adapters loaded at a time (vLLM's --max-loras)")] = 4
+    adapters: Annotated[
+        tuple[str, ...], Meta(description="LoRA adapters of the base model that requests can name")
+    ] = ()
+    max_adapters: Annotated[int, Meta(ge=1, description="maximum loaded LoRA adapters (vLLM's --max-loras)")] = 4
     adapter_load_time: Annotated[Duration, Meta(description="time to load an adapter that isn't loaded")] = 0.2
-    slots: Annotated[int, Meta(ge=1, description="requests in the batch at a time (vLLM's --max-num-seqs)")] = 16
+    slots: Annotated[int, Meta(ge=1, description="maximum requests in the batch (vLLM's --max-num-seqs)")] = 16
     max_requests: Annotated[
         int,
-        Meta(ge=1, description="requests waiting and running; further ones get 503 (vLLM's --max-num-queued-reqs)"),
+        Meta(
+            ge=1,
+            description="maximum requests waiting and running; further ones get 503 (vLLM's --max-num-queued-reqs)",
+        ),
     ] = 4096
     kv_blocks: Annotated[int, Meta(ge=1, description="KV cache blocks")] = 4096
     block_tokens: Annotated[int, Meta(ge=1, description="tokens in a KV cache block")] = 16
-    prefix_caching: Annotated[bool, Meta(description="whether blocks of finished requests are found again")] = True
+    prefix_caching: Annotated[bool, Meta(description="whether requests reuse the blocks of finished requests")] = True
     max_model_len: Annotated[
-        int, Meta(ge=0, description="tokens of prompt and output together; 0 is what the KV cache holds")
+        int, Meta(ge=0, description="maximum tokens of prompt and output together; 0: as many as the KV cache holds")
     ] = 0
     prefill_time: Annotated[Duration, Meta(description="time for an uncached prompt token")] = 0.0002
     prefill_chunk: Annotated[
@@ -66,21 +71,29 @@ class SimulatorSettings(Struct, frozen=True, kw_only=True):
     ] = 0.00001
     sidecar: Annotated[
         bool,
-        Meta(description="plays llm-d's routing sidecar: x-prefiller-host-port names the server that prefills first"),
+        Meta(
+            description="simulates llm-d's routing sidecar: x-prefiller-host-port names the server that prefills first"
+        ),
     ] = False
-    speed: Annotated[float, Meta(gt=0, description="divides every time of the model: 10 is ten times as fast")] = 1.0
+    speed: Annotated[
+        float, Meta(gt=0, description="factor by which all simulated times are shorter: 10 is ten times as fast")
+    ] = 1.0
     output_tokens: Annotated[
         int,
-        Meta(ge=1, description="mean length of an answer that isn't cut by max_tokens; seeded, half to one and a half"),
+        Meta(
+            ge=1,
+            description="mean tokens of a response that max_tokens doesn't cut; lengths range from half to one and a"
+            " half of it",
+        ),
     ] = 128
-    stream_interval: Annotated[int, Meta(ge=1, description="tokens in one event of a streamed answer")] = 1
+    stream_interval: Annotated[int, Meta(ge=1, description="tokens in one event of a streamed response")] = 1
     embedding_dimensions: Annotated[int, Meta(ge=1, le=65536, description="length of an embedding vector")] = 256
     page_bytes: Annotated[
-        Size, Meta(description="pads the metrics page with further families to about this size; 0 adds none")
+        Size, Meta(description="size to which the metrics page is padded with unused families; 0: no padding")
     ] = 0
     max_body: Annotated[Size, Meta(description="request bodies above this get 413; 0 sets no limit")] = 64 * 2**20
     drain_timeout: Annotated[Duration, Meta(description="how long a stopping server waits for running requests")] = 30.0
-    seed: Annotated[int, Meta(ge=0, description="what answers, their lengths and embeddings are derived from")] = 0
+    seed: Annotated[int, Meta(ge=0, description="seed of responses, their lengths and embeddings")] = 0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="minimum severity of logged lines")
     ] = "info"

@@ -10,7 +10,7 @@ from shared.quantities import PositiveDuration, Size
 
 
 class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
-    """Publishes which endpoints, resources and configuration there are, and writes Envoy's endpoints file."""
+    """Publishes the endpoints, the resources and the configuration of a pool, and writes Envoy's endpoints file."""
 
     kubernetes: Annotated[
         bool, Meta(description="read pods and resources of a Kubernetes cluster instead of files")
@@ -18,8 +18,8 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     pools: Annotated[
         tuple[str, ...],
         Meta(
-            description="with Kubernetes: the InferencePools to serve instead of one, namespace/name each, or"
-            " namespace/name=CONFIGMAP for one with a ConfigMap of its own"
+            description="with Kubernetes: several InferencePools to serve instead of one, each as namespace/name, or as"
+            " namespace/name=CONFIGMAP for a pool with a ConfigMap of its own"
         ),
     ] = ()
     config_map: Annotated[
@@ -59,7 +59,10 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
         str, Meta(description="the EndpointPickerConfig to publish; takes precedence over one in the endpoints files")
     ] = ""
     nats_replicas: Annotated[
-        int, Meta(ge=1, le=5, description="servers of a NATS cluster that each store facts and lease: 1 or 3")
+        int,
+        Meta(
+            ge=1, le=5, description="how many servers of a NATS cluster store the facts and the lease, usually 1 or 3"
+        ),
     ] = 1
     give_way_after: Annotated[
         PositiveDuration,
@@ -85,9 +88,7 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
     resolve_timeout: Annotated[PositiveDuration, Meta(description="time limit of a look-up of a host name")] = 5.0
     max_lookups: Annotated[
         int,
-        Meta(
-            ge=1, description="maximum concurrent look-ups of host names; those of new names in a file use at most half"
-        ),
+        Meta(ge=1, description="maximum concurrent look-ups of host names; the new names of one file use at most half"),
     ] = 64
     rescan_interval: Annotated[
         PositiveDuration, Meta(description="interval between checks of the files when the system sends no notification")

@@ -54,7 +54,7 @@ class Answer(Struct, frozen=True):
         try:
             return msgspec.json.decode(self.content, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            raise Malformed(f"{self.tier} {self.id} answers what can't be read: {error}") from error
+            raise Malformed(f"{self.tier} {self.id} has an answer that can't be read: {error}") from error
 
 
 class _Parts:

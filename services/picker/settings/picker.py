@@ -34,8 +34,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=256,
-            description="number of processes that share the ports, to use so many cores; limits hold for each. 1: a"
-            " single process, without a supervisor",
+            description="number of worker processes behind the same ports, each of which uses one core; limits hold for"
+            " each worker. 1: a single process, without a supervisor",
         ),
     ] = 1
     secure_serving: Annotated[bool, Meta(description="serve ext_proc over TLS")] = True
@@ -43,7 +43,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         str, Meta(description="folder with tls.crt and tls.key; default: a self-signed certificate")
     ] = ""
     enable_cert_reload: Annotated[
-        bool, Meta(description="follow the changes of --cert-path and --client-ca-file, for new connections")
+        bool, Meta(description="reload changed files of --cert-path and --client-ca-file, for new connections")
     ] = True
     client_ca_file: Annotated[
         str, Meta(description="PEM file with the CAs that must have signed client certificates (mTLS)")
@@ -54,8 +54,9 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     max_request_body: Annotated[
         Size,
         Meta(
-            description="maximum bytes of a request body; larger ones are refused with 413. Envoy buffers as much. A "
-            "body that arrives whole is copied at once, which above 16Mi holds the picker for more than 20 ms"
+            description="maximum bytes of a request body; larger ones are refused with 413. Our Envoy configurations "
+            "buffer as much. A body that arrives whole is copied at once; above 16Mi, that blocks the picker for more "
+            "than 20 ms"
         ),
     ] = 16 * 2**20
     max_request_headers: Annotated[
@@ -72,8 +73,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     max_response_object: Annotated[
         Size,
         Meta(
-            description="maximum bytes of a JSON object, of a line of an event stream or of a gRPC message in a "
-            "response, which are held to be read; a response with a larger one passes unread"
+            description="maximum bytes of a JSON object, a line of an event stream or a gRPC message that the picker "
+            "holds to read a response; a response with a larger one passes unread"
         ),
     ] = 4 * 2**20
     max_held_bodies: Annotated[
@@ -104,8 +105,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     max_message_timeout: Annotated[
         Duration,
         Meta(
-            description="how long proxies can be asked to wait for an answer while a request waits in a queue, as their"
-            " max_message_timeout says; 0 never asks"
+            description="longest time for which proxies are asked to wait for the answer to a queued request; at most"
+            " their max_message_timeout; 0 never asks"
         ),
     ] = 120.0
     disable_endpoint_subset_filter: Annotated[bool, Meta(description="ignore a gateway's subset hint")] = False
@@ -129,7 +130,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="number of sets of endpoints for which decisions are kept; if endpoints change faster, "
+            description="number of sets of endpoints for which decisions are kept; if endpoints change often, "
             "fewer decisions are kept",
         ),
     ] = 16
@@ -137,8 +138,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     tracing: Annotated[
         bool,
         Meta(
-            description="trace requests with OpenTelemetry, which takes `pip install 'pointsman[traces]'`; the standard"
-            " OTEL_… variables say where the spans go, and how many are sampled"
+            description="trace requests with OpenTelemetry; needs `pip install 'pointsman[traces]'`. The standard"
+            " OTEL_… variables set where the spans go and how many are sampled"
         ),
     ] = False
     metrics_models: Annotated[
@@ -153,15 +154,22 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     ] = DEFAULT_VIEW_LIMITS.model_names
     max_peer_rows: Annotated[
         int,
-        Meta(ge=1, description="maximum rows of the loads of other pickers, 1 000 each at least"),
+        Meta(
+            ge=1,
+            description="maximum rows in the load tables of all other pickers; each picker counts for at least 1 000",
+        ),
     ] = DEFAULT_VIEW_LIMITS.peer_rows
     max_attributes: Annotated[
-        int, Meta(ge=1, description="maximum attributes that no plugin reads; of those that aren't numbers, an eighth")
+        int,
+        Meta(
+            ge=1,
+            description="maximum kept attributes that no plugin reads; an eighth of it for those that aren't numbers",
+        ),
     ] = DEFAULT_VIEW_LIMITS.attributes
     max_attribute_bytes: Annotated[
         PositiveSize,
         Meta(
-            description="maximum memory of attributes that no plugin reads and that aren't numbers; "
+            description="maximum memory of kept attributes that no plugin reads and that aren't numbers; "
             "a quarter of it for numbers"
         ),
     ] = DEFAULT_VIEW_LIMITS.attribute_bytes
@@ -171,7 +179,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             ge=0,
             le=1,
             description="share of the responses to observe, chosen at random: the picker requests their bodies "
-            "from Envoy to measure the first token and count tokens; 0 observes none",
+            "from Envoy to measure time to first token and to count tokens; 0 observes none",
         ),
     ] = 1.0
     max_observed_responses: Annotated[
@@ -192,15 +200,15 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     unhealthy_expiry: Annotated[
         PositiveDuration,
         Meta(
-            description="longest time for which an endpoint that seems to be down ranks last, unless a failed "
-            "scrape or a serving fallback confirms it"
+            description="longest time for which an endpoint that seems to be down ranks last, unless another failed "
+            "scrape or another served fallback confirms it"
         ),
     ] = 30.0
     slow_start: Annotated[
         Duration,
         Meta(
-            description="time within which the share of the load of a new endpoint, or of one that has been drained,"
-            " rises to a full one; 0: it gets a full one at once"
+            description="time within which the load of an endpoint that is new, or was drained, rises to its full"
+            " share; 0: it gets its full share at once"
         ),
     ] = 0.0
     load_interval: Annotated[
@@ -213,8 +221,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="maximum blocks of prompts in the prefix index, some 160 bytes each; every endpoint has an "
-            "equal part, within what its cache holds",
+            description="maximum blocks of prompts in the prefix index, about 160 bytes each; every endpoint has an "
+            "equal part, at most what its cache holds",
         ),
     ] = DEFAULT_VIEW_LIMITS.prefix_blocks
     share_prefixes: Annotated[
@@ -233,8 +241,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
     drain_delay: Annotated[
         Duration,
         Meta(
-            description="how long a stopping picker accepts streams after it reports NOT_SERVING: two health "
-            "checks; part of --drain-timeout, and shorter"
+            description="how long a stopping picker accepts streams after it reports NOT_SERVING: the time of two "
+            "health checks. It is part of --drain-timeout, and must be shorter"
         ),
     ] = 2.0
     seed: Annotated[int | None, Meta(description="seed that makes random choices repeatable")] = None

@@ -42,5 +42,5 @@ def test_a_decision_names_the_picker_that_answers_whatever_it_says() -> None:
 )
 def test_what_cant_be_shown_is_an_error_of_its_member(document: dict[str, Any]) -> None:
     for make in (partial(text, document), partial(sentences, {"picker": [{**document, "known": True}]})):
-        with pytest.raises(Malformed, match=r"^picker p answers what can't be shown: \w+Error: "):
+        with pytest.raises(Malformed, match=r"^picker p's answer can't be shown: \w+Error: "):
             lines_of("picker p", make)

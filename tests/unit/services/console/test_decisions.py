@@ -92,7 +92,7 @@ async def test_a_picker_whose_answer_cannot_be_read_is_named_and_others_are_show
     piece = await DecisionsTopic(pickers, dict).refresh()
     assert piece is not None
     assert read(piece) == [("r2", "completed")]
-    assert b'"missing":["picker p answers what can\'t be read' in piece
+    assert b'"missing":["picker p has an answer that can\'t be read' in piece
 
 
 async def test_of_a_summary_pages_get_what_is_known_and_nothing_else() -> None:
@@ -149,5 +149,5 @@ async def test_decisions_in_full_are_passed_on_as_they_are_with_who_made_them(mo
         {"picker": "p"},
     ]
     assert missing[0] == "t doesn't answer"
-    assert missing[1] == "picker r answers what can't be read: invalid start byte"
-    assert missing[2].startswith("picker s answers what can't be read: Expected `object`")
+    assert missing[1] == "picker r has an answer that can't be read: invalid start byte"
+    assert missing[2].startswith("picker s has an answer that can't be read: Expected `object`")

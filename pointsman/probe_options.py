@@ -113,7 +113,7 @@ def parse_target(text: str) -> Server | SavedPage:
     if parts.scheme not in PORTS:
         raise ValueError(f"URL: {text!r}: {parts.scheme!r} isn't a supported scheme; {FORMS}")
     if parts.username is not None:
-        raise ValueError(f"URL: {text!r}: a user in a URL isn't sent")
+        raise ValueError(f"URL: {text!r}: a URL with a user isn't supported")
     host, port = parts.hostname, parts.port if parts.port is not None else PORTS[parts.scheme]
     if not host or not host.isascii() or " " in host or not 0 < port:
         raise ValueError(f"URL: {text!r} isn't the URL of a server; {FORMS}")

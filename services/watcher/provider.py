@@ -59,7 +59,7 @@ class Provider:
 
     async def drain(self, endpoint: Endpoint, drain: bool) -> None:
         """Let an endpoint drain, or take requests again, by a change of the source. Raises DrainError."""
-        raise DrainError("nothing that this watcher reads can say so")
+        raise DrainError("none of this watcher's sources can drain endpoints")
 
     def state(self) -> dict[str, Any]:
         """For `/debug/state`."""

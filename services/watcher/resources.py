@@ -305,7 +305,9 @@ def _spec_type(version: object, kind: _Kind, path: str, problems: Problems) -> t
     group, slash, number = version.partition("/") if isinstance(version, str) else ("", "", "")
     if not slash or group not in GROUPS:
         groups = " or ".join(GROUPS)
-        problems.error(path, f"{show(version)} is none of the resource's; a version of {groups} is expected")
+        problems.error(
+            path, f"{show(version)} isn't an API version of this resource; a version of {groups} is expected"
+        )
     elif number not in kind.specs:
         problems.error(path, f"{show(version)} isn't known; {', '.join(kind.specs)} are")
     return kind.specs.get(number)

@@ -58,7 +58,7 @@ class Fence:
         seen = Epoch(epoch=0, owner="") if found is None else self._read(found)
         ours = self._taken and seen == Epoch(epoch=self._reconciler.epoch, owner=self._owner)
         if self._taken and not ours and seen.epoch > self._reconciler.epoch:
-            raise LostLeadership(f"{seen.owner[:SHOWN]!r} owns bucket {self._bucket!r} since epoch {seen.epoch}")
+            raise LostLeadership(f"{seen.owner[:SHOWN]!r} has owned bucket {self._bucket!r} since epoch {seen.epoch}")
         first = not self._taken
         if not ours:
             now = time.time()

@@ -256,7 +256,9 @@ class FactPublisher:
             self._bus, self._bucket.name, everything, read=reading.read, between=between if writes else None
         )
         if self._reconciler.kept != kept:
-            raise BusError("what is left as it is has changed while the bucket was read")  # its content is missing
+            raise BusError(
+                "keys that were to stay unchanged have changed while the bucket was read"
+            )  # content is missing
         if writes and not reading.fenced:
             raise BusError(f"bucket {self._bucket.name!r} was read from a replica that is behind")
         self._partly_read = reading.partial

@@ -113,7 +113,9 @@ def resolve(
                     problems.error(path, f"{show(wanted.name)} holds {holds}; {expected} is expected")
             elif found:
                 who = " and ".join(show(maker.name) for maker in found.values())
-                problems.error(path, f"{show(wanted.name)} is made by {who}; write the name of one of these plugins")
+                problems.error(
+                    path, f"{show(wanted.name)} is produced by {who}; write the name of one of these plugins"
+                )
             else:
                 problems.error(path, _missing(wanted, idle, everything, problems))
     return resolved

@@ -263,7 +263,9 @@ class _Loader:
                 if name in self._names.broken or key in made:
                     continue
                 if known is not None:
-                    self._problems.error(path, f"{show(name)} is of type {known.kind.TYPE}, which makes no {key.name}")
+                    self._problems.error(
+                        path, f"{show(name)} is of type {known.kind.TYPE}, which doesn't produce {key.name}"
+                    )
                 else:
                     self._names.find(name, path)
 
@@ -306,7 +308,7 @@ class _Loader:
         handlers = [spec for spec in self._plugins.values() if Role.PROFILE_HANDLER in spec.kind.ROLES]
         if len(handlers) > 1:
             names = " and ".join(show(spec.name) for spec in handlers)
-            self._problems.error("plugins", f"{names} are profile handlers; there is one")
+            self._problems.error("plugins", f"{names} are profile handlers; only one is allowed")
         if len(profiles) > 1 and not handlers and not self._names.incomplete:
             self._problems.error("plugins", f"{len(profiles)} scheduling profiles need a profile handler")
         for spec in handlers:

@@ -54,5 +54,5 @@ def in_order(
     except CycleError as error:
         circle = error.args[1][::-1]
         path = plugins[circle[0]].path or circle[0]
-        problems.error(path, f"data producers read each other: {' → '.join(circle)}")
+        problems.error(path, f"data producers depend on each other: {' → '.join(circle)}")
         return ()

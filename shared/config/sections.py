@@ -61,7 +61,7 @@ def check_flow_control(section: FlowControlSection, names: Names, problems: Prob
     for role in EVICTION_ROLES if section.enable_eviction else ():
         found = [show(spec.name) for spec in names.plugins.values() if role in spec.kind.ROLES]
         if len(found) > 1:
-            problems.error("plugins", f"{' and '.join(found)} are each an {role.value}; there is one")
+            problems.error("plugins", f"{' and '.join(found)} are each an {role.value}; only one is allowed")
     if ref := section.usage_limit_policy_plugin_ref:
         names.resolve(ref, Role.USAGE_LIMIT_POLICY, f"{path}.usageLimitPolicyPluginRef")
     bands = [(f"{path}.priorityBands[{index}]", band) for index, band in enumerate(section.priority_bands)]

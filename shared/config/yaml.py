@@ -151,7 +151,7 @@ def _check_events(text: str, problems: Problems, limit: int | None) -> None:
 
 
 def _too_many(problems: Problems, limit: int) -> _Refused:
-    problems.error("", f"more than {limit} values, keys included; so many are allowed")
+    problems.error("", f"more than {limit} values, keys included; no more are allowed")
     return _Refused()
 
 
@@ -170,7 +170,7 @@ class _Nodes:
         if self._limit is not None and size > self._limit:
             raise _too_many(self._problems, self._limit)
         if size > MAX_EXPANSION + 10 * len(self._sizes):
-            self._problems.error("", f"its aliases stand for {size} values; write them out, or fewer")
+            self._problems.error("", f"its aliases stand for {size} values; use fewer aliases")
             raise _Refused
 
     def _size(self, node: Any, path: str) -> int:
@@ -179,7 +179,7 @@ class _Nodes:
         if known is not None:
             return known
         if id(node) in self._open:
-            self._problems.error(path, "an alias for what it is itself a part of", node.start_mark.line + 1)
+            self._problems.error(path, "an alias of a value that contains it", node.start_mark.line + 1)
             raise _Refused
         self._open.add(id(node))
         size = 1
@@ -244,7 +244,7 @@ class _Json:
         if isinstance(value, str):
             return characters(value, path, self._problems)
         if not levels and isinstance(value, list | dict):
-            raise ValueError("nested too deep")
+            raise ValueError("nested too deeply")
         if isinstance(value, list):
             return [self._checked(item, join(path, index), levels - 1) for index, item in enumerate(value)]
         if isinstance(value, dict):

@@ -147,7 +147,9 @@ class Reloader(Generic[T]):
             try:
                 text = await asyncio.to_thread(read_text, path, flag, self._limit)
                 if text != self._last and not text.strip():
-                    raise Invalid([Problem(flag, f"{path!r} is empty, as a file is while somebody writes it")])
+                    raise Invalid(
+                        [Problem(flag, f"{path!r} is empty; a file can look like that while it is being written")]
+                    )
             except Invalid as error:
                 self._request(error, path)
             else:

@@ -32,7 +32,7 @@ async def watch_files(paths: Callable[[], Iterable[Path]], interval: float) -> A
         directories = await asyncio.to_thread(_identities, list(paths()))
         try:
             if not directories:
-                raise FileNotFoundError("none of the directories is there")
+                raise FileNotFoundError("none of the directories exists")
             notices = awatch(
                 *directories,
                 watch_filter=None,

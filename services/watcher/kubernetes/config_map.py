@@ -35,7 +35,7 @@ def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Vali
     """What the object at this place states; None if there is no object."""
     origin = str(place)
     if item is None:
-        return Rejected(origin, (Problem("", "there is none, and --config-map names it"),))
+        return Rejected(origin, (Problem("", "it doesn't exist, and --config-map names it"),))
     data: dict[str, str] = item.get("data") or {}
     key = place.key or next((name for name in sorted(data) if len(data) == 1 or name.endswith(".yaml")), "")
     if key not in data:

@@ -112,7 +112,7 @@ class KubernetesProvider(Provider):
 
     async def drain(self, endpoint: Endpoint, drain: bool) -> None:
         if self._settings.endpoint_slices:
-            raise DrainError("EndpointSlices can't say so; make the pod unready")
+            raise DrainError("EndpointSlices can't mark an endpoint as draining; make the pod unready")
         if self._client is None:
             raise DrainError("not connected")
         try:

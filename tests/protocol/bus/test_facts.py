@@ -134,7 +134,7 @@ async def test_a_leader_that_was_replaced_is_refused_and_told(connect: Connect) 
             await eventually(lambda: second.published, lambda: second)
             first.update(endpoints("a", "late"), [POOL])
             await asyncio.wait([former], timeout=TIMEOUT)
-            with pytest.raises(LostLeadership, match="'w2' owns bucket 'endpoints'"):
+            with pytest.raises(LostLeadership, match="'w2' has owned bucket 'endpoints'"):
                 former.result()
             await eventually(lambda: view.facts == endpoints("b"))
             assert not first.published

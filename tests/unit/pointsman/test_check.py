@@ -255,7 +255,7 @@ def test_standard_input_is_a_file(monkeypatch: pytest.MonkeyPatch, check: Run) -
     assert given("--max-file-size", "20") == 1
     assert check.err == "standard input: document: is larger than 20 bytes\n"
     assert given("--max-file-values", "3") == 1
-    assert check.err == "standard input: document: more than 3 values, keys included; so many are allowed\n"
+    assert check.err == "standard input: document: more than 3 values, keys included; no more are allowed\n"
 
 
 class HollowPolicy(Plugin):

@@ -60,7 +60,7 @@ def test_a_server_goes_by_its_url_and_without_a_path_by_its_metrics_page_and_a_s
         ("http://10.0.0.1:none", "isn't a URL"),
         ("http://10.0.0.1:70000", "isn't a URL"),
         ("http://10.0.0.1:0", "isn't the URL of a server"),
-        ("http://user:secret@10.0.0.1", "a user in a URL isn't sent"),
+        ("http://user:secret@10.0.0.1", "a URL with a user isn't supported"),
         ("file:", "names no file"),
         ("http://[fd00::1", "isn't a URL"),
         ("http://modèles:80", "isn't the URL of a server"),

@@ -150,7 +150,7 @@ async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
         (
             lambda path: path.write_text(GOOD),
             {"limits": Limits(values=3)},
-            "more than 3 values, keys included; so many are allowed",
+            "more than 3 values, keys included; no more are allowed",
         ),
         (lambda path: path.write_text(GOOD), {"configures": True}, "no EndpointPickerConfig in it"),
         (lambda path: path.symlink_to("nowhere"), {}, "can't be read: No such file or directory (--endpoints-file)"),

@@ -220,7 +220,7 @@ BAD = [
     (
         "{apiVersion: apps/v1, kind: InferencePool, metadata: {name: llama}, spec: {}}",
         [
-            "apiVersion: 'apps/v1' is none of the resource's; a version of inference.networking.k8s.io or "
+            "apiVersion: 'apps/v1' isn't an API version of this resource; a version of inference.networking.k8s.io or "
             "inference.networking.x-k8s.io or llm-d.ai is expected (line 1)"
         ],
     ),

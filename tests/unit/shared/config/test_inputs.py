@@ -124,7 +124,13 @@ def test_an_attribute_is_found_by_its_name_its_maker_or_both(
         (ONE, ONE_FED, "zebra", "", "nothing makes 'zebra'; add a family-extractor"),
         (TWO, BOTH_FED, "depth/small", "large", "nothing makes 'depth/small' by 'large'"),
         ("", "[]", "core-metrics-extractor", "", "nothing makes 'core-metrics-extractor'; add a family-extractor"),
-        (TWO, BOTH_FED, "depth", "", "'depth' is made by 'small' and 'large'; write the name of one of these plugins"),
+        (
+            TWO,
+            BOTH_FED,
+            "depth",
+            "",
+            "'depth' is produced by 'small' and 'large'; write the name of one of these plugins",
+        ),
         (
             TWO,
             "[{pluginRef: metrics-data-source, extractors: [{pluginRef: large}]}]",

@@ -74,7 +74,7 @@ def test_a_document_has_so_many_values_at_most(text: str) -> None:
     """Keys included; an alias counts for what it names."""
     with pytest.raises(Invalid) as refused:
         load(text, registry(), bounds=Bounds(values=30))
-    assert refused.value.lines() == ["document: more than 30 values, keys included; so many are allowed"]
+    assert refused.value.lines() == ["document: more than 30 values, keys included; no more are allowed"]
 
 
 class Asked:
@@ -136,7 +136,7 @@ def test_json_that_yaml_cannot_read_is_counted_before_the_parser_holds_other_thr
 
     monkeypatch.setattr(json, "loads", loaded)
     few, many = (json.dumps({"\ud83d\ude00,,,": [1] * count}) for count in (28, 31))
-    for text, expected in ((few, []), (many, ["document: more than 31 values, keys included; so many are allowed"])):
+    for text, expected in ((few, []), (many, ["document: more than 31 values, keys included; no more are allowed"])):
         problems = Problems()
         parse_documents(text, problems, 31)
         assert list(map(str, problems.errors)) == expected

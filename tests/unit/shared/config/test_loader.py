@@ -63,7 +63,7 @@ plugins: [{type: prefix-scorer, parameters: {indexName: mine}}]
 => plugins[0].parameters.indexName: 'mine' is no plugin's name
 # producer that a parameter names and is something else
 plugins: [{type: prefix-scorer, parameters: {indexName: p}}, {type: plain-scorer, name: p}]
-=> plugins[0].parameters.indexName: 'p' is of type plain-scorer, which makes no PrefixMatch
+=> plugins[0].parameters.indexName: 'p' is of type plain-scorer, which doesn't produce PrefixMatch
 # duplicate profile name
 plugins: [{type: many-profiles-handler}]
 schedulingProfiles: [{name: a}, {name: a}]
@@ -85,7 +85,7 @@ schedulingProfiles: [{name: a, plugins: [{pluginRef: max-score-picker}, {pluginR
 => schedulingProfiles[0].plugins: 'max-score-picker' and 'r' are pickers; a profile has one
 # two profile handlers
 plugins: [{type: single-profile-handler}, {type: many-profiles-handler}]
-=> plugins: 'single-profile-handler' and 'many-profiles-handler' are profile handlers; there is one
+=> plugins: 'single-profile-handler' and 'many-profiles-handler' are profile handlers; only one is allowed
 # several profiles without a handler
 schedulingProfiles: [{name: a}, {name: b}]
 => plugins: 2 scheduling profiles need a profile handler
@@ -168,7 +168,7 @@ plugins: [{type: prefix-scorer}, {type: index}, {type: index, name: other}]
 => plugins[2]: 'other' makes PrefixMatch, as 'index' does; one plugin makes it
 # producers that read each other
 plugins: [{type: egg-scorer}]
-=> egg: data producers read each other: egg → chicken → egg
+=> egg: data producers depend on each other: egg → chicken → egg
 # parser that isn't there
 requestHandler: {parsers: [{pluginRef: openai}]}
 => requestHandler.parsers[0].pluginRef: 'openai' is no plugin's name
@@ -222,7 +222,7 @@ this one
 featureGates: [flowControl]
 plugins: [{type: gentle-eviction-filter}, {type: gentle-eviction-filter, name: other}]
 flowControl: {enableEviction: true}
-=> plugins: 'gentle-eviction-filter' and 'other' are each an eviction filter policy; there is one
+=> plugins: 'gentle-eviction-filter' and 'other' are each an eviction filter policy; only one is allowed
 """
 """Each case: what is wrong, the document, and what is said."""
 

@@ -122,7 +122,7 @@ def test_what_would_harm_is_refused_in_one_line(text: str, expected: str) -> Non
         ("a: 2024-13-45\n", "document: not valid YAML: month must be in 1..12"),
         ("[" * (MAX_DEPTH + 1), f"document: not valid YAML: nested deeper than {MAX_DEPTH} levels (line 1)"),
         ("- " * (MAX_DEPTH + 1), f"document: not valid YAML: nested deeper than {MAX_DEPTH} levels (line 1)"),
-        ("a: &a [*a]\n", "a[0]: an alias for what it is itself a part of (line 1)"),
+        ("a: &a [*a]\n", "a[0]: an alias of a value that contains it (line 1)"),
     ],
 )
 def test_what_is_no_yaml_is_said_with_its_line(text: str, problem: str) -> None:

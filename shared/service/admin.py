@@ -36,7 +36,7 @@ with contextlib.suppress(ImportError):  # responses that are streams import it w
     importlib.import_module("anyio._backends._asyncio")
 
 GRACE = 2
-"""Seconds that open requests get when the server stops; a stream of events would go on for ever."""
+"""Seconds that open requests get when the server stops; a stream of events would continue forever."""
 SHOWN = 80
 """Characters of a refused parameter that the response repeats."""
 
@@ -147,7 +147,7 @@ def build_app(pages: Pages, routes: APIRouter | None = None, title: str = "point
         responses={503: {"model": ReadinessPage, "description": "The process should get no work."}},
     )
     async def readyz(response: Response) -> Any:
-        """A roll-out can wait for a revision of the configuration."""
+        """`configurations` has the revisions in use, so that a rollout can wait for one."""
         page = await pages.readyz()
         response.status_code = 200 if page["ready"] else 503
         return page
@@ -177,7 +177,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 
 async def _invalid(_: Request, error: Exception) -> Response:
-    """A parameter that isn't what its route declares."""
+    """A parameter that doesn't match the declaration of its route."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     given = first["input"]
@@ -187,12 +187,12 @@ async def _invalid(_: Request, error: Exception) -> Response:
 
 
 def as_json(content: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Anything as JSON. NaN (a value without reports) is null."""
+    """Returns anything as JSON. NaN (a value that nobody has reported) is null."""
     return Response(encoded(content), status, headers, media_type="application/json")
 
 
 def as_json_pieces(pieces: Iterator[bytes]) -> Response:
-    """JSON that is made and sent piece by piece: other work goes on meanwhile."""
+    """JSON that is produced and sent piece by piece, so that other work can run in between."""
     return StreamingResponse(stream_pieces(pieces), media_type="application/json")
 
 
@@ -202,7 +202,7 @@ def encoded(content: object) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """What JSON has no word for: arrays as lists, anything else as its text. A debug page never fails on a value."""
+    """Convert what JSON can't represent: arrays to lists, the rest to text. A debug page never fails on a value."""
     if isinstance(value, Mapping):
         return dict(value)
     to_list = getattr(value, "tolist", None)

@@ -26,7 +26,7 @@ class _Reading(FlowControl):
     held = False
 
     def hold(self) -> None:
-        """From here on there are such bytes."""
+        """Called when there are such bytes."""
         self.held = True
         if not self._transport.is_closing():
             self._transport.pause_reading()
@@ -45,7 +45,7 @@ class _Reading(FlowControl):
 
 
 class AdminProtocol(H11Protocol):
-    """A connection. Of too many the one ends that has done nothing for longest; each ends that takes too long."""
+    """A connection. Among too many, the one that has been idle the longest ends. One that takes too long ends."""
 
     TIMEOUT = 30.0
     """Seconds for a request and its answer, and between two."""
@@ -85,7 +85,7 @@ class AdminProtocol(H11Protocol):
         return self._ended
 
     def read_piece(self) -> bool:
-        """Read some of what has come, or a request that has been read behind another one. Whether there is more."""
+        """Parse some received bytes, or take a pipelined request that is parsed already. Whether there is more."""
         piece = bytes(self._unread[:PIECE])
         del self._unread[:PIECE]
         self._pipelined = self._queued = False
@@ -117,7 +117,7 @@ class AdminProtocol(H11Protocol):
             self._pipelined = True
 
     def send_400_response(self, msg: str) -> None:
-        """End a request that isn't HTTP. Where its answer has begun, there is no other."""
+        """End a request that isn't HTTP. If a response has begun, no error response is sent."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
         else:
@@ -152,7 +152,7 @@ class AdminProtocol(H11Protocol):
         return (self._pipelined or bool(self._unread)) and self.conn.their_state is not h11.DONE
 
     def _check(self) -> None:
-        """End the connection unless a request has begun since the last look."""
+        """End the connection unless a request has begun since the last check."""
         if self.cycle is self._watched:
             self.transport.abort()
             return

@@ -17,7 +17,7 @@ from typing import TextIO
 from shared.plugin import Registry
 
 NICENESS = 10
-"""Beside requests, a child gets a tenth of a core that both need."""
+"""The niceness of a child: it gets a tenth of a core that the requests need, too."""
 MEMORY = 512 * 2**20
 """Bytes of a child's own data."""
 CPU = 60
@@ -32,7 +32,7 @@ FIRST_TO_DIE = "1000"
 
 
 class ChildFailed(Exception):
-    """The child has given no answer; the text says why."""
+    """The child gave no answer. The text says why."""
 
 
 class Child:
@@ -99,7 +99,7 @@ class Child:
         return bytes(output)
 
     def kill(self) -> None:
-        """End it, if it hasn't ended, and let go of its pipes: what it has written and nobody reads keeps them open."""
+        """Kill it if it runs, and close its pipes: unread output would keep them open."""
         self._killed = True
         if self._process is not None:
             transport: asyncio.SubprocessTransport = self._process._transport  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Logs: one event a line on stderr, JSON or console, ours and the libraries' through the same door."""
+"""Logs: one event a line on stderr, JSON or console, both ours and those of libraries."""
 
 import logging
 import sys
@@ -11,9 +11,9 @@ from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 from shared.printable import printable
 
 _TALKATIVE = ("uvicorn", "watchfiles", "nats", "asyncio")
-"""Libraries that report their daily work as news."""
+"""Libraries that log routine work at the level info."""
 _REQUESTS = "uvicorn.error"
-"""Warns of each request that isn't HTTP: whoever reaches a port may send as many as they like."""
+"""A logger that warns about each request that isn't HTTP; anybody who reaches a port can send many of these."""
 
 
 def configure(level: str, form: Literal["json", "console"], **bound: str) -> None:

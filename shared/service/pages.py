@@ -18,7 +18,7 @@ PIECE = 64 * 1024
 CREATED = "_created"
 T = TypeVar("T")
 _TURNS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
-"""Held by who makes a piece of a page."""
+"""Held by the task that produces a piece of a page."""
 
 
 class _Families(Collector):
@@ -38,7 +38,7 @@ async def alone(make: Callable[[], T]) -> T:
 
 
 async def stream_pieces(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """The pieces of a page, each made alone. An empty one is only a pause."""
+    """The pieces of a page, each produced separately. An empty one is only a pause."""
     while (piece := await alone(partial(next, pieces, None))) is not None:
         if piece:
             yield piece
@@ -138,5 +138,5 @@ def json_tree(members: Mapping[str, object], encode: Callable[[object], bytes]) 
 
 
 def slices(content: bytes) -> Iterator[bytes]:
-    """What is already made, in pieces: a client that reads slowly has one of them waiting for it."""
+    """Finished output in pieces, so that only one piece waits for a client that reads slowly."""
     return (content[at : at + PIECE] for at in range(0, len(content), PIECE))

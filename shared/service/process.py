@@ -35,7 +35,7 @@ from shared.version import VERSION
 log = structlog.get_logger(__name__)
 
 EXIT_CRASHED = 70
-"""Something that the process can't do without has failed (EX_SOFTWARE of sysexits.h)."""
+"""The exit code if an essential task has failed (EX_SOFTWARE of sysexits.h)."""
 
 
 class Service:
@@ -76,7 +76,7 @@ class Service:
         """Begin to work. Cancelled when the process stops meanwhile. Raises `Invalid` for an unusable configuration."""
 
     async def drain(self) -> None:
-        """Finish what is under way and take nothing new; cut off after `--drain-timeout`."""
+        """Finish open work and accept no new work; cancelled after `--drain-timeout`."""
 
     async def close(self) -> None:
         """Release connections and files, also after a failed or cancelled `start`; limited by `--close-timeout`."""
@@ -130,7 +130,7 @@ class Service:
         self._stop.set()
 
     async def serve(self) -> int:
-        """Run until `stop`; the exit code. Raises `Invalid` when the service can't run with what it was given."""
+        """Run until `stop`, and return the exit code. Raises `Invalid` if the service can't run with its settings."""
         common = self.common
         app = build_app(self.pages(), self.routes(), title=f"pointsman {self.tier} {self.id}")
         admin = self.admin = AdminServer(
@@ -172,7 +172,7 @@ class Service:
         return {**about, "configurations": self.configurations(), **self.state()}
 
     async def _begin(self) -> bool:
-        """Start. False when the process was asked to end before that was done: then it isn't waited for."""
+        """Start. Returns False if the process was asked to stop in the meantime; the start is then not awaited."""
         starting = asyncio.create_task(self.start(), name="start")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         try:
@@ -188,7 +188,7 @@ class Service:
                 await self._step("start", _ended(starting), self.common.close_timeout)
 
     async def _step(self, name: str, work: Coroutine[Any, Any, None], timeout: float) -> None:
-        """A step on the way out. Whatever becomes of it, the next one follows."""
+        """One step of the shutdown. The next one follows even if it fails."""
         try:
             async with asyncio.timeout(timeout) as limit:
                 await work

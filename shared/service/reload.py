@@ -30,7 +30,7 @@ T = TypeVar("T")
 RETRY = 5.0
 """Seconds until a configuration on which a plugin failed is tried again."""
 RESCAN = 2.0
-"""Seconds between two looks at a file without notice: network file systems give none."""
+"""Seconds between two checks of a file without a notification: network file systems send none."""
 
 
 class Reloader(Generic[T]):
@@ -90,7 +90,7 @@ class Reloader(Generic[T]):
         return Configured(pool, self.origin, self.revision)
 
     async def run(self) -> None:
-        """Read offered configurations for ever. One on which a plugin failed is retried: what it misses may appear."""
+        """Read offered configurations forever. Retry one on which a plugin failed: what the plugin needs may appear."""
         while True:
             if not await set_within(self._wake, None if self._failed is None else RETRY):
                 self._wanted = self._wanted or self._failed
@@ -112,7 +112,7 @@ class Reloader(Generic[T]):
 
     @contextlib.contextmanager
     def _outcome(self, text: str, origin: str) -> Iterator[None]:
-        """Whatever comes of reading and using this one."""
+        """Read this configuration and put it in use. Failures are logged and kept."""
         self._failed = None
         try:
             yield
@@ -166,7 +166,7 @@ class Reloader(Generic[T]):
 
 
 class ReloadMetrics(Collector):
-    """What became of the configurations that a reloader was offered, as the counter `name`."""
+    """The results of the configurations that a reloader was offered, as the counter `name`."""
 
     def __init__(self, name: str, reloader: Reloader[Any]) -> None:
         self._name = name

@@ -18,7 +18,7 @@ from shared.bus.subjects import Subjects
 EXAMPLES = 3
 """Request ids of a move."""
 MARGIN = 3.0
-"""Seconds before the end of a question at which pickers answer with what they have."""
+"""Seconds before the timeout of a query at which pickers answer with the results that they have."""
 
 
 class Move(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Gap(Struct, frozen=True, kw_only=True):
 
     input: str
     used: Literal["current", "nothing"]
-    """Its value of now stood for that of then, or there was none at all."""
+    """Whether its current value was used instead, or no value at all."""
     decisions: int
 
 
@@ -50,7 +50,7 @@ class Fidelity(Struct, frozen=True, kw_only=True):
 
 
 class Replay(Struct, frozen=True, kw_only=True):
-    """What became of a picker's last decisions, or of those of several."""
+    """The results of a replay of the last decisions of one picker, or of several."""
 
     revision: str = ""
     """Of the document."""
@@ -63,9 +63,9 @@ class Replay(Struct, frozen=True, kw_only=True):
     """How many of them can't be, by the reason."""
     replayed: int = 0
     elsewhere: int = 0
-    """The former first choice isn't the first choice any more, nor drawn where lots are drawn."""
+    """Decisions with another first choice; if the choice is random, no trial drew the former one."""
     by_chance: int = 0
-    """Another one was drawn, among several that are equally good."""
+    """Decisions in which another of several equally good endpoints was drawn at random."""
     moves: tuple[Move, ...] = ()
     """Of those that would have gone elsewhere, the most frequent first."""
     gaps: tuple[Gap, ...] = ()
@@ -79,9 +79,9 @@ class ReplayAnswers(Struct, frozen=True):
 
     total: Replay
     pickers: tuple[str, ...]
-    """Who has replayed decisions, or says what is wrong with the document."""
+    """Pickers that have replayed decisions, or report what is wrong with the document."""
     missing: tuple[str, ...]
-    """Who hasn't, with the reason."""
+    """Pickers that haven't, with the reason."""
 
 
 async def replay(
@@ -139,7 +139,7 @@ def gaps(found: Iterable[Gap]) -> tuple[Gap, ...]:
 
 
 def total(replays: Sequence[Replay]) -> Replay:
-    """All of them together."""
+    """The sum of these replays."""
     return Replay(
         revision=next((answer.revision for answer in replays if answer.revision), ""),
         errors=tuple(dict.fromkeys(error for answer in replays for error in answer.errors)),

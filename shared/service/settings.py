@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 PREFIX = "POINTSMAN_"
 EXIT_INVALID = 1
-"""The exit code when settings or documents are wrong; nothing was started."""
+"""The exit code if settings or documents are wrong. Nothing was started."""
 
 _SERVICE_ADDRESS = ("tcp://", "udp://", "sctp://")
 """How the value of a variable begins that Kubernetes sets in every pod for each Service of the namespace."""
@@ -38,13 +38,13 @@ MAX_TEXT = 2**20
 """Bytes of a file that a flag names, be it a configuration or a certificate, where no setting says another number."""
 
 SECRETS = ("nats_url", "nats_password", "nats_token", "console_token")
-"""Settings whose values, and what may be a part of them, are in no message."""
+"""Settings whose values, or parts of them, never appear in a message."""
 
 _PLAIN = (inspect.BoolType, inspect.IntType, inspect.FloatType)
 
 
 class BusSettings(BusLimits, frozen=True, kw_only=True):
-    """Which pool, and where its NATS is: of every process and command that connects to it."""
+    """The pool and its connection to NATS, for every process and command that connects."""
 
     pool_name: Annotated[str, Meta(min_length=1, description="the InferencePool to serve")] = "default"
     pool_namespace: Annotated[str, Meta(min_length=1, description="the pool's namespace")] = "default"
@@ -133,7 +133,7 @@ class CommonSettings(BusSettings, frozen=True, kw_only=True):
 
     @property
     def config_bounds(self) -> Bounds:
-        """How much a configuration may hold."""
+        """The limits of a configuration."""
         return Bounds(self.max_config_entries, self.max_config_values)
 
 
@@ -194,7 +194,7 @@ def parse(kind: type[C], argv: Sequence[str], environ: Mapping[str, str] | None,
 
 
 def report(error: Invalid) -> int:
-    """Print every problem, a line each, and give the exit code for it."""
+    """Print every problem, a line each, and return the exit code for it."""
     for line in error.lines():
         print(printable(line), file=sys.stderr)
     return EXIT_INVALID
@@ -206,7 +206,7 @@ def join_sources(sources: Iterable[str]) -> str:
 
 
 def service_variables(kind: type[Struct], environ: Mapping[str, str]) -> list[str]:
-    """Variables that have a setting's name and a Service's address; `parse` takes no notice of them."""
+    """Variables that have a setting's name and a Service's address as their value. `parse` ignores them."""
     return sorted(
         _variable(name)
         for name, field in _fields(kind).items()

@@ -1,4 +1,4 @@
-"""What a member of any tier says of itself, when it is asked over the bus (`StatusQuery`).
+"""What a member of any tier reports about itself when it is queried over the bus (`StatusQuery`).
 
 Ages and other durations are seconds; null stands for never. Digests are hexadecimal: JavaScript has no 64-bit integers.
 Readers ignore members that they don't know, and take the default of those that an older version doesn't have.
@@ -18,7 +18,7 @@ class BusStatus(Struct, frozen=True, kw_only=True):
     """The connection to NATS."""
 
     connections: int = 0
-    """How often it was made since the start."""
+    """How often it was opened since the start."""
     connected_for: float | None = None
     dropped: int = 0
     """Messages that weren't sent because there was no connection."""
@@ -47,9 +47,9 @@ class FactsStatus(Struct, frozen=True, kw_only=True):
     synced: bool = False
     """Whether it has ever been complete."""
     age: float | None = None
-    """Since the leading watcher last said that the copy is complete."""
+    """Seconds since the leading watcher last confirmed that the copy is complete."""
     source_age: float | None = None
-    """Since the source of the facts, such as Kubernetes, last confirmed them."""
+    """Seconds since the source of the facts, such as Kubernetes, last confirmed them."""
     epoch: int = 0
     sequence: int = 0
     count: int = 0
@@ -57,9 +57,9 @@ class FactsStatus(Struct, frozen=True, kw_only=True):
     announced_sequence: int = 0
     announced_count: int = 0
     announced_digest: str = ""
-    """What the leading watcher last said that a complete copy has."""
+    """What a complete copy has, as the leading watcher last announced it."""
     differs_for: float = 0.0
-    """How long the copy hasn't agreed with that; 0 while it does."""
+    """Seconds for which the copy has differed from that; 0 while it agrees."""
     resets: int = 0
     gaps: int = 0
 
@@ -109,7 +109,7 @@ class LoadStatus(Struct, frozen=True, kw_only=True):
 
 
 class PrefixOriginStatus(Struct, frozen=True, kw_only=True):
-    """What a picker has taken in of another one's prefix placements."""
+    """What a picker has applied of another picker's prefix placements."""
 
     id: str
     run: str = ""
@@ -118,7 +118,7 @@ class PrefixOriginStatus(Struct, frozen=True, kw_only=True):
     applied: int = 0
     """The number of the last batch that is applied."""
     latest: int = 0
-    """The number of its last batch, as far as is known."""
+    """The number of its last known batch."""
     digest: str = ""
     """Of all batches up to the one that is applied; the same as the origin's own at that number."""
     differs_for: float = 0.0
@@ -128,7 +128,7 @@ class PrefixStatus(Struct, frozen=True, kw_only=True):
     """A picker's prefix placements."""
 
     hashing: str = ""
-    """What the hashes depend on; empty if placements aren't shared. Only pickers with the same text share theirs."""
+    """What the hashes depend on; empty if placements aren't shared. Only pickers with equal texts share placements."""
     complete: bool = True
     """Whether it has what was placed before it started."""
     run: str = ""

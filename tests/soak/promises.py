@@ -39,7 +39,7 @@ def soaking() -> bool:
     return MEASURED in os.environ
 
 
-GOES_ON = "picks go on from the last view"
+GOES_ON = "pickers continue with the last view"
 COMPLETE = "the view is complete"
 EQUAL = "all pickers know the same"
 FRESH = "all metrics are fresh"
@@ -50,9 +50,9 @@ NATS_WIPED = Promise("NATS wiped under load", "no request fails", COMPLETE, 2.0)
 NATS_GONE = Promise("NATS away for ten minutes", f"{GOES_ON}, whose age is exported", EQUAL, 2.0)
 NATS_BACK_FOR_FRAMES = Promise("NATS wiped, for a collector", "scraping goes on", FRESH, 2.0)
 RECONNECTING = Promise("100 clients reconnect at once", GOES_ON, "all views are complete", 2.0)
-PICKER_CUT_OFF = Promise("a picker cut off from NATS, and back", "it picks on from its last view", EQUAL, 2.0)
-PICKER_SILENT = Promise("its connection silent instead of cut", "it picks on from its last view", EQUAL, 2.0)
-SLOW_CONSUMER = Promise("a picker too slow for NATS, which drops it", "it picks on from its last view", EQUAL, 2.0)
+PICKER_CUT_OFF = Promise("a picker cut off from NATS, and back", "it continues with its last view", EQUAL, 2.0)
+PICKER_SILENT = Promise("its connection silent instead of cut", "it continues with its last view", EQUAL, 2.0)
+SLOW_CONSUMER = Promise("a picker too slow for NATS, which drops it", "it continues with its last view", EQUAL, 2.0)
 PICKER_STOOD_STILL = Promise("a picker stands still for 2 s while much changes", "others take over", EQUAL, 2.0)
 MEDDLED = Promise("messages come twice, in another order and 5 s late", "nothing returns that is gone", EQUAL, 2.0)
 LATE_PICKER = Promise("a picker joins a pool of 80 000 prefix blocks", "it isn't ready before", EQUAL, 2.0)

@@ -4,7 +4,7 @@ A worker that doesn't answer in time costs its part of a page, and the page name
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
@@ -15,12 +15,11 @@ from fastapi import HTTPException, Response
 from fastapi.responses import StreamingResponse
 from msgspec import Raw, Struct
 from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.types import Receive, Scope, Send
 
 from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
 from shared.service import Service
-from shared.service.admin import encoded
+from shared.service.admin import InTurn, encoded
 from shared.service.pages import alone, exposition, json_sections, slices, stream_pieces
 from shared.tasks import in_turns
 from shared.version import VERSION
@@ -104,19 +103,19 @@ class WorkerPages:
 
     async def debug_state(self) -> Response:
         """The supervisor's state, and that of each worker by its id: of its process, and under `picker` its own."""
-        return _InTurn(self._large, self._debug_state)
+        return InTurn(self._large, self._debug_state)
 
     async def newest(self, limit: int) -> Response:
         """The newest decisions, whichever worker made them."""
-        return _InTurn(self._large, partial(self._newest, limit))
+        return InTurn(self._large, partial(self._newest, limit))
 
     async def of_request(self, request_id: str, limit: int) -> Response:
         """The decisions on a request, whichever workers made them."""
-        return _InTurn(self._large, partial(self._of_request, request_id, limit))
+        return InTurn(self._large, partial(self._of_request, request_id, limit))
 
     async def view(self, endpoint: str = "") -> Response:
         """What each worker knows, by its id."""
-        return _InTurn(self._large, partial(self._view, endpoint))
+        return InTurn(self._large, partial(self._view, endpoint))
 
     async def _debug_state(self) -> Response:
         answers = await self._ask("/debug/state", Raw)
@@ -206,20 +205,6 @@ class WorkerPages:
 
     def __repr__(self) -> str:
         return f"<WorkerPages of {len(self._workers)} workers>"
-
-
-class _InTurn(Response):
-    """A large page. It is made when it is sent, and at most so many are at once: the answers of all workers are in
-    memory until the client has read them, or its time is over."""
-
-    def __init__(self, turns: asyncio.Semaphore, make: Callable[[], Awaitable[Response]]) -> None:
-        super().__init__()
-        self._turns, self._make = turns, make
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._turns:
-            response = await self._make()
-            await response(scope, receive, send)
 
 
 def _streamed(pieces: Iterator[bytes]) -> Response:

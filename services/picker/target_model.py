@@ -1,6 +1,6 @@
 """Which model a request gets: the target of its rewrite, or the refusal of a model that the pool doesn't serve."""
 
-from urllib.parse import unquote
+import re
 
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import bare_path
@@ -9,8 +9,9 @@ from services.picker.state.rewrites import Rewrites
 
 _UNNAMED_PATHS = ("/v1/models", "/health")
 """Ends of the paths that clients of a closed pool may GET without a model."""
-_METRICS = "/metrics"
-"""Where servers mount their metrics, which also answer requests for every path below it, by any method."""
+_METRICS = re.compile("".join(f"(?:{letter}|%{ord(letter):02x})" for letter in "/metrics"), re.IGNORECASE)
+"""Where servers mount their metrics, which also answer requests for every path below it, by any method; a server may
+read a letter that is written as %6d."""
 
 
 def target_model(request: Request, rewrites: Rewrites) -> tuple[str, str]:
@@ -42,7 +43,7 @@ def refusal_of_model(
         return _NO_MODEL
     if not (rewrites.closed or named_only):
         return None
-    if _METRICS in unquote(bare_path(request.path)) and not rewrites.names(""):
+    if _METRICS.search(bare_path(request.path)) and not rewrites.names(""):
         return _NO_METRICS
     for adapter in content.adapters:
         if not rewrites.names(adapter):

@@ -190,7 +190,7 @@ def test_without_a_body_a_request_only_looks(closed: Any, method: str, path: str
 
 @CLOSED
 @pytest.mark.parametrize("modes", MODES[:2])
-@pytest.mark.parametrize("below", ["/metrics", "/prometheus/metrics", "/metricsx", "/%6detrics", "/team/metrics"])
+@pytest.mark.parametrize("below", ["/metrics", "/prometheus/metrics", "/metricsx", "/%6Detric%73", "/team%2fmetrics"])
 def test_below_the_metrics_of_a_server_no_api_is_served(closed: Any, below: str, modes: Modes) -> None:
     """What servers mount there answers every path with the metrics."""
     for path, sent in (

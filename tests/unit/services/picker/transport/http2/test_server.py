@@ -107,7 +107,7 @@ async def test_what_takes_long_to_read_is_read_by_turns() -> None:
         return calls[-1]
 
     options = Http2Options(max_message_size=2**10)
-    server = Http2Server({"/test.Test/Echo": begin}, options, memory=MemoryBudget(), clock=time.monotonic)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=MemoryBudget(), clock=lambda: 1.0)
     await server.start("127.0.0.1", 0)
     clients: list[asyncio.StreamWriter] = []
     try:

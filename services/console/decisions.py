@@ -29,8 +29,6 @@ MAX_FLOWS = 1000
 KEPT = 1000
 """Decisions of all pickers that the stream begins with."""
 UNDER_WAY = "under way"
-SEARCHES = 4
-"""Requests whose decisions are looked for at once: the answers of all pickers can be large."""
 
 MAX_SUMMARY = 16 * 1024
 """Bytes of a summary: pickers cut its texts to 256 characters."""
@@ -117,7 +115,6 @@ class Decisions:
 
     def __init__(self, bus: Bus, subjects: Subjects, pool: str, pickers: Callable[[], list[str]]) -> None:
         self._bus, self._subjects, self._pool, self.pickers = bus, subjects, pool, pickers
-        self._searching = asyncio.Semaphore(SEARCHES)
 
     async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
         """A picker's run, and its decisions behind so many. Raises BusError, Malformed."""
@@ -129,10 +126,9 @@ class Decisions:
         answered, with the reason."""
         pickers = self.pickers()
         query = DecisionQuery(request_id=request_id)
-        async with self._searching:
-            answers = await query_members(
-                self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
-            )
+        answers = await query_members(
+            self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
+        )
         silent = {*pickers} - {answer.id for answer in answers}
         found, missing = list[tuple[str, bytes]](), [f"{id} doesn't answer" for id in sorted(silent)]
         for answer in answers:

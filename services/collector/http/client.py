@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 
 from yarl import URL
 
+from services.collector.http.names import Names
 from services.collector.http.response import (
     HEADER_LIMIT,
     BadResponseError,
@@ -146,10 +147,13 @@ _Key: TypeAlias = tuple[URL, SSLContext | bool]
 class Client:
     """Sends GET requests. It keeps connections open, one for each URL and concurrent request."""
 
-    def __init__(self, timeout: float, page_limit: int, header_limit: int = HEADER_LIMIT) -> None:
+    def __init__(
+        self, timeout: float, page_limit: int, header_limit: int = HEADER_LIMIT, names: Names | None = None
+    ) -> None:
         self.timeout = timeout
         self.page_limit = page_limit
         self.header_limit = header_limit
+        self._names = names or Names()
         self._idle: dict[_Key, list[_Connection]] = {}
         self._used: set[_Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
@@ -244,19 +248,28 @@ class Client:
         if url.scheme == "https":
             context = tls if isinstance(tls, SSLContext) else self._default_context(verify=tls)
         request, host = _request_bytes(url), url.host or ""
+        failure: OSError | ValueError = OSError("its name has no address")
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(request, self.page_limit, self.header_limit),
-                host,
-                url.port or 0,
-                ssl=context,
-                server_hostname=host if context else None,
-            )
+            for address in await self._names.addresses(host):
+                try:
+                    _, connection = await asyncio.get_running_loop().create_connection(
+                        lambda: _Connection(request, self.page_limit, self.header_limit),
+                        address,
+                        url.port or 0,
+                        ssl=context,
+                        server_hostname=host if context else None,
+                    )
+                except (TimeoutError, SSLError):
+                    raise
+                except OSError as error:
+                    failure = error
+                else:
+                    return connection
         except (TimeoutError, SSLError):
             raise
         except (OSError, ValueError) as error:
-            raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(error)}") from error
-        return connection
+            failure = error
+        raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(failure)}") from failure
 
     def _default_context(self, *, verify: bool) -> SSLContext:
         if verify not in self._tls:

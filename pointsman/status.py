@@ -57,7 +57,7 @@ def text(found: Survey) -> list[str]:
         members = [member for member in found.members if member.tier == tier]
         if members:
             columns: list[Column] = [("id", lambda member: member.id), *COMMON, *OF_TIER[tier]]
-            rows = [[value(member) for _, value in columns] for member in members]
+            rows = [[_cell(value, member) for _, value in columns] for member in members]
             lines += ["", *text_table([tier, *(name for name, _ in columns[1:])], rows)]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     lines.append("")
@@ -65,6 +65,14 @@ def text(found: Survey) -> list[str]:
         return [*lines, "all is well"]
     count = len(found.problems)
     return [*lines, f"{count} problem{'' if count == 1 else 's'}:", *(f"  {problem}" for problem in found.problems)]
+
+
+def _cell(value: Callable[[MemberStatus], str], member: MemberStatus) -> str:
+    """Whatever a member says: the sum of two numbers may have more digits than Python prints."""
+    try:
+        return value(member)
+    except ValueError:
+        return "?"
 
 
 def age(seconds: float | None) -> str:

@@ -5,11 +5,11 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from pointsman.probe_missing import MissingMetric
+from pointsman.table import DASH, text_table
 from services.collector.http.client import Failure
 from services.collector.page.selection import Outcome
 from shared.quantities import format_duration
 
-ABSENT = "–"
 FOUND = Outcome.FOUND.value
 COLUMNS = ("attribute", "value", "outcome", "specification")
 
@@ -88,15 +88,10 @@ def lines(page: Page) -> list[str]:
 def _extraction(extraction: Extraction) -> list[str]:
     text = [f"{name.replace('_', ' ')}: {value}" for name, value in extraction.decided.items()]
     rows = [
-        COLUMNS,
-        *(
-            (attribute.name, _shown(attribute.value), attribute.outcome, attribute.specification)
-            for attribute in extraction.attributes
-        ),
+        (attribute.name, _shown(attribute.value), attribute.outcome, attribute.specification)
+        for attribute in extraction.attributes
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS) - 1)]
-    for row in rows:
-        text.append("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
+    text += text_table(COLUMNS, rows)
     outcomes = extraction.outcomes
     missing = [f"{what} ({outcome})" for what, outcome in outcomes.items() if outcome != FOUND]
     text.append(
@@ -108,7 +103,7 @@ def _extraction(extraction: Extraction) -> list[str]:
 def _shown(value: Any) -> str:
     match value:
         case None:
-            return ABSENT
+            return DASH
         case float() if value.is_integer() and abs(value) < 1e15:
             return str(int(value))
         case float():

@@ -20,6 +20,7 @@ from shared.bus.errors import BusError, Malformed
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import DecisionQuery, ViewQuery
 from shared.config.problems import Invalid, Problem
+from shared.printable import printable
 from shared.service.settings import parse
 from shared.service.survey import TIERS
 
@@ -137,7 +138,7 @@ async def _endpoint(settings: WhySettings) -> int:
         print_json(views)
     known = any(view.get("known") for found in views.values() for view in found)
     if not known:
-        print(f"no member of the pool knows an endpoint {settings.endpoint!r}{_some(views)}", file=sys.stderr)
+        print(unknown_endpoint(settings.endpoint, views), file=sys.stderr)
         return FAILED
     if settings.format == "text":
         print_lines(lines_of("a member", lambda: sentences(views)))
@@ -149,6 +150,11 @@ class _Unknown(Struct):
 
     endpoints: int = 0
     some: list[str] = []
+
+
+def unknown_endpoint(name: str, views: Mapping[str, list[dict[str, Any]]]) -> str:
+    """What is said of a name that nobody knows, given the answers of all tiers."""
+    return printable(f"no member of the pool knows an endpoint {name!r}{_some(views)}")
 
 
 def _some(views: Mapping[str, list[dict[str, Any]]]) -> str:

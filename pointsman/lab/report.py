@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from pointsman.lab.plot import Bars, Chart, Panel, draw
 from pointsman.lab.simulation import Result
+from pointsman.table import text_table
 
 MILLISECONDS = 1000.0
 
@@ -84,12 +85,7 @@ def table(rows: Sequence[Figures]) -> list[str]:
         )
         for row in rows
     ]
-    widths = [max(len(line[at]) for line in [HEAD, *texts]) for at in range(len(HEAD))]
-    return [
-        "  ".join(text.ljust(width) if at < 2 else text.rjust(width) for at, (text, width) in enumerate(pairs)).rstrip()
-        for line in [HEAD, *texts]
-        for pairs in [list(zip(line, widths, strict=True))]
-    ]
+    return text_table(HEAD, texts, numbers=len(HEAD) - 2)
 
 
 def plot(rows: Sequence[Figures]) -> str:

@@ -1,6 +1,8 @@
 """The console's API: what its page uses, and scripts can."""
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Protocol
 
@@ -32,11 +34,13 @@ from services.console.schemas import (
 from shared.bus.errors import BusError, Malformed, NoResponders
 from shared.bus.query_messages import ExplainQuery
 from shared.pool_view.reader import PoolReader
-from shared.service.admin import REFUSED, as_json, as_json_pieces, encoded
+from shared.service.admin import REFUSED, InTurn, as_json, as_json_pieces, encoded
 from shared.service.pages import json_sections, slices
 
 MAX_ENDPOINTS = 100
 """Whose histories one request gets."""
+IN_FULL = 4
+"""Requests whose decisions are looked for and sent at once: the answers of all pickers can be large."""
 MAX_MOVES = 100
 """Pairs of endpoints that the answer of a replay lists."""
 EVENT_STREAM = "text/event-stream"
@@ -73,7 +77,7 @@ class Explained(BaseModel):
 def api_routes(console: Console) -> APIRouter:
     """Everything below `/api`."""
     router = APIRouter(prefix="/api", responses=REFUSED)
-    reader = console.reader
+    reader, in_full = console.reader, asyncio.Semaphore(IN_FULL)
 
     @router.get("/pool", summary="Endpoints and members.", response_model=PoolPage)
     async def pool() -> Response:
@@ -101,6 +105,9 @@ def api_routes(console: Console) -> APIRouter:
         response_model=DecisionsOnRequest,
     )
     async def decision(request_id: str) -> Response:
+        return InTurn(in_full, partial(found, request_id))
+
+    async def found(request_id: str) -> Response:
         try:
             decisions, missing = await console.decisions.of_request(request_id)
         except BusError as error:
@@ -116,15 +123,18 @@ def api_routes(console: Console) -> APIRouter:
     async def explain(
         request: Annotated[ExplainRequest, Depends(json_body(ExplainRequest, SentExplainRequest))],
     ) -> Response:
+        return InTurn(in_full, partial(explained, request))
+
+    async def explained(request: ExplainRequest) -> Response:
         picker = request.picker or next(iter(console.decisions.pickers()), "")
         query = ExplainQuery(path=request.path, headers=request.headers, body=request.body.encode())
         try:
-            explained = await console.decisions.explain(picker, query)
+            decision = await console.decisions.explain(picker, query)
         except NoResponders as error:
             raise HTTPException(404, f"no picker {picker!r} answers") from error
         except (BusError, Malformed) as error:
             raise HTTPException(503, str(error)) from error
-        return as_json_pieces(chain((b'{"decision":',), slices(explained), (b"}",)))
+        return as_json_pieces(chain((b'{"decision":',), slices(decision), (b"}",)))
 
     @router.get("/configuration", summary="The running document, and who runs it.", response_model=ConfigurationPage)
     async def configuration() -> Response:

@@ -4,11 +4,12 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
+from xxhash import xxh3_64_intdigest
 
 from services.console.feed import event
 from shared.bus.columns import flow_hash
@@ -29,9 +30,8 @@ MAX_FLOWS = 1000
 KEPT = 1000
 """Decisions of all pickers that the stream begins with."""
 UNDER_WAY = "under way"
-SEARCHES = 4
-"""Requests whose decisions are looked for at once: the answers of all pickers can be large."""
-
+ASKED = 16
+"""Pickers that are asked for new decisions at once: an answer may have megabytes."""
 MAX_SUMMARY = 16 * 1024
 """Bytes of a summary: pickers cut its texts to 256 characters."""
 KEPT_BYTES = 2 * 2**20
@@ -108,8 +108,8 @@ class _Cursor(Struct):
     """Drawn when the picker started."""
     after: int = 0
     """All before are over, or too old to be asked for again."""
-    shown: dict[int, bytes] = {}
-    """Those from there on that have been sent, by their number."""
+    shown: dict[int, int] = {}
+    """Digests of those from there on that have been sent, by their number."""
 
 
 class Decisions:
@@ -117,7 +117,6 @@ class Decisions:
 
     def __init__(self, bus: Bus, subjects: Subjects, pool: str, pickers: Callable[[], list[str]]) -> None:
         self._bus, self._subjects, self._pool, self.pickers = bus, subjects, pool, pickers
-        self._searching = asyncio.Semaphore(SEARCHES)
 
     async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
         """A picker's run, and its decisions behind so many. Raises BusError, Malformed."""
@@ -129,10 +128,9 @@ class Decisions:
         answered, with the reason."""
         pickers = self.pickers()
         query = DecisionQuery(request_id=request_id)
-        async with self._searching:
-            answers = await query_members(
-                self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
-            )
+        answers = await query_members(
+            self._bus, self._subjects, self._pool, PICKER, query, timeout=TIMEOUT, expected=pickers
+        )
         silent = {*pickers} - {answer.id for answer in answers}
         found, missing = list[tuple[str, bytes]](), [f"{id} doesn't answer" for id in sorted(silent)]
         for answer in answers:
@@ -178,6 +176,7 @@ class DecisionsTopic:
         self._cursors: dict[str, _Cursor] = {}
         self._kept: deque[_Shown] = deque()
         self._missing: list[str] = []
+        self._asking = asyncio.Semaphore(ASKED)
         self.flows: dict[str, str] = {}
         """Names of recent flows, by their hashes."""
 
@@ -186,8 +185,15 @@ class DecisionsTopic:
         pickers = self._decisions.pickers()
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
         missing: list[str] = []
-        found = await asyncio.gather(*(self._new_decisions(picker, missing) for picker in pickers))
-        news = _newest(sorted((decision for some in found for decision in some), key=lambda decision: decision.at))
+        news = deque[_Shown]()
+
+        async def ask(picker: str) -> None:
+            nonlocal news
+            async with self._asking:
+                if found := await self._new_decisions(picker, missing):
+                    news = _newest(sorted([*news, *found], key=attrgetter("at")))
+
+        await asyncio.gather(*map(ask, pickers))
         if not news and missing == self._missing:
             return None
         self._missing = sorted(missing)
@@ -221,10 +227,11 @@ class DecisionsTopic:
             missing.append(str(error))
             return []
         cursor.run = run
-        news = [decision for number, decision in shown.items() if cursor.shown.get(number) != decision.text]
+        digests = {number: xxh3_64_intdigest(decision.text) for number, decision in shown.items()}
+        news = [decision for number, decision in shown.items() if cursor.shown.get(number) != digests[number]]
         open_ones = [number for number, decision in numbered.items() if decision.state == UNDER_WAY]
         cursor.after = max(min(open_ones, default=newest.total + 1) - 1, newest.total - LIMIT, 0)
-        cursor.shown = {number: decision.text for number, decision in shown.items() if number > cursor.after}
+        cursor.shown = {number: digest for number, digest in digests.items() if number > cursor.after}
         return news
 
     def __repr__(self) -> str:

@@ -1,5 +1,7 @@
 """Which model a request gets: the target of its rewrite, or the refusal of a model that the pool doesn't serve."""
 
+import re
+
 from services.picker.metadata import REWRITE_HEADERS
 from services.picker.parsers.parser import bare_path
 from services.picker.request import Refusal, Request, unknown_model
@@ -7,6 +9,9 @@ from services.picker.state.rewrites import Rewrites
 
 _UNNAMED_PATHS = ("/v1/models", "/health")
 """Ends of the paths that clients of a closed pool may GET without a model."""
+_METRICS = re.compile("".join(f"(?:{letter}|%{ord(letter):02x})" for letter in "/metrics"), re.IGNORECASE)
+"""Where servers mount their metrics, which also answer requests for every path below it, by any method; a server may
+read a letter that is written as %6d."""
 
 
 def target_model(request: Request, rewrites: Rewrites) -> tuple[str, str]:
@@ -30,13 +35,16 @@ def refusal_of_model(
 
     Clients send the rewrite header, so its model has to be named, too. A body that hasn't been read could name any
     model and is refused. A body that no model reads needs no model. A request without a body could do anything else,
-    such as loading an adapter: only the paths that show models and health pass.
+    such as loading an adapter: only the paths that show models and health pass. A path below a server's metrics shows
+    them, whatever API it ends like.
     """
     content = request.content
     if content.takes_model and not model:
         return _NO_MODEL
     if not (rewrites.closed or named_only):
         return None
+    if _METRICS.search(bare_path(request.path)) and not rewrites.names(""):
+        return _NO_METRICS
     for adapter in content.adapters:
         if not rewrites.names(adapter):
             return _model_not_found(adapter)
@@ -74,3 +82,4 @@ _NO_MODEL_API = Refusal(
     message="this pool serves only named models, and this request names none; without a body, only "
     f"GET {' and '.join(_UNNAMED_PATHS)} are answered",
 )
+_NO_METRICS = Refusal(status=404, message="this pool serves only named models, and shows no metrics of its servers")

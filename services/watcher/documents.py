@@ -15,6 +15,7 @@ from services.watcher.endpoints_file import read_endpoints
 from services.watcher.positions import LineFinder, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_names, read_resource
 from shared.bus.publishable import fault
+from shared.config.decode import kind_of
 from shared.config.problems import MAX_PROBLEMS, Problem, Problems, first_problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
@@ -162,7 +163,8 @@ class _Reader:
         """Read one document. In a file of several, the paths of its problems begin with its number."""
         problems = Problems()
         if not isinstance(raw, Mapping):
-            problems.error("", f"{show(raw)} is no document; a mapping with `endpoints`, or with `kind`, is expected")
+            found = "null" if raw is None else kind_of(raw)  # not its text: the file may be one of passwords
+            problems.error("", f"{found} is no document; a mapping with `endpoints`, or with `kind`, is expected")
         elif raw.get("kind") == CONFIGURATION_KIND or ("kind" not in raw and _CONFIGURATION_KEYS & raw.keys()):
             self._read_configuration(index, problems)
         else:

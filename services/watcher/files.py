@@ -222,9 +222,16 @@ class FileSource:
                 self._unsteady.add(origin)
                 return
             with paused_collection():
-                event = self._reader.read(origin, data, configures=root.configures).event(origin)
+                event = self._parse(origin, data, root)
         self._seen[origin] = signature
         events.append(event)
+
+    def _parse(self, origin: str, data: bytes, root: Root) -> Event:
+        try:
+            return self._reader.read(origin, data, configures=root.configures).event(origin)
+        except Exception as error:  # an unexpected file doesn't affect the others
+            log.exception("file.unreadable", origin=origin)
+            return Rejected(origin, (Problem("", f"it can't be read: {type(error).__name__}: {error}"),))
 
     def __repr__(self) -> str:
         return f"<FileSource {', '.join(root.path for root in self._roots) or 'of nothing'}, {len(self._seen)} files>"

@@ -2,19 +2,17 @@
 
 import asyncio
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Protocol
 
 import structlog
 
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import MAX_ADDRESSES, Group, Names, order
+from shared.daemon_threads import DaemonThreads
 from shared.tasks import in_turns, set_within
 
 log = structlog.get_logger(__name__)
@@ -126,7 +124,7 @@ class SystemLookup:
     threads stay free."""
 
     def __init__(self, concurrent: int = 64) -> None:
-        self._threads = _Threads(concurrent)
+        self._threads = DaemonThreads(concurrent, "look-up")
 
     async def __call__(self, host: str) -> list[str]:
         return await self._threads.run(partial(_addresses, host))
@@ -139,61 +137,6 @@ def _addresses(host: str) -> list[str]:
     """The preferred ones. An answer may have 6 000, which take too long for the event loop."""
     found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     return list(order(str(sockaddr[0]) for *_, sockaddr in found)[:MAX_ADDRESSES])
-
-
-class _Threads:
-    """At most `limit` daemon threads, for calls that can't be interrupted.
-
-    A thread that takes a call starts another one if none is idle. So the event loop starts the first thread only: many
-    calls at once don't hold it.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._calls: SimpleQueue[tuple[Future[list[Any]], Callable[[], list[Any]]]] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._started = 0
-        self._idle = 0
-        """Threads that wait for a call, or are about to."""
-
-    async def run(self, call: Callable[[], list[Any]]) -> list[Any]:
-        """Raises what the call raises, and OSError if no thread can be started."""
-        future: Future[list[Any]] = Future()
-        self._calls.put((future, call))
-        if not self._started:
-            self._start_one()
-        if not self._started:
-            future.cancel()
-            raise OSError("no thread can be started")
-        return await asyncio.wrap_future(future)
-
-    def _start_one(self) -> None:
-        """Start a thread, unless one is idle or there are as many as allowed."""
-        with self._lock:
-            if self._idle or self._started == self._limit:
-                return
-            self._started += 1
-            self._idle += 1
-        try:
-            threading.Thread(target=self._work, name="look-up", daemon=True).start()
-        except RuntimeError:
-            with self._lock:
-                self._started -= 1
-                self._idle -= 1
-
-    def _work(self) -> None:
-        while True:
-            future, call = self._calls.get()
-            with self._lock:
-                self._idle -= 1
-            self._start_one()
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
-                    future.set_exception(error)
-            with self._lock:
-                self._idle += 1
 
 
 class Resolver:

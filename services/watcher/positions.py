@@ -71,7 +71,8 @@ class LineFinder:
             return None
         if isinstance(node, yaml.SequenceNode) and path.startswith("["):
             number, _, rest = path[1:].partition("]")
-            if number.isdigit() and int(number) < len(node.value):
+            # a shortened key may look like a position, too
+            if number.isascii() and number.isdigit() and int(number) < len(node.value):
                 item = node.value[int(number)]
                 return item.start_mark.line + 1, item, rest
         return None

@@ -82,6 +82,8 @@ class State:
         """Each item by the origins that state it."""
         self._duplicates: set[Key] = set()
         """What several origins state."""
+        self._colliding: tuple[list[tuple[str, Problem]], int] | None = ([], 0)
+        """What `_collisions` returns; None: it has to be found out."""
         self._unmerged: set[Key] = set()
         """What may differ from `merged`."""
         self._conflicts: tuple[tuple[str, Problem], ...] = ()
@@ -117,9 +119,12 @@ class State:
         if not self._listing and not self._rejected:  # otherwise the rejected origin is the one to correct
             problem = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
             conflicts.append((min(self._valid, default=""), problem))
-        conflicts = [*self._collisions(), *conflicts]
+        if self._colliding is None:
+            self._colliding = yield from self._collisions()
+        collisions, count = self._colliding
+        conflicts = [*collisions, *conflicts]
         self._conflicts = tuple(conflicts[:MAX_PROBLEMS])
-        if (more := len(conflicts) - MAX_PROBLEMS) > 0:
+        if (more := len(conflicts) - len(collisions) + count - MAX_PROBLEMS) > 0:
             self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
         if not self._rejected and not self._conflicts:
             self.since = None
@@ -186,18 +191,26 @@ class State:
         self._unmerged.add(key)
         if len(self._statements.get(key, ())) > 1:
             self._duplicates.add(key)
-        else:
-            self._duplicates.discard(key)
+            self._colliding = None
+        elif key in self._duplicates:
+            self._duplicates.remove(key)
+            self._colliding = None
 
-    def _collisions(self) -> list[tuple[str, Problem]]:
-        """Items that several origins state. The origin that sorts first isn't at fault."""
+    def _collisions(self) -> Generator[None, None, tuple[list[tuple[str, Problem]], int]]:
+        """The first of the items that several origins state, and how many there are. The origin that sorts first isn't
+        at fault."""
         found: list[tuple[str, Problem]] = []
+        count = 0
         for key in self._duplicates:
             statements = self._statements[key]
             first, *others = sorted(statements)
             problem = Problem("", f"{_describe(statements[first])} is in {first} too")
             found += [(origin, problem) for origin in others]
-        return sorted(found, key=lambda conflict: (conflict[0], conflict[1].message))
+            count += len(others)
+            if len(found) > 10 * MAX_PROBLEMS:
+                found = _first(found)
+            yield
+        return _first(found), count
 
     def _choose_configuration(self) -> tuple[Reset | None, list[tuple[str, Problem]]]:
         """The origin whose configuration is in force, and those with a further one."""
@@ -324,6 +337,11 @@ class State:
     def __repr__(self) -> str:
         endpoints = "none yet" if self.merged is None else f"{len(self.merged.endpoints)} endpoints"
         return f"<State {endpoints} of {len(self._valid)} origins, {len(self.problems())} with problems>"
+
+
+def _first(conflicts: list[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
+    """As many as are shown."""
+    return sorted(conflicts, key=lambda conflict: (conflict[0], conflict[1].message))[:MAX_PROBLEMS]
 
 
 def _key(item: Item) -> Key:

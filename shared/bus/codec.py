@@ -5,7 +5,7 @@ A fact's encoding is deterministic: owners and readers compare digests.
 """
 
 from collections.abc import Callable
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import structlog
@@ -14,6 +14,7 @@ from xxhash import xxh3_64_intdigest
 from shared.attributes import entries, extent, oversized
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
+    MAX_FRAME_ABSENT,
     MAX_FRAME_ATTRIBUTES,
     MAX_FRAME_ENDPOINTS,
     MAX_FRAME_VALUES,
@@ -57,55 +58,89 @@ def encode(message: Message) -> bytes:
 
 
 class _Shape(msgspec.Struct, tag="frame/1"):
-    """A frame, unread: reading a message of a million lists takes half a second."""
+    """A frame, unread: reading a message of a million lists takes half a second. The frame is made of this, and not of
+    the message, which may have a field or a name twice."""
 
+    sender: str
+    sent: float
+    sequence: int
     ids: msgspec.Raw
+    run: int = 0
     columns: msgspec.Raw = msgspec.Raw(b"\x80")
     ages: msgspec.Raw = msgspec.Raw(b"\x80")
     objects: msgspec.Raw = msgspec.Raw(b"\x80")
     absent: msgspec.Raw = msgspec.Raw(b"\x80")
 
-    def fault(self) -> str | None:
-        """What there is more of than in any frame, or None."""
+    def read(self) -> Frame:
+        """Raises Malformed if there is more of anything than in a frame."""
         if (rows := entries(bytes(self.ids))) > MAX_FRAME_ENDPOINTS:
-            return f"{rows} endpoints in a frame, at most {MAX_FRAME_ENDPOINTS} are allowed"
+            raise _no_frame(f"{rows} endpoints in a frame, at most {MAX_FRAME_ENDPOINTS} are allowed")
         for raw in (self.columns, self.ages, self.objects, self.absent):
             if (names := entries(bytes(raw))) > MAX_FRAME_ATTRIBUTES:
-                return f"{names} attributes in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed"
-        for name, positions in _lists.decode(self.absent).items():
-            if (count := entries(bytes(positions))) > MAX_FRAME_ENDPOINTS:
-                return f"absent {name!r} has {count} positions"
+                raise _no_frame(f"{names} attributes in a frame, at most {MAX_FRAME_ATTRIBUTES} are allowed")
+        return Frame(
+            sender=self.sender,
+            sent=self.sent,
+            sequence=self.sequence,
+            run=self.run,
+            ids=_ids.decode(self.ids),
+            columns=_columns.decode(self.columns),
+            ages=_columns.decode(self.ages),
+            objects=self._read_objects(),
+            absent=self._read_absent(),
+        )
+
+    def _read_objects(self) -> dict[str, list[Any]]:
         large, total = len(bytes(self.objects)) > MAX_FRAME_VALUES, 0
+        found: dict[str, list[Any]] = {}
         for name, values in _lists.decode(self.objects).items():
             if (count := entries(bytes(values))) > MAX_FRAME_ENDPOINTS:
-                return f"objects {name!r} has {count} values"
+                raise _no_frame(f"objects {name!r} has {count} values")
             for value in _values.decode(values):
                 if reason := oversized(bytes(value)):
-                    return f"objects {name!r} has a value of {reason}"
+                    raise _no_frame(f"objects {name!r} has a value of {reason}")
                 if large and (total := total + extent(bytes(value))) > MAX_FRAME_VALUES:
-                    return f"objects of more than {MAX_FRAME_VALUES} names, or bytes of other values"
-        return None
+                    raise _no_frame(f"objects of more than {MAX_FRAME_VALUES} names, or bytes of other values")
+            found[name] = _objects.decode(values)
+        return found
+
+    def _read_absent(self) -> dict[str, list[int]]:
+        lists, total = _lists.decode(self.absent), 0
+        for name, positions in lists.items():
+            total += (count := entries(bytes(positions)))
+            if count > MAX_FRAME_ENDPOINTS:
+                raise _no_frame(f"absent {name!r} has {count} positions")
+        if total > MAX_FRAME_ABSENT:
+            raise _no_frame(f"absent has {total} positions, at most {MAX_FRAME_ABSENT} are allowed")
+        return {name: _positions.decode(positions) for name, positions in lists.items()}
+
+
+def _no_frame(fault: str) -> Malformed:
+    return Malformed(f"no Frame: {fault}")
 
 
 _shapes = msgspec.msgpack.Decoder(_Shape)
 _lists = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_ids = msgspec.msgpack.Decoder(tuple[str, ...])
+_columns = msgspec.msgpack.Decoder(dict[str, bytes])
+_objects = msgspec.msgpack.Decoder(list[Any])
+_positions = msgspec.msgpack.Decoder(list[int])
 
 
 def decode(kind: type[M], data: bytes) -> M:
     """Decode a message of that kind. Raises Malformed: not MessagePack, another or an unknown tag, a missing field, or
     one of a wrong type or length."""
     try:
-        if kind is Frame and (fault := _shapes.decode(data).fault()):
-            raise Malformed(f"no Frame: {fault}")
-        message: M = _decoders[kind].decode(data)
+        message: Any = _shapes.decode(data).read() if kind is Frame else _decoders[kind].decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Malformed(f"no {kind.__name__}: {error}") from error
     if isinstance(message, _Checked):
         fault = message.fault()
         if fault is not None:
             raise Malformed(f"no {kind.__name__}: {fault}")
-    return message
+    read: M = message
+    return read
 
 
 def encode_fact(fact: Fact) -> bytes:

@@ -13,7 +13,7 @@ from msgspec.msgpack import encode
 
 from shared.attributes import AttributeKey, AttributeMap, extent
 from shared.bus.columns import pack_ages, pack_floats
-from shared.bus.messages import MAX_FRAME_ENDPOINTS, MAX_FRAME_VALUES
+from shared.bus.messages import MAX_FRAME_ABSENT, MAX_FRAME_ENDPOINTS, MAX_FRAME_VALUES
 
 Row = tuple[str, AttributeMap]
 """An endpoint's id and its attributes."""
@@ -43,6 +43,11 @@ class FrameContent(Struct, frozen=True, kw_only=True):
             return sum(extent(encode(value)) for values in self.objects.values() for value in values)
         except Exception:  # noqa: BLE001 - whatever a plugin's object does when it is encoded
             return 0
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there is more in it than a frame may have of what takes long to read."""
+        return self.values > MAX_FRAME_VALUES or sum(map(len, self.absent.values())) > MAX_FRAME_ABSENT
 
     @property
     def size(self) -> int:

@@ -15,7 +15,7 @@ import structlog
 from shared.attributes import AttributeKey, AttributeMap, fault
 from shared.bus.errors import BusError
 from shared.bus.frame_columns import FrameContent, Row, pack, parts
-from shared.bus.messages import MAX_FRAME_ATTRIBUTES, MAX_FRAME_VALUES
+from shared.bus.messages import MAX_FRAME_ATTRIBUTES
 from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
@@ -164,7 +164,7 @@ class FrameSender:
         """Send rows as one frame, or in halves if a message or a frame can't hold them; only the attributes `keys`, if
         given. The frames' parts are `part`, `part + step` and so on. Returns the number of frames."""
         packed = pack(rows, self._clock(), keys)
-        crowded = packed.values > MAX_FRAME_VALUES
+        crowded = packed.crowded
         if crowded and len(rows) > 1:
             return await self._send_halves(rows, part, step, keys)
         if packed.attributes > MAX_FRAME_ATTRIBUTES or (crowded and packed.attributes > 1):

@@ -11,15 +11,14 @@ from nats.aio.msg import Msg
 from shared.bus.codec import UNKNOWN_SENDER, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
-from shared.bus.query_messages import AnswerPiece, QueryArguments, make_query
+from shared.bus.query_messages import MAX_TOTAL, AnswerPiece, QueryArguments, make_query
 from shared.bus.subjects import Subjects
 
 T = TypeVar("T")
 
-MAX_BYTES = 256 * 2**20
-"""Of all answers to one query, each of their pieces counted with `PIECE` more and `VALUE` for each value. What exceeds
-them ends the query."""
-PIECE = 500
+PIECE, MAX_PIECES = 500, 10_000
+"""Bytes for which each piece of an answer counts in addition, and how many an answer of one member has at most: others
+may answer in its place."""
 VALUE = 100
 """Bytes for which each value counts in it, at least what it takes once it is read."""
 
@@ -84,7 +83,7 @@ class AnswerPieces:
     one answer. With `tier`, answers of others are malformed."""
 
     def __init__(
-        self, limit: int = MAX_BYTES, each: tuple[int, int] = QueryArguments.LIMITS, *, tier: str = ""
+        self, limit: int = MAX_TOTAL, each: tuple[int, int] = QueryArguments.LIMITS, *, tier: str = ""
     ) -> None:
         self._left = limit
         self._each = each
@@ -154,8 +153,9 @@ async def query_member(
     bus: Bus, subjects: Subjects, pool: str, tier: str, id: str, query: QueryArguments, *, timeout: float = 5.0
 ) -> Answer:
     """One member's answer, which may be an error. Raises NoResponders if there is no such member, RequestTimeout,
-    NotConnected."""
-    collected = AnswerPieces(each=query.LIMITS, tier=tier)
+    NotConnected, Malformed if what others sent instead is too large."""
+    most, values = query.LIMITS
+    collected = AnswerPieces(most + VALUE * values + MAX_PIECES * PIECE, query.LIMITS, tier=tier)
 
     def is_last(message: Msg) -> bool:
         try:
@@ -171,7 +171,9 @@ async def query_member(
         if not (answers := collected.answers()):
             raise
         return answers[0]
-    return next(iter([*collected.whole.values(), *collected.answers()]))
+    for answer in [*collected.whole.values(), *collected.answers()]:
+        return answer
+    raise Malformed(f"the answers for {tier} {id} are too large")
 
 
 async def query_members(
@@ -190,7 +192,7 @@ async def query_members(
     error. It ends early when all of the `expected` ids have answered, if there are any; with the `first` answer that is
     no error; or when there are answers, all whole, and nothing has come for `quiet` seconds. No members: an empty list.
     Raises NotConnected."""
-    collected = AnswerPieces(each=query.LIMITS, tier=tier)
+    collected = AnswerPieces(query.MAX_TOTAL, query.LIMITS, tier=tier)
     wanted = set(expected)
 
     def is_last(message: Msg) -> bool:

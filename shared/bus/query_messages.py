@@ -29,6 +29,9 @@ MAX_ANSWER, MAX_VALUES = 32 * 2**20, 1_000_000
 MAX_SHORT, MAX_FEW = 8 * 2**20, 50_000
 """The same of answers that are asked for all the time: these are read in some milliseconds. A picker's status with a
 thousand peers has 0.4 MB and 20 000 values."""
+MAX_TOTAL, MAX_SHORT_TOTAL = 256 * 2**20, 128 * 2**20
+"""Bytes of the answers of all members; of those that are short. Each piece and each value of an answer counts for more.
+What exceeds them ends the query."""
 NO_ARGUMENTS = msgspec.Raw(b"\x80")
 
 Text = Annotated[str, Meta(max_length=4096)]
@@ -73,6 +76,8 @@ class QueryArguments(Struct, frozen=True, kw_only=True):
     KIND: ClassVar[str]
     LIMITS: ClassVar[tuple[int, int]] = (MAX_ANSWER, MAX_VALUES)
     """Bytes and values of an answer that the asker reads."""
+    MAX_TOTAL: ClassVar[int] = MAX_TOTAL
+    """Bytes of all members' answers, about as they are in memory."""
 
 
 class StatusQuery(QueryArguments, frozen=True):
@@ -80,6 +85,7 @@ class StatusQuery(QueryArguments, frozen=True):
 
     KIND = "status"
     LIMITS = (MAX_SHORT, MAX_FEW)
+    MAX_TOTAL = MAX_SHORT_TOTAL
 
 
 class ViewQuery(QueryArguments, frozen=True):

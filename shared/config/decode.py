@@ -288,10 +288,11 @@ def _out_of_range(number: float, info: inspect.IntType | inspect.FloatType) -> s
 
 def _describe(raw: object) -> str:
     """Describe the value and its type."""
-    return "null" if raw is None else f"{show(raw)} is {_kind(raw)}"
+    return "null" if raw is None else f"{show(raw)} is {kind_of(raw)}"
 
 
-def _kind(raw: object) -> str:
+def kind_of(raw: object) -> str:
+    """The type of a value, as an error message names it."""
     match raw:
         case bool():
             return "a boolean"

@@ -5,6 +5,7 @@ to age, as at the pickers. Of attributes that aren't numbers, only lists of name
 """
 
 from collections.abc import Iterable, Mapping
+from sys import getsizeof
 from typing import TypeAlias
 
 import numpy as np
@@ -19,8 +20,9 @@ Rows: TypeAlias = NDArray[np.intp]
 
 MAX_ATTRIBUTES = 256
 """Attributes of numbers that are kept; further ones are ignored."""
-REMEMBERED_FRAMES = 256
-"""Sets of endpoints whose rows are remembered: a collector's frames mostly have the same."""
+REMEMBERED, PLACE = 16 * 2**20, 1000
+"""Bytes of the ids of frames whose rows are remembered, each frame with so many more. A collector's frames mostly have
+the same ids."""
 LISTS = frozenset({ACTIVE_MODELS.wire, WAITING_MODELS.wire, SERVED_MODELS.wire})
 MAX_NAMES = 100
 """Of a list that is kept."""
@@ -38,6 +40,8 @@ class AttributeTable:
         self._lists: dict[str, dict[str, tuple[tuple[str, ...], float]]] = {name: {} for name in LISTS}
         """By endpoint id: the names, and when they were seen."""
         self._places: dict[tuple[str, ...], tuple[Rows, Rows]] = {}
+        self._remembered = 0
+        """Bytes of the ids in them."""
         self._senders: dict[str, str] = {}
         """By endpoint id: the collector of the last frame."""
 
@@ -54,6 +58,7 @@ class AttributeTable:
                 kept.pop(id, None)  # type: ignore[attr-defined]
         self._index = dict(index)
         self._places.clear()
+        self._remembered = 0
 
     def apply(self, frame: Frame, now: float, extra_age: float) -> None:
         """Apply a valid frame that arrived at `now` and took `extra_age` seconds longer than usual."""
@@ -134,13 +139,18 @@ class AttributeTable:
         """Rows of a frame's endpoints that are known, and their positions in it."""
         place = self._places.get(ids)
         if place is None:
-            if len(self._places) >= REMEMBERED_FRAMES:
-                self._places.clear()
             found = {row: position for position, id in enumerate(ids) if (row := self._index.get(id)) is not None}
-            place = self._places[ids] = (
+            place = (
                 np.fromiter(found.keys(), np.intp, len(found)),
                 np.fromiter(found.values(), np.intp, len(found)),
             )
+            if found:
+                size = PLACE + sum(map(getsizeof, ids))
+                if self._remembered + size > REMEMBERED:
+                    self._places.clear()
+                    self._remembered = 0
+                self._places[ids] = place
+                self._remembered += size
         return place
 
     def __repr__(self) -> str:

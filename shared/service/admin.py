@@ -10,7 +10,7 @@ import importlib
 import math
 import reprlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -194,6 +194,20 @@ def as_json(content: object, status: int = 200, headers: Mapping[str, str] | Non
 def as_json_pieces(pieces: Iterator[bytes]) -> Response:
     """JSON that is produced and sent piece by piece, so that other work can run in between."""
     return StreamingResponse(stream_pieces(pieces), media_type="application/json")
+
+
+class InTurn(Response):
+    """A large page. It is made when it is sent, and at most so many are at once: what it is made of is in memory until
+    the client has read it, or its time is over."""
+
+    def __init__(self, turns: asyncio.Semaphore, make: Callable[[], Awaitable[Response]]) -> None:
+        super().__init__()
+        self._turns, self._make = turns, make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._turns:
+            response = await self._make()
+            await response(scope, receive, send)
 
 
 def encoded(content: object) -> bytes:

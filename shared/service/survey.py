@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
@@ -70,7 +70,9 @@ async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.
     NotConnected."""
     asked = (query_members(bus, subjects, pool, tier, StatusQuery(), timeout=timeout) for tier in TIERS)
     (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
-    members, failed = await _read([answer for found in answers for answer in found])
+    unread = deque(answer for found in answers for answer in found)
+    del answers
+    members, failed = await _read(unread)
     found = problems(members, failed, leader if not unknown else None)
     said = chain([unknown] if unknown else [], notes(members))
     return Survey(
@@ -106,10 +108,11 @@ async def _leader(bus: Bus, subjects: Subjects) -> tuple[str, str]:
         return "", f"the lease can't be read: {error}"
 
 
-async def _read(answers: Iterable[Answer]) -> tuple[list[MemberStatus], list[Failed]]:
+async def _read(answers: deque[Answer]) -> tuple[list[MemberStatus], list[Failed]]:
+    """Each answer is freed when it is read."""
     members: list[MemberStatus] = []
     failed: list[Failed] = []
-    async for answer in in_turns(answers):
+    async for answer in in_turns(answers.popleft() for _ in range(len(answers))):
         try:
             members.append(read_status(answer))
         except BusError as error:

@@ -101,8 +101,11 @@ def function_of(frame: FrameType | None, known: dict[CodeType, str]) -> str:
 
 
 def case_of(title: str) -> Case:
-    """The first case with this in its title. Raises StopIteration if there is none."""
-    return next(case for case in CASES if title in case.title)
+    """The first case with this in its title. Ends the program if there is none."""
+    for case in CASES:
+        if title in case.title:
+            return case
+    sys.exit(f"--case: no title has {title!r} in it; these are: {', '.join(case.title for case in CASES)}")
 
 
 async def serve(title: str) -> None:

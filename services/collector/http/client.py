@@ -8,10 +8,11 @@ import asyncio
 import time
 from enum import StrEnum
 from ssl import SSLCertVerificationError, SSLContext, SSLError
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from yarl import URL
 
+from services.collector.http.names import Names
 from services.collector.http.response import (
     HEADER_LIMIT,
     BadResponseError,
@@ -30,6 +31,11 @@ CHECKS = 20
 """Checks for time-outs within the time-out: a response may take a twentieth longer."""
 MAX_READ = 64 * 1024
 """Bytes that are read before other tasks run. An event loop reads on while a server sends."""
+
+
+LARGE, MAX_LARGE = 256 * 2**10, 4
+"""Bytes of a large page, and how many of these are held at once: usual pages have a fifth."""
+CROWDED = f"{MAX_LARGE} pages of other servers have more than {LARGE} bytes, too, and took all the time"
 
 
 class Failure(StrEnum):
@@ -59,12 +65,57 @@ class ScrapeError(Exception):
         self.kind = kind
 
 
+class _LargePages:
+    """Places for the large pages of all servers. A task has one from then on until it ends, when the page is read."""
+
+    def __init__(self) -> None:
+        self._having: set[asyncio.Task[Any]] = set()
+        self._waiting: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
+
+    def take(self, task: asyncio.Task[Any]) -> asyncio.Future[None] | None:
+        """None if the task has a place; otherwise, that is done when it gets one."""
+        if task in self._having:
+            return None
+        turn = self._waiting.get(task)
+        if turn is None:
+            task.add_done_callback(self._end)
+            if len(self._having) < MAX_LARGE:
+                self._having.add(task)
+                return None
+            turn = self._waiting[task] = asyncio.get_running_loop().create_future()
+        return turn
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._waiting.pop(task, None)
+        self._having.discard(task)
+        if self._waiting and len(self._having) < MAX_LARGE:
+            following = next(iter(self._waiting))
+            turn = self._waiting.pop(following)
+            self._having.add(following)
+            if not turn.done():
+                turn.set_result(None)
+
+    def __repr__(self) -> str:
+        return f"<_LargePages {len(self._having)}, {len(self._waiting)} waiting>"
+
+
+def _current_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "a coroutine runs in a task"
+    return task
+
+
 class _Connection(asyncio.Protocol):
     """A connection that repeats one request, one at a time."""
 
-    def __init__(self, request: bytes, limit: int, header_limit: int) -> None:
+    def __init__(self, request: bytes, limit: int, header_limit: int, large: _LargePages) -> None:
         self._request = request
         self._limits = limit, header_limit
+        self._large = large
+        self._turn: asyncio.Future[None] | None = None
+        """Not done while the page is large and has to wait for others."""
+        self._task: asyncio.Task[Any] | None = None
+        """The one that waits for the response."""
         self._transport: asyncio.Transport | None = None
         self._reader: ResponseReader | None = None
         self._response: asyncio.Future[Response] | None = None
@@ -87,15 +138,16 @@ class _Connection(asyncio.Protocol):
         """Send the request and wait for the response. Raises what the reader raises, and OSError."""
         assert self._transport is not None, "it is connected"
         self._reader = ResponseReader(*self._limits)
+        self._task = _current_task()
         self._response = asyncio.get_running_loop().create_future()
         self._transport.write(self._request)
         try:
             return await self._response
         finally:
-            self._response = None
+            self._response = self._task = self._turn = None
 
     def data_received(self, data: bytes) -> None:
-        if self._response is None or self._response.done() or self._reader is None:
+        if self._response is None or self._response.done() or self._reader is None or self._task is None:
             self.abort()  # there is no request
             return
         try:
@@ -105,7 +157,13 @@ class _Connection(asyncio.Protocol):
             return
         if response is not None:
             self._response.set_result(response)
-        elif len(data) >= MAX_READ and self._transport is not None:
+        elif self._transport is None:
+            return
+        elif self._reader.size > LARGE and (turn := self._large.take(self._task)) is not None:
+            self._turn = turn
+            self._transport.pause_reading()
+            turn.add_done_callback(lambda _: self._resume_reading())
+        elif len(data) >= MAX_READ:
             self._transport.pause_reading()
             self._response.get_loop().call_soon(self._resume_reading)
 
@@ -130,7 +188,8 @@ class _Connection(asyncio.Protocol):
         self.abort()
 
     def expire(self) -> None:
-        self._fail(TimeoutError())
+        waits = self._turn is not None and not self._turn.done()
+        self._fail(TooLargeError(CROWDED) if waits else TimeoutError())
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -146,10 +205,14 @@ _Key: TypeAlias = tuple[URL, SSLContext | bool]
 class Client:
     """Sends GET requests. It keeps connections open, one for each URL and concurrent request."""
 
-    def __init__(self, timeout: float, page_limit: int, header_limit: int = HEADER_LIMIT) -> None:
+    def __init__(
+        self, timeout: float, page_limit: int, header_limit: int = HEADER_LIMIT, names: Names | None = None
+    ) -> None:
         self.timeout = timeout
         self.page_limit = page_limit
         self.header_limit = header_limit
+        self._names = names or Names()
+        self._large = _LargePages()
         self._idle: dict[_Key, list[_Connection]] = {}
         self._used: set[_Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
@@ -179,7 +242,8 @@ class Client:
         except SSLError as error:
             raise ScrapeError(Failure.TLS, f"TLS failed: {_cause(error)}") from error
         except TooLargeError as error:
-            raise ScrapeError(Failure.TOO_LARGE, f"the page is larger than {self.page_limit} bytes") from error
+            message = str(error) or f"the page is larger than {self.page_limit} bytes"
+            raise ScrapeError(Failure.TOO_LARGE, message) from error
         except (BadResponseError, OSError) as error:
             raise ScrapeError(Failure.PROTOCOL, f"no valid response: {_cause(error)}") from error
         _check(response)
@@ -187,8 +251,16 @@ class Client:
 
     async def _decompress(self, response: Response) -> bytes:
         pieces: list[bytes] = []
+        size = 0
         for piece in decompress(response, self.page_limit):
             pieces.append(piece)
+            size += len(piece)
+            if size > LARGE and (turn := self._large.take(_current_task())) is not None:
+                try:
+                    async with asyncio.timeout(self.timeout):
+                        await turn
+                except TimeoutError as error:
+                    raise TooLargeError(CROWDED) from error
             await asyncio.sleep(0)
         return b"".join(pieces)
 
@@ -244,19 +316,28 @@ class Client:
         if url.scheme == "https":
             context = tls if isinstance(tls, SSLContext) else self._default_context(verify=tls)
         request, host = _request_bytes(url), url.host or ""
+        failure: OSError | ValueError = OSError("its name has no address")
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(request, self.page_limit, self.header_limit),
-                host,
-                url.port or 0,
-                ssl=context,
-                server_hostname=host if context else None,
-            )
+            for address in await self._names.addresses(host):
+                try:
+                    _, connection = await asyncio.get_running_loop().create_connection(
+                        lambda: _Connection(request, self.page_limit, self.header_limit, self._large),
+                        address,
+                        url.port or 0,
+                        ssl=context,
+                        server_hostname=host if context else None,
+                    )
+                except (TimeoutError, SSLError):
+                    raise
+                except OSError as error:
+                    failure = error
+                else:
+                    return connection
         except (TimeoutError, SSLError):
             raise
         except (OSError, ValueError) as error:
-            raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(error)}") from error
-        return connection
+            failure = error
+        raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(failure)}") from failure
 
     def _default_context(self, *, verify: bool) -> SSLContext:
         if verify not in self._tls:

@@ -34,7 +34,7 @@ class BadResponseError(Exception):
 
 
 class TooLargeError(Exception):
-    """The body exceeds the limit."""
+    """The body exceeds the limit, or the one that the text names."""
 
 
 class Response(Struct, frozen=True):
@@ -78,6 +78,11 @@ class ResponseReader:
         self._size = 0
         self.started = False
         """Whether any byte was received."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the body so far."""
+        return self._size
 
     def feed(self, data: bytes) -> Response | None:
         """Read more bytes. Returns the response when it is complete. Raises `BadResponseError` and `TooLargeError`."""

@@ -6,8 +6,9 @@ its increase, and so is that of a series that appears later. The first page give
 A mean or quantile covers the observations within the window only. Older ones would count as fresh forever, and a server
 that isn't chosen because of them would never observe anything else.
 
-Memory is bounded: `MAX_SERIES` series and `MAX_ALL_LABELS_BYTES` of their labels, `MAX_GROUPS` separate increases,
-`SAMPLES` points in a window. A page that exceeds one of the first three gives no value.
+Memory is bounded: `MAX_SERIES` series and `MAX_ALL_LABELS_BYTES` of their labels, twice as much of former pages,
+`MAX_GROUPS` separate increases, `SAMPLES` points in a window. A page that exceeds one of the first, second and fourth
+gives no value.
 """
 
 import math
@@ -18,7 +19,18 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from services.collector.page.query import Aggregation, Function, MetricQuery
-from services.collector.page.selection import AllSeries, Max, Mean, MetricFallback, Min, Newest, Outcome, Selector, Sum
+from services.collector.page.selection import (
+    MAX_ALL_LABELS_BYTES,
+    AllSeries,
+    Max,
+    Mean,
+    MetricFallback,
+    Min,
+    Newest,
+    Outcome,
+    Selector,
+    Sum,
+)
 from services.collector.page.spec import MetricSpec
 from shared.attributes import AttributeKey, AttributeMap
 
@@ -220,9 +232,11 @@ class _Quantile(_Evaluation):
         self.outcome = _outcome(self._series)
         if self.outcome is Outcome.INVALID:
             return None
-        if len(self._bounds) > 2 * MAX_SERIES:
+        before = self._baselines.values
+        increased = self._baselines.increases(values)
+        if self._baselines.values is not before:
             self._bounds.clear()
-        for labels, increase in self._baselines.increases(values):
+        for labels, increase in increased:
             if labels not in self._bounds:
                 self._bounds[labels] = upper_bound(labels)
             bound = self._bounds[labels]
@@ -290,8 +304,9 @@ class _Baselines:
             last = before.get(labels, 0.0 if self.started else value)
             if value != last:
                 increases.append((labels, value - last if value > last else value))
+        known = len(before)
         before.update(values)
-        if len(before) > 2 * MAX_SERIES:
+        if len(before) > known and (len(before) > 2 * MAX_SERIES or sum(map(len, before)) > 2 * MAX_ALL_LABELS_BYTES):
             self.values = dict(values)
         self._page, self.started = values, True
         return increases

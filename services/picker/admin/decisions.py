@@ -1,7 +1,9 @@
 """A ring of the last decisions, which admin pages explain."""
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -10,8 +12,11 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from services.picker.admin.schemas import Decisions, DecisionsOnRequest
 from services.picker.decision import SHOWN, Decision
 from services.picker.state.layout import Layout
-from shared.service.admin import REFUSED, as_json_pieces, encoded
+from shared.service.admin import REFUSED, InTurn, as_json_pieces, encoded
 from shared.service.pages import json_sections, json_tree
+
+IN_FULL = 4
+"""Requests whose decisions are told in full at once: until a client has read them, they stay, with all their arrays."""
 
 
 class DecisionRing:
@@ -60,12 +65,16 @@ class DecisionRing:
 
 def ring_routes(ring: DecisionRing) -> APIRouter:
     """The routes of one picker."""
+    in_full = asyncio.Semaphore(IN_FULL)
 
     async def newest(limit: int) -> Response:
         decisions = (decision.summary() for decision in ring.newest(limit))
         return as_json_pieces(json_sections({"total": ring.total}, {"decisions": decisions}, encoded))
 
     async def of_request(request_id: str, limit: int) -> Response:
+        return InTurn(in_full, partial(explained, request_id, limit))
+
+    async def explained(request_id: str, limit: int) -> Response:
         found = ring.of_request(request_id, limit)
         if not found:
             raise HTTPException(404, f"no decision on a request {request_id!r} among the last {len(ring)}")

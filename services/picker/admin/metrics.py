@@ -44,6 +44,8 @@ class PickerMetrics(Collector):
         self._view = view
         self._clock = clock
         self._layout = view.layout
+        self._unforgotten = 0
+        """Target models whose counts may have endpoints that are gone."""
         self.observe_responses = observe_responses
         """The share of responses that the picker requests from proxies that don't show them."""
         self.responses = {OBSERVED: 0, LEFT_OUT: 0, NOT_APPLICABLE: 0}
@@ -128,11 +130,14 @@ class PickerMetrics(Collector):
         self.requests.fold()
 
     def forget_endpoints(self) -> None:
-        """Drop the counts of endpoints that have gone."""
-        layout = self._view.layout
+        """Drop the counts of endpoints that have gone, some at a time. Called from time to time."""
+        layout, requests = self._view.layout, self.requests
         if layout is not self._layout:
             self._layout = layout
-            self.requests.forget_endpoints(layout.index)
+            requests.picks = {id: count for id, count in requests.picks.items() if id in layout.index}
+            self._unforgotten = len(requests.scheduled)
+        if self._unforgotten:
+            self._unforgotten = requests.forget_endpoints(layout.index, self._unforgotten)
 
     def _families(self, names: Names) -> Iterator[Metric]:
         """The series of the Go original."""

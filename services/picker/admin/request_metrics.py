@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -13,6 +13,8 @@ from services.picker.request import Route
 from services.picker.responses.usage import Usage
 from services.picker.state.histogram import Histogram
 
+FORGOTTEN_AT_ONCE = 20_000
+"""Counts that are looked at at once for those of endpoints that have gone: some 2 ms."""
 MODELS = 100
 """Models with series of their own. Each takes up to 600 lines of a page; the Go original's limit is 1 000."""
 
@@ -60,13 +62,13 @@ _HISTOGRAMS = (
 class Series:
     """The requests for one client's model that went to one target model."""
 
-    def __init__(self) -> None:
+    def __init__(self, picked: dict[str, int]) -> None:
         self.running = 0
         """Routed requests under way."""
         self.requests: dict[int, int] = {}
         """Routed requests, by priority."""
-        self.picked: dict[str, int] = {}
-        """Routed requests, by the id of the endpoint that was their first choice."""
+        self.picked = picked
+        """Routed requests, by the id of the endpoint that was their first choice; those of all series of the target."""
         self.errors: dict[str, int] = {}
         self.duration = Histogram(_LATENCY)
         self.request_bytes = Histogram(_REQUEST_BYTES)
@@ -101,6 +103,8 @@ class RequestMetrics:
         """Rewritten requests, by resource, client's model and target."""
         self.picks: dict[str, int] = {}
         """How often each endpoint was the first choice, by its id."""
+        self.scheduled: dict[str, dict[str, int]] = {}
+        """The same by target model."""
         self.stages: dict[tuple[str, str], int] = {}
         """Routed requests of disaggregated serving, by target model and the stages that serve them."""
         self.unscheduled: dict[str, int] = {}
@@ -181,25 +185,25 @@ class RequestMetrics:
                 found[model] += series.running
         return found
 
-    def scheduled(self) -> Counter[tuple[str, str]]:
-        """How often each endpoint was the first choice, by target model and endpoint id."""
-        found: Counter[tuple[str, str]] = Counter()
-        for (_, target), series in self.series.items():
-            for endpoint, count in series.picked.items():
-                found[target, endpoint] += count
-        return found
-
-    def forget_endpoints(self, known: Container[str]) -> None:
-        """Drop the counts of all other endpoints."""
-        self.picks = {id: count for id, count in self.picks.items() if id in known}
-        for series in self.series.values():
-            series.picked = {id: count for id, count in series.picked.items() if id in known}
+    def forget_endpoints(self, known: Mapping[str, object], targets: int) -> int:
+        """Drop the counts of all other endpoints; of so many target models, if they are few, those first whose turn was
+        the longest ago. For how many it is still to be done: there may be a million counts."""
+        left = FORGOTTEN_AT_ONCE
+        while targets and left > 0 and self.scheduled:
+            target, picked = next(iter(self.scheduled.items()))
+            self.scheduled[target] = self.scheduled.pop(target)
+            left -= len(picked)
+            for id in picked.keys() - known.keys():
+                del picked[id]
+            targets -= 1
+        return targets if self.scheduled else 0
 
     def _forget_model(self, label: str) -> None:
         self._pairs.drop([key for key in self.series if label in key])
         self.series = {key: series for key, series in self.series.items() if label not in key}
         self.rewrites = {key: count for key, count in self.rewrites.items() if label not in key[1:]}
         self.unscheduled.pop(label, None)
+        self.scheduled.pop(label, None)
         self.stages = {key: count for key, count in self.stages.items() if key[0] != label}
 
     def _forget_pair(self, pair: tuple[str, str]) -> None:
@@ -209,7 +213,7 @@ class RequestMetrics:
     def _series_of(self, key: tuple[str, str]) -> Series:
         series = self.series.get(key)
         if series is None:
-            series = self.series[key] = Series()
+            series = self.series[key] = Series(self.scheduled.setdefault(key[1], {}))
         return series
 
     def __repr__(self) -> str:

@@ -91,11 +91,12 @@ def scheduler_families(
 def _attempts(requests: RequestMetrics, view: View) -> Iterator[tuple[tuple[str, ...], int]]:
     """As in the Go original, a server has its name without its rank, and its port."""
     layout = view.layout
-    for (target, id), count in requests.scheduled().items():
-        if (row := layout.index.get(id)) is not None:
-            endpoint = layout.endpoints[row]
-            name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
-            yield ("success", target, name, endpoint.namespace, str(endpoint.port)), count
+    for target, picked in list(requests.scheduled.items()):
+        for id, count in list(picked.items()):
+            if (row := layout.index.get(id)) is not None:
+                endpoint = layout.endpoints[row]
+                name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
+                yield ("success", target, name, endpoint.namespace, str(endpoint.port)), count
     for target, count in list(requests.unscheduled.items()):
         yield ("failure", target, "", "", ""), count
 

@@ -10,6 +10,7 @@ picker's own goes before it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from sys import getsizeof
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,8 +29,7 @@ id, its number, and how many numbers of that attribute are beyond."""
 
 
 REMEMBERED_IDS = 16 * 2**20
-"""Characters of endpoints' ids, each with `ID_SPARE` more, of the frames whose places are remembered."""
-ID_SPARE = 64
+"""Bytes of endpoints' ids of the frames whose places are remembered."""
 
 
 class Columns:
@@ -52,7 +52,7 @@ class Columns:
         self._own_objects: dict[str, ObjectColumn] = {}
         self._places: dict[tuple[str, ...], FrameRows] = {}
         self._remembered = 0
-        """Characters of the ids in them."""
+        """Bytes of the ids in them."""
         self.frames = 0
 
     def relayout(self, layout: Layout) -> None:
@@ -214,7 +214,7 @@ class Columns:
             positions = np.fromiter(found.values(), np.intp, len(found))
             place = FrameRows(rows, positions, len(ids), len(self._layout))
             if found:
-                size = sum(map(len, ids)) + ID_SPARE * len(ids)
+                size = sum(map(getsizeof, ids))
                 # parts that changed their members leave their former ids behind
                 if self._remembered + size > REMEMBERED_IDS or len(self._places) > 4 * (1 + len(self._layout)):
                     self._places.clear()

@@ -27,6 +27,9 @@ REMEMBERED_ENTRIES = 65_536
 REMEMBERED_TEXT = 128
 """Characters of an entry beyond which its hint isn't remembered: an address and a port have fewer."""
 
+_FEW_PORTS = 16
+"""Endpoints at one address that are compared one by one: an address may have a thousand, and a hint name each."""
+
 
 class Layout:
     """Endpoints by position, id, authority and address.
@@ -61,6 +64,8 @@ class Layout:
         self._by_authority: dict[str, int] | None = None
         self._by_address: dict[str, list[int]] | None = None
         """Both are made when they are needed."""
+        self._by_port: dict[str, dict[int, list[int]]] = {}
+        """Of addresses with many endpoints, once a hint has named one with a port."""
         self._subsets: dict[tuple[str, ...], Rows] = {}
         self._remembered = 0
 
@@ -109,7 +114,7 @@ class Layout:
         """
         rows = self._subsets.get(hint)
         if rows is None:
-            named = {row for entry in hint for row in self._named(entry)}
+            named = {row for entry in dict.fromkeys(hint) for row in self._named(entry)}
             rows = np.array(sorted(named), dtype=np.intp)
             if self.candidates is not self.all_rows:
                 rows = rows[~self.draining[rows]]
@@ -138,7 +143,16 @@ class Layout:
                 for name in {endpoint.address, endpoint.host, self.authorities[row]} - {""}:
                     self._by_address.setdefault(name, []).append(row)
         rows = self._by_address.get(host, [])
-        return rows if port is None else [row for row in rows if self.endpoints[row].port == port]
+        if port is None:
+            return rows
+        if len(rows) <= _FEW_PORTS:
+            return [row for row in rows if self.endpoints[row].port == port]
+        ports = self._by_port.get(host)
+        if ports is None:
+            ports = self._by_port[host] = {}
+            for row in rows:
+                ports.setdefault(self.endpoints[row].port, []).append(row)
+        return ports.get(port, [])
 
     def moved_from(self, old: "Layout") -> tuple[Rows, Rows]:
         """(rows here, rows there) of the endpoints that both layouts have and that are the same server.

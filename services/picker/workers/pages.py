@@ -5,6 +5,8 @@ A worker that doesn't answer in time costs its part of a page, and the page name
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -16,13 +18,17 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from services.picker.workers.exposition import Counts, Page, joining, parsing, text
 from services.picker.workers.worker import Unanswered, Worker
-from shared.service.admin import as_json, as_json_pieces, encoded
-from shared.service.pages import alone, exposition
+from shared.service.admin import InTurn, as_json_pieces, encoded
+from shared.service.pages import alone, exposition, json_sections, slices
 from shared.service.process import Service
+from shared.tasks import in_turns
 from shared.version import VERSION
 
 TIMEOUT = 1.0
 """Seconds for a worker's answer: a probe waits for two."""
+AT_ONCE = 4
+"""Large pages that are made and sent at once: until a client has read its page, the answers of all workers stay. Pages
+of metrics that are made at once."""
 T = TypeVar("T")
 _END = object()
 
@@ -69,6 +75,7 @@ class WorkerPages:
         self._supervisor = supervisor
         self._workers = workers
         self._counts = Counts()
+        self._large, self._scrapes = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self.missing: Mapping[str, str] = {}
         """Workers whose metrics the last page lacks, by id, with the reason."""
 
@@ -96,6 +103,21 @@ class WorkerPages:
 
     async def debug_state(self) -> Response:
         """The supervisor's state, and that of each worker by its id: of its process, and under `picker` its own."""
+        return InTurn(self._large, self._debug_state)
+
+    async def newest(self, limit: int) -> Response:
+        """The newest decisions, whichever worker made them."""
+        return InTurn(self._large, partial(self._newest, limit))
+
+    async def of_request(self, request_id: str, limit: int) -> Response:
+        """The decisions on a request, whichever workers made them."""
+        return InTurn(self._large, partial(self._of_request, request_id, limit))
+
+    async def view(self, endpoint: str = "") -> Response:
+        """What each worker knows, by its id."""
+        return InTurn(self._large, partial(self._view, endpoint))
+
+    async def _debug_state(self) -> Response:
         answers = await self._ask("/debug/state", Raw)
         read = [msgspec.json.decode(answer, type=StateAnswer) for answer in answers.found.values()]
         about = {"id": self._supervisor.id, "tier": self._supervisor.tier, "version": VERSION}
@@ -107,31 +129,38 @@ class WorkerPages:
             }
             for worker in self._workers
         }
-        return as_json({**about, "configurations": _distinct(read), **self._supervisor.state(), "workers": workers})
+        state = {**about, "configurations": _distinct(read), **self._supervisor.state(), "workers": workers}
+        return as_json_pieces(slices(encoded(state)))
 
-    async def newest(self, limit: int) -> Response:
-        """The newest decisions, whichever worker made them."""
+    async def _newest(self, limit: int) -> Response:
         answers = await self._ask(f"/debug/decisions?limit={limit}", DecisionsAnswer)
         total = sum(answer.total for answer in answers.found.values())
-        return as_json({"total": total, "decisions": _newest(answers, limit), **_named(answers)})
+        return _decisions({"total": total, **_named(answers)}, await _newest(answers, limit))
 
-    async def of_request(self, request_id: str, limit: int) -> Response:
-        """The decisions on a request, whichever workers made them."""
+    async def _of_request(self, request_id: str, limit: int) -> Response:
         path = f"/debug/decisions/{quote(request_id, safe='')}?limit={limit}"
         answers = await self._ask(path, DecisionsAnswer, statuses=(200, 404))
-        if not (decisions := _newest(answers, limit)):
+        if not (decisions := await _newest(answers, limit)):
             missing = "".join(f"; {id} is {why}" for id, why in answers.missing.items())
             raise HTTPException(404, f"no worker has a decision on a request {request_id!r}{missing}")
-        return as_json({"decisions": decisions, **_named(answers)})
+        return _decisions(_named(answers), decisions)
 
-    async def view(self, endpoint: str = "") -> Response:
-        """What each worker knows, by its id."""
+    async def _view(self, endpoint: str) -> Response:
         query = f"?endpoint={quote(endpoint, safe='')}" if endpoint else ""
         answers = await self._ask(f"/debug/view{query}", Raw)
         return as_json_pieces(_views(answers))
 
     async def _metrics(self) -> AsyncIterator[bytes]:
-        """The metrics of the workers and of the supervisor together, family by family."""
+        """The metrics of the workers and of the supervisor together. Only their text stays until the client has read
+        it."""
+        async with self._scrapes:
+            texts = await self._joined()
+        for family in texts:
+            for piece in slices(family):
+                yield piece
+
+    async def _joined(self) -> list[bytes]:
+        """The text of each family."""
         runs = {worker.id: worker.restarts for worker in self._workers}
         answers = await self._ask("/metrics", bytes)
         self.missing = answers.missing
@@ -153,8 +182,7 @@ class WorkerPages:
         await _in_steps(parsing(own, page))
         families: Page = {}
         await _in_steps(joining(pages, families))
-        for family in families.values():
-            yield await alone(lambda family=family: text(family).encode())  # type: ignore[misc]
+        return [await alone(lambda family=family: text(family).encode()) for family in families.values()]  # type: ignore[misc]
 
     async def _ask(self, path: str, kind: type[T], statuses: Iterable[int] = (200,)) -> Answers[T]:
         """The answers of all workers, asked at once."""
@@ -177,6 +205,11 @@ class WorkerPages:
 
     def __repr__(self) -> str:
         return f"<WorkerPages of {len(self._workers)} workers>"
+
+
+def _decisions(head: Mapping[str, object], decisions: Iterable[Raw]) -> Response:
+    texts = (slices(bytes(decision)) for decision in decisions)
+    return as_json_pieces(json_sections(head, {"decisions": texts}, encoded))
 
 
 async def _in_steps(steps: Iterator[None]) -> None:
@@ -205,11 +238,12 @@ def _distinct(answers: Iterable[ReadyAnswer | StateAnswer]) -> list[dict[str, st
     return found
 
 
-def _newest(answers: Answers[DecisionsAnswer], limit: int) -> list[Raw]:
+async def _newest(answers: Answers[DecisionsAnswer], limit: int) -> list[Raw]:
     """The newest `limit` decisions of all workers, the newest first."""
     decisions = [decision for answer in answers.found.values() for decision in answer.decisions]
-    decisions.sort(key=lambda decision: msgspec.json.decode(decision, type=At).at, reverse=True)
-    return decisions[:limit]
+    dated = [(msgspec.json.decode(decision, type=At).at, decision) async for decision in in_turns(decisions)]
+    dated.sort(key=itemgetter(0), reverse=True)
+    return [decision for _, decision in dated[:limit]]
 
 
 def _views(answers: Answers[Raw]) -> Iterator[bytes]:
@@ -217,7 +251,7 @@ def _views(answers: Answers[Raw]) -> Iterator[bytes]:
     opening = b'{"workers":{'
     for id, answer in answers.found.items():
         yield opening + encoded(id) + b":"
-        yield bytes(answer)
+        yield from slices(bytes(answer))
         opening = b","
     yield (b"" if answers.found else opening) + b"}"
     for name, reasons in _named(answers).items():

@@ -159,7 +159,8 @@ def error_from_response(action: str, status: int, phrase: str, retry_after: str,
     if found.kind != "Status":
         text = " ".join(body.decode(errors="replace").split())
         found = _Status(message=text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}…")
-    pause = float(retry_after) if retry_after.strip().isdecimal() else None
+    seconds = retry_after.strip(" \t")
+    pause = float(seconds) if seconds.isascii() and seconds.isdecimal() else None
     return _error(action, status, found, phrase, pause)
 
 

@@ -12,7 +12,15 @@ from services.picker.reports.explain import in_full
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.config.problems import Invalid
 from shared.service.configured import Configured
-from shared.service.status import BusStatus, FactsStatus, MemberStatus, PickerStatus, WatcherStatus
+from shared.service.status import (
+    BusStatus,
+    FactsStatus,
+    LoadStatus,
+    MemberStatus,
+    PeerLoad,
+    PickerStatus,
+    WatcherStatus,
+)
 from shared.service.survey import Survey
 from tests.unit.services.picker.handler import PickerUnderTest
 from tests.unit.services.picker.reports.test_rehearsal import ready
@@ -53,6 +61,14 @@ def test_a_survey_is_a_table_a_tier_with_the_problems_below() -> None:
         "1 problem:",
         "  bad",
     ]
+
+
+def test_a_number_that_cannot_be_printed_does_not_hide_the_others() -> None:
+    huge = 9 * 10**4299
+    load = LoadStatus(requests=huge, peers=(PeerLoad(id="q", requests=huge),))
+    member = MemberStatus(id="p", tier="picker", version="0.1.0", picker=PickerStatus(endpoints=3, load=load))
+    *_, row, _, _ = text(Survey(pool="default/default", at=0.0, leader="", members=(member,)))
+    assert "  3          –        ?  " in row
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from pointsman.endpoint_report import sentences
 from pointsman.explain import text
 from pointsman.query_command import lines_of
-from pointsman.why import because, decisions
+from pointsman.why import because, decisions, unknown_endpoint
 from shared.bus.errors import Malformed
 from shared.bus.query_client import Answer
 
@@ -44,3 +44,9 @@ def test_what_cant_be_shown_is_an_error_of_its_member(document: dict[str, Any]) 
     for make in (partial(text, document), partial(sentences, {"picker": [{**document, "known": True}]})):
         with pytest.raises(Malformed, match=r"^picker p's answer can't be shown: \w+Error: "):
             lines_of("picker p", make)
+
+
+def test_names_that_members_answer_with_do_not_control_the_terminal() -> None:
+    views = {"watcher": [], "picker": [{"known": False, "endpoints": 2, "some": ["default/\x9b2J"]}]}
+    said = "no member of the pool knows an endpoint 'b'; it has default/\\x9b2J and 1 more"
+    assert unknown_endpoint("b", views) == said

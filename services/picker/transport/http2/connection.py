@@ -52,6 +52,8 @@ class Http2Connection:
     ) -> None:
         self.failure: ConnectionFailed | None = None
         """Why the connection is to be closed when `out` is written."""
+        self.took = 0.0
+        """Seconds of the last turn."""
         self._options = options
         self._methods = methods
         self._wake, self._timer = wake, timer
@@ -97,12 +99,13 @@ class Http2Connection:
         streams.watched, streams.messages = True, _MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
         rest, timer = self._take_pending(), self._timer
-        until = timer() + _SECONDS_PER_TURN
+        began = at = timer()
+        until = began + _SECONDS_PER_TURN
         try:
             if streams.unsent:
                 streams.flush()
             for _ in range(_PER_TURN):
-                if timer() >= until:
+                if at >= until:
                     break
                 frame = rest or reader.read()
                 if frame is None:
@@ -126,12 +129,19 @@ class Http2Connection:
                     raise
                 except Exception:  # noqa: BLE001 - the top of a call: the others go on
                     self._failed(stream_id)
+                at = timer()
         except ConnectionFailed as failure:
             self.fail(failure)
             return False
         finally:
             streams.watched = False
+            self.took = timer() - began
         return self.unfinished
+
+    def feed(self, data: bytes) -> None:
+        """The client has sent this, for a later turn."""
+        if self.failure is None:
+            self._frames.feed(data)
 
     @property
     def unfinished(self) -> bool:

@@ -22,6 +22,10 @@ _RESIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}", re.DOTAL
 """The beginning of a block with three new sizes of the table: two are allowed (RFC 7541, section 4.2)."""
 _MAX_REMEMBERED = 512
 """Bytes of a block that is remembered."""
+_MAX_KEPT = 32 * 2**10
+"""Bytes of memory, about, for what was made of blocks: a few bytes of one may stand for kilobytes of the table."""
+_OVERHEAD = 200
+"""Bytes of memory that a decoded header takes beside its own."""
 _PER_HEADER = 16
 """Bytes that a header counts as in addition: one of the table takes a byte."""
 REFUSED = 4
@@ -59,8 +63,13 @@ class HeaderBlocks(Generic[T]):
         self._decoder = Decoder(max_header_list_size=self._max_bytes)
         self._table = self._decoder.header_table = _Table()
         self._remembered: dict[bytes, T] = {}
-        self._fragments: list[bytes] = []
+        self._kept = 0
+        """Bytes of memory that they take."""
         self._size = 0
+        """The same of the last block that was decoded."""
+        self._fragments: list[bytes] = []
+        self._gathered = 0
+        """Bytes of them."""
         self._decoded = 0
         """Bytes of this turn."""
         self.get = self._remembered.get
@@ -68,7 +77,7 @@ class HeaderBlocks(Generic[T]):
 
     def begin(self, fragment: bytes) -> None:
         """The first fragment of a block that isn't whole. Raises ConnectionFailed when it is too long."""
-        self._fragments, self._size = [], 0
+        self._fragments, self._gathered = [], 0
         self._take(fragment)
 
     def append(self, fragment: bytes) -> None:
@@ -84,8 +93,8 @@ class HeaderBlocks(Generic[T]):
 
     def _take(self, fragment: bytes) -> None:
         self._fragments.append(fragment)
-        self._size += len(fragment)
-        if self._size > self._max_bytes:
+        self._gathered += len(fragment)
+        if self._gathered > self._max_bytes:
             raise flooded(f"a header block has more than {self._max_bytes} bytes")
 
     def decode(self, block: bytes) -> list[tuple[str, str]]:
@@ -102,12 +111,14 @@ class HeaderBlocks(Generic[T]):
         except OversizedHeaderListError as error:
             raise flooded(f"headers of more than {self._max_bytes} bytes") from error
         except HPACKError as error:
-            raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+            # its text may quote all of the block
+            raise ConnectionFailed(ErrorCode.COMPRESSION_ERROR, f"invalid headers: {type(error).__name__}") from error
         if self._table.changes != before or _resizes(block):
-            self._remembered.clear()
+            self._forget()
         self._decoded += len(headers) * _PER_HEADER
-        size = sum(len(name) + len(value) for name, value in headers) + _LISTED * len(headers)
-        self.too_long = max(size, len(block)) > self._limit
+        size = sum(len(name) + len(value) for name, value in headers)
+        self._size = size + _OVERHEAD * len(headers)
+        self.too_long = max(size + _LISTED * len(headers), len(block)) > self._limit
         return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
     def should_yield(self) -> bool:
@@ -125,12 +136,18 @@ class HeaderBlocks(Generic[T]):
             self._table.changes == before
             and not self.too_long
             and len(block) <= _MAX_REMEMBERED
+            and self._size <= _MAX_KEPT
             and not _resizes(block)
         ):
-            if len(self._remembered) >= _REMEMBERED:
-                self._remembered.clear()
+            if len(self._remembered) >= _REMEMBERED or self._kept + self._size > _MAX_KEPT:
+                self._forget()
             self._remembered[block] = made
+            self._kept += self._size
         return made
+
+    def _forget(self) -> None:
+        self._remembered.clear()
+        self._kept = 0
 
     def __repr__(self) -> str:
         return f"<HeaderBlocks {len(self._remembered)} remembered>"

@@ -12,6 +12,40 @@ from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import Turns
 
+SECONDS_AT_ONCE = 0.005
+"""Seconds for which all connections together read at once what comes, before the others wait for their turn."""
+_LONG_TURN = 0.001
+"""Seconds of a turn that make a connection busy."""
+_BUSY = 100.0
+"""For so many times as long it counts as busy: what it sends waits behind what others send."""
+
+
+class Reading:
+    """What is left of the time for which the connections of a server read at once what comes, and the turns in which
+    the rest is read. Nobody knows when a round of the event loop begins, so the time isn't a round's: it is renewed in
+    the next one after a long turn, or when it has been used up."""
+
+    __slots__ = ("_renewing", "busy", "left", "others")
+
+    def __init__(self) -> None:
+        self.left = SECONDS_AT_ONCE
+        self._renewing = False
+        self.busy, self.others = Turns(), Turns()
+        """Turns of busy connections, and of all others."""
+
+    def renew(self) -> None:
+        """What is left may be nothing: in the next round, all of it is there again."""
+        if not self._renewing:
+            self._renewing = True
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._renewing = False
+        self.left = SECONDS_AT_ONCE
+
+    def __repr__(self) -> str:
+        return f"<Reading, {self.left:.4f} s left>"
+
 
 class Http2Protocol(asyncio.Protocol):
     """One connection. `opened` and `closed` tell its server."""
@@ -25,15 +59,17 @@ class Http2Protocol(asyncio.Protocol):
         clock: Callable[[], float],
         *,
         turns: Turns,
+        reading: Reading,
         opened: Callable[["Http2Protocol"], bool],
         closed: Callable[["Http2Protocol"], None],
     ) -> None:
-        """`opened` returns whether the connection is served. By `turns`, the streams of all connections end."""
+        """`opened` returns whether the connection is served. By `turns`, the streams of all connections end; they share
+        `reading`, too."""
         self.connection = Http2Connection(
             methods, options, memory, streams, now=clock(), wake=self._wake, timer=perf_counter
         )
         self._options, self._clock = options, clock
-        self._turns, self._opened, self._closed = turns, opened, closed
+        self._turns, self._reading, self._opened, self._closed = turns, reading, opened, closed
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self.peer = ""
@@ -41,7 +77,8 @@ class Http2Protocol(asyncio.Protocol):
         self._awake = False
         """Whether a flush is scheduled."""
         self._going_on = False
-        """Whether `_continue` is."""
+        """Whether `_continue` waits for its turn."""
+        self._busy_until = 0.0
         self._closing = self._ending = self._ticking = False
         """Whether nothing more is written; whether streams end by turns, because the connection is over, and because
         their time is."""
@@ -58,29 +95,49 @@ class Http2Protocol(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        more = self.connection.receive(data, self._clock())
+        connection, reading, now = self.connection, self._reading, self._clock()
+        if reading.left <= 0.0 or now < self._busy_until:
+            connection.feed(data)
+            more = True
+        else:
+            more = connection.receive(data, now)
+            took = connection.took
+            reading.left -= took
+            if took > _LONG_TURN or reading.left <= 0.0:
+                self._note_turn(now)
+                reading.renew()
         if more:
             self._transport.pause_reading()
             self._go_on()
         self._flush()
 
+    def _note_turn(self, now: float) -> None:
+        """A turn may have been a long one."""
+        took = self.connection.took
+        if took > _LONG_TURN:
+            self._busy_until = now + _BUSY * took
+
     def _go_on(self) -> None:
         """Have the rest done after others have had their turn."""
         if not self._going_on:
             self._going_on = True
-            self._loop.call_soon(self._continue)
+            busy = self._clock() < self._busy_until
+            (self._reading.busy if busy else self._reading.others).add(self._continue)
 
-    def _continue(self) -> None:
+    def _continue(self) -> bool:
         """Read on in what has come, and send on what has waited."""
         self._going_on = False
         if self._transport is None:
-            return
-        more = self.connection.receive(b"", self._clock())
+            return False
+        now = self._clock()
+        more = self.connection.receive(b"", now)
+        self._note_turn(now)
         self._flush()
         if more:
             self._go_on()
         elif self._stuck_since is None and self._transport is not None:
             self._transport.resume_reading()
+        return False
 
     def pause_writing(self) -> None:
         """The peer doesn't read: nothing more is read from it either."""

@@ -15,7 +15,7 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
-from services.picker.transport.http2.protocol import Http2Protocol
+from services.picker.transport.http2.protocol import Http2Protocol, Reading
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import Turns, in_turns
 
@@ -57,7 +57,7 @@ class Http2Server:
         self._memory, self._clock, self._tls = memory, clock, tls
         self._listener: socket.socket | None = None
         self._streams = StreamCount(options.max_streams)
-        self._turns = Turns()
+        self._turns, self._reading = Turns(), Reading()
         self._ticker: asyncio.Task[None] | None = None
         self._beginning: set[Http2Protocol] = set()
         """Connections whose TLS isn't agreed upon."""
@@ -205,6 +205,7 @@ class Http2Server:
             self._streams,
             self._clock,
             turns=self._turns,
+            reading=self._reading,
             opened=self._on_opened,
             closed=self._on_closed,
         )

@@ -1,5 +1,6 @@
 """The stream of decisions: each once when it is made, and again when it is over."""
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -126,6 +127,19 @@ async def test_what_the_stream_begins_with_is_bounded_in_bytes() -> None:
     for told in (piece, await topic.whole()):
         assert KEPT_BYTES * 0.9 < len(told) < KEPT_BYTES * 1.1
         assert read(told)[-1] == ("r99", "completed")
+
+
+async def test_decisions_that_are_under_way_for_long_take_a_limited_memory() -> None:
+    long = {"model": "m" * (MAX_SUMMARY - 300)}
+    made = [{**decision(number, "under way"), **long} for number in range(LIMIT)]
+    topic = DecisionsTopic(Pickers({f"p{number}": (1, made) for number in range(20)}), dict)
+    tracemalloc.start()
+    try:
+        assert await topic.refresh() is not None
+        assert await topic.refresh() is None
+        assert tracemalloc.get_traced_memory()[0] < 3 * KEPT_BYTES
+    finally:
+        tracemalloc.stop()
 
 
 async def test_decisions_in_full_are_passed_on_as_they_are_with_who_made_them(monkeypatch: pytest.MonkeyPatch) -> None:

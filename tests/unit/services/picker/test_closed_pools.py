@@ -189,6 +189,21 @@ def test_without_a_body_a_request_only_looks(closed: Any, method: str, path: str
 
 
 @CLOSED
+@pytest.mark.parametrize("modes", MODES[:2])
+@pytest.mark.parametrize("below", ["/metrics", "/prometheus/metrics", "/metricsx", "/%6Detric%73", "/team%2fmetrics"])
+def test_below_the_metrics_of_a_server_no_api_is_served(closed: Any, below: str, modes: Modes) -> None:
+    """What servers mount there answers every path with the metrics."""
+    for path, sent in (
+        (CHAT, {"model": "cheap", "messages": MESSAGES}),
+        ("/v1/conversations", {"items": [{"role": "user"}]}),
+        ("/v1/messages/count_tokens", {}),
+    ):
+        assert Closed(closed).ask(sent, path, modes=modes)[0] == 200
+        assert Closed(closed).ask(sent, below + path, modes=modes)[0] == 404
+        assert Closed(closed).ask(sent, f"{path}?x=/metrics", modes=modes)[0] == 200
+
+
+@CLOSED
 def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
     picker = Closed(closed)
     assert picker.ask({"items": [{"role": "user"}]}, "/v1/conversations") == (200, "")

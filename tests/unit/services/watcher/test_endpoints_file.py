@@ -174,7 +174,11 @@ def test_a_bad_entry_names_the_field_the_value_and_what_would_be_right(given: di
         ),
         (
             "- a\n",
-            ["document: ['a'] is no document; a mapping with `endpoints`, or with `kind`, is expected (line 1)"],
+            ["document: a list is no document; a mapping with `endpoints`, or with `kind`, is expected (line 1)"],
+        ),
+        (
+            "a-password\n",
+            ["document: a string is no document; a mapping with `endpoints`, or with `kind`, is expected (line 1)"],
         ),
         ("endpoints:\n- x:1\n", ["endpoints[0]: 'x:1' is a string; a mapping is expected (line 2)"]),
         (

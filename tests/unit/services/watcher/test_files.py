@@ -241,6 +241,23 @@ async def test_a_bad_configuration_is_rejected_with_the_lines_of_its_file(path: 
     assert (problem.path, problem.line) == ("plugins[0].type", 7)
 
 
+async def test_a_file_that_cannot_be_read_for_a_defect_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").write_text(OTHER)
+    read = FileReader.read
+
+    def fail(reader: FileReader, origin: str, data: bytes, **options: Any) -> Any:
+        if origin.endswith("a.yaml"):
+            raise ValueError("a defect")
+        return read(reader, origin, data, **options)
+
+    monkeypatch.setattr(FileReader, "read", fail)
+    events = said(await source(tmp_path).load())
+    assert events == [("a.yaml", "document: it can't be read: ValueError: a defect"), ("b.yaml", "b")]
+
+
 async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("endpoints: []\n")
     (tmp_path / "b.yaml").write_text("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")

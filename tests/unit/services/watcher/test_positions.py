@@ -6,7 +6,7 @@ import pytest
 
 from services.watcher.drain_file import set_drain
 from services.watcher.positions import document_text, with_lines
-from shared.config.problems import Problem
+from shared.config.problems import Problem, join
 from shared.config.yaml import Text
 
 STREAM = """\
@@ -44,6 +44,12 @@ def line(path: str, index: int = 0) -> int | None:
 )
 def test_a_path_has_the_line_of_its_key(path: str, index: int, expected: int | None) -> None:
     assert line(path, index) == expected
+
+
+def test_a_shortened_key_that_looks_like_a_position_has_the_line_of_what_is_around_it() -> None:
+    long = f"a[²]{'b' * 100}"
+    [problem] = with_lines(f'a:\n- x\n"{long}": 1\n', 0, [Problem(join("", long), "")])
+    assert problem.line == 1
 
 
 def test_a_line_that_is_known_already_stays() -> None:

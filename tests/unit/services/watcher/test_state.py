@@ -264,3 +264,20 @@ def test_an_object_that_two_origins_state_is_a_conflict() -> None:
     assert applied(state, [nodes("b", "n1", "n2")], now=2.0) is False
     assert state.problems() == {"b": [Problem("", "v1 Node n1 is in a too")]}
     assert seen(state) == ["n1"]
+
+
+def test_many_items_that_two_origins_state_are_found_in_steps_and_other_changes_do_not_find_them_again() -> None:
+    state, many = State(), [f"e{number:04}" for number in range(1500)]
+    applied(state, [endpoints("a", *many)], now=1.0)
+    steps = sum(1 for _ in state.apply([endpoints("b", *many)], 2.0))
+    assert steps >= 2 * len(many)
+    shown = state.problems()["b"]
+    assert [str(problem) for problem in (*shown[:1], *shown[-2:])] == [
+        "document: endpoint 'default/e0000' is in a too",
+        "document: endpoint 'default/e0099' is in a too",
+        "document: … and 1400 more that are given twice",
+    ]
+    assert sum(1 for _ in state.apply([endpoints("c", "other")], 3.0)) < 10
+    assert state.problems()["b"] == shown
+    assert applied(state, [Removed("b")], now=4.0)
+    assert state.problems() == {}

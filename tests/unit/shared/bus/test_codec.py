@@ -1,5 +1,6 @@
 """Encoding and decoding, and the log of what can't be decoded."""
 
+import tracemalloc
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,6 +249,13 @@ def test_the_log_of_malformed_messages_stays_small_whoever_sends() -> None:
     [
         Frame(sender="c", sent=1.0, sequence=1, ids=("a",), absent={f"{number}": [] for number in range(5000)}),
         Frame(sender="c", sent=1.0, sequence=1, ids=("a",), absent={"x/p": [0] * 100_000}),
+        Frame(
+            sender="c",
+            sent=1.0,
+            sequence=1,
+            ids=("a",) * 1000,
+            absent={f"{number}": [0] * 1000 for number in range(101)},
+        ),
         Frame(sender="c" * 5000, sent=1.0, sequence=1, ids=()),
         Member(id="c" * 5000, tier="collector", sent=1.0),
         Candidate(owner="c" * 5000, fitness=()),
@@ -287,6 +295,27 @@ def test_a_message_with_more_than_anybody_needs_is_malformed(message: Message) -
 def test_prefix_placements_that_contradict_themselves_are_malformed(message: Message) -> None:
     with pytest.raises(Malformed):
         decode(type(message), encode(message))
+
+
+@pytest.mark.parametrize("field", [False, True], ids=["a name", "the field"])
+def test_of_what_a_frame_has_twice_only_the_last_is_read(field: bool) -> None:
+    def packed(*values: bytes) -> bytes:
+        return bytes([0x80 + len(values) // 2]) + b"".join(values)
+
+    text = msgspec.msgpack.encode
+    many = text([[[]] * 1000] * 1000)
+    twice = [text("x/p"), many, text("x/p"), text([5])]
+    objects = [text("objects"), packed(*twice)]
+    if field:
+        objects = [text("objects"), packed(*twice[:2]), text("objects"), packed(*twice[2:])]
+    known = {"type": "frame/1", "sender": "c", "sent": 1.0, "sequence": 1, "ids": ["a"], "ages": {"x/p": bytes(4)}}
+    message = packed(*(text(part) for item in known.items() for part in item), *objects)
+    tracemalloc.start()
+    try:
+        assert decode(Frame, message).objects == {"x/p": [5]}
+        assert tracemalloc.get_traced_memory()[1] < 4 * len(message), "a list takes fifty bytes"
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_log_says_no_more_of_a_message_than_is_worth_reading() -> None:

@@ -309,3 +309,23 @@ async def test_more_names_than_a_frame_takes_go_in_several_that_can_be_read(
     assert [frame.sequence for frame in read] == list(range(len(read))), "each is a part of its own"
     lists = [values for frame in read for values in frame.objects.values()]
     assert sum(map(len, lists)) == endpoints * attributes
+
+
+async def test_more_attributes_that_endpoints_do_not_have_than_a_frame_takes_go_in_several() -> None:
+    keys = [AttributeKey(f"Absent{number}", "test", float) for number in range(150)]
+    known = {f"e{number}": Known(AttributeMap()) for number in range(1000)}
+    for endpoint in known.values():
+        for key in keys:
+            endpoint.attributes.deny(key, 1.0)
+    read: list[Frame] = []
+
+    class Reading(Recorder):
+        async def publish(self, part: int, content: FrameContent) -> bool:
+            fields = {name: getattr(content, name) for name in content.__struct_fields__}
+            read.append(decode(Frame, encode(Frame(sender="c", sent=1.0, sequence=part, **fields))))
+            return True
+
+    sending = FrameSender(Reading(), lambda: known, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
+    await sending.send()
+    assert [frame.sequence for frame in read] == [0, 1], "each is a part of its own"
+    assert sum(len(positions) for frame in read for positions in frame.absent.values()) == 150_000

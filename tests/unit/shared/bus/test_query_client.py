@@ -1,13 +1,20 @@
 """Answers that come in pieces, from several members at once."""
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from nats.aio.msg import Msg
 
 from shared.bus.codec import encode
+from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
-from shared.bus.query_client import AnswerPieces, QueryFailed
-from shared.bus.query_messages import AnswerPiece
+from shared.bus.query_client import AnswerPieces, QueryFailed, query_member, query_members
+from shared.bus.query_messages import AnswerPiece, StatusQuery, ViewQuery
+from shared.bus.subjects import Subjects
 
 
 def piece(
@@ -109,3 +116,45 @@ def test_answers_that_are_too_large_together_end_the_question(more: bool, member
     assert (collected.full, collected.begun) == (True, more)
     errors = ["the answers are too large"] * members if more else [""] * taken
     assert [answer.error for answer in collected.answers()] == errors
+
+
+class InventedAnswers:
+    """Answers of 32 KiB that don't end, each in the name of another member."""
+
+    def __init__(self, tier: str = "picker") -> None:
+        self.size = 0
+        self.tier = tier
+        self.malformed = SimpleNamespace(report=lambda *_, **__: None)
+
+    async def request_many(self, *_: object, last: Callable[[Msg], bool], **__: object) -> None:
+        content = b" " * 32 * 2**10
+        for number in range(9000):
+            answer = AnswerPiece(sender=f"m{number}", tier=self.tier, run=1, number=0, more=True, content=content)
+            data = encode(answer)
+            self.size += len(data)
+            if last(cast(Any, SimpleNamespace(data=data, subject="inbox"))):
+                return
+
+
+def test_a_query_of_one_member_takes_no_more_than_its_answer_may_have() -> None:
+    """Many are asked at once, and others can answer in the name of further ones."""
+    bus = InventedAnswers()
+    answer = asyncio.run(query_member(cast(Bus, bus), Subjects(), "pool", "picker", "m0", StatusQuery()))
+    assert (answer.id, answer.error) == ("m0", "the answers are too large")
+    assert 8 * 2**20 < bus.size < 24 * 2**20
+
+
+def test_only_malformed_answers_that_are_too_large_are_an_error_of_the_query() -> None:
+    bus = InventedAnswers("collector")
+    with pytest.raises(Malformed, match="picker m0 are too large"):
+        asyncio.run(query_member(cast(Bus, bus), Subjects(), "pool", "picker", "m0", StatusQuery()))
+
+
+@pytest.mark.parametrize(("query", "limit"), [(StatusQuery(), 128), (ViewQuery(), 256)])
+def test_statuses_of_all_members_take_half_of_what_other_answers_take(
+    query: StatusQuery | ViewQuery, limit: int
+) -> None:
+    """They are asked for all the time, and are kept until they are judged together."""
+    bus = InventedAnswers()
+    asyncio.run(query_members(cast(Bus, bus), Subjects(), "pool", "picker", query))
+    assert limit - 5 < bus.size / 2**20 < limit + 1

@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import pytest
 
@@ -9,6 +10,7 @@ from shared.bus.messages import Frame, Load, QueueTable
 from shared.bus.subjects import fact_key
 from shared.model import Configuration, Endpoint, Fact, Pool
 from shared.pool_view import queues
+from shared.pool_view.attribute_table import REMEMBERED
 from shared.pool_view.rows import EndpointRow
 from shared.pool_view.view import COLLECTOR, PICKER, WATCHER, PoolView
 
@@ -296,3 +298,15 @@ def test_the_version_differs_when_anything_is_new() -> None:
     list(made.rows(5.0))
     assert made.version in seen
     assert made.configuration == Configuration(text="kind: X")
+
+
+def test_frames_of_ids_that_nobody_knows_take_a_limited_memory() -> None:
+    pool = view("a")
+    tracemalloc.start()
+    try:
+        for number in range(3 * REMEMBERED // 2**20):
+            invented = tuple(f"{number}-{each}-".ljust(2**10, "x") for each in range(2**10))
+            pool.frame(frame(("a", *invented), queue=(1.0,) * 1025), 0.0, 0.0)
+        assert tracemalloc.get_traced_memory()[0] < 1.5 * REMEMBERED
+    finally:
+        tracemalloc.stop()

@@ -1,6 +1,7 @@
 """From pages to a number, page after page."""
 
 import math
+import tracemalloc
 from collections.abc import Iterable
 from typing import Any
 
@@ -291,3 +292,21 @@ def test_series_that_change_with_every_page_fill_no_memory(given: dict[str, Any]
 def test_a_rate_holds_however_often_the_endpoint_is_asked() -> None:
     each = evaluator("c", function="rate", window="10s")
     assert read(each, (f"c {index}\n" for index in range(5000)), every=0.01)[-1] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    "given", [{"function": "quantile", "quantile": 0.5}, {"function": "mean"}, {"function": "rate"}]
+)
+def test_series_with_other_labels_on_each_page_take_a_limited_memory(given: dict[str, Any]) -> None:
+    suffixes = {"quantile": ["_bucket"], "mean": ["_sum", "_count"], "rate": [""]}[given["function"]]
+    query = evaluator("m", **given)
+    tracemalloc.start()
+    try:
+        most = 0
+        for number in range(20):
+            series = [f'{{le="{each}",x="{number}-{each}-{"x" * 4000}"}} {each}\n' for each in range(120)]
+            page(query, "".join(f"m{suffix}{each}" for suffix in suffixes for each in series), float(number))
+            most = max(most, tracemalloc.get_traced_memory()[0])
+        assert most < 5 * MAX_ALL_LABELS_BYTES
+    finally:
+        tracemalloc.stop()

@@ -1,3 +1,6 @@
+import asyncio
+import gc
+import weakref
 from typing import Any
 from unittest.mock import ANY
 
@@ -5,8 +8,9 @@ import pytest
 from fastapi.testclient import TestClient
 from msgspec import structs
 from prometheus_client import CollectorRegistry
+from starlette.types import Message
 
-from services.picker.admin.decisions import DecisionRing, ring_routes
+from services.picker.admin.decisions import IN_FULL, DecisionRing, ring_routes
 from services.picker.decision import SHOWN, Decision, RequestSummary
 from services.picker.request import Refusal
 from services.picker.state.layout import Layout
@@ -102,3 +106,42 @@ def test_a_limit_out_of_range_is_refused_by_name_and_value(limit: str) -> None:
     assert body["error"].startswith("limit: Input should be ")
     assert body["error"].endswith(f", not {limit!r}")
     assert get(ring("a"), "/debug/decisions/a?limit=101")[0] == 400
+
+
+async def test_few_decisions_stay_for_clients_that_read_slowly() -> None:
+    made, reads = DecisionRing(1), asyncio.Event()
+    app = build_app(ProcessPages(Readiness(), CollectorRegistry(), dict), ring_routes(made))
+    statuses: list[int] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            statuses.append(message["status"])
+        await reads.wait()
+
+    scope = {
+        "type": "http",
+        "asgi": {"spec_version": "2.4"},
+        "method": "GET",
+        "path": "/debug/decisions/a",
+        "query_string": b"",
+        "headers": [],
+    }
+    layouts: list[weakref.ref[Layout]] = []
+    clients: list[asyncio.Task[None]] = []
+    for _ in range(3 * IN_FULL):
+        layout = Layout()
+        layouts.append(weakref.ref(layout))
+        made.add(structs.replace(decision("a"), layout=layout))
+        clients.append(asyncio.create_task(app(scope, receive, send)))
+        for _ in range(50):
+            await asyncio.sleep(0)
+    del layout
+    gc.collect()
+    assert sum(layout() is not None for layout in layouts) == IN_FULL + 1  # that of the ring
+    reads.set()
+    await asyncio.wait(clients)
+    assert statuses == [200] * len(clients)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
+from services.picker.admin import request_metrics
 from services.picker.admin.metrics import FOLD_EVERY, PickerMetrics
 from services.picker.decision import Decision, RequestSummary
 from services.picker.pipeline import build
@@ -21,6 +22,7 @@ from shared.model import Endpoint
 from shared.plugin import Registry
 from shared.service.pages import SLICE
 from tests.unit.services.picker.world import NOW, endpoint, facts, load, pool, report, request
+from tests.work import counted
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
 
@@ -213,6 +215,43 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     made.forget_endpoints()
     assert made.requests.picks == {"a2": 1}
     assert ("pointsman_picker_picks_total", ("a1",)) not in scrape(registry)
+
+
+def test_counts_by_model_and_endpoint_are_told_and_forgotten_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred models at ten thousand endpoints are a million."""
+    models, endpoints = 50, 200
+    view = pool(*(f"a{number:03}" for number in range(endpoints)))
+    made, registry = metrics(view)
+    for model in range(models):
+        for row in range(endpoints):
+            opened = made.decided(routed(view, row, f"m{model}"), 0.0)
+            assert opened is not None
+            opened.answered(200)
+    steps, families = list[int](), registry.collect()
+    while True:
+        with counted() as work:
+            family = next(iter(families), None)
+        if family is None:
+            break
+        steps.append(work.instructions)
+    assert max(steps) < 10 * models * endpoints
+
+    def left(endpoint: str) -> int:
+        wanted = {"endpoint_name": endpoint}
+        return sum(
+            wanted.items() <= sample.labels.items() for family in registry.collect() for sample in family.samples
+        )
+
+    assert left("a000") == left("a001") == models
+    monkeypatch.setattr(request_metrics, "FORGOTTEN_AT_ONCE", 10 * endpoints)
+    before = sum(map(len, made.requests.scheduled.values()))
+    view.delete("pool.endpoint.a000")
+    made.forget_endpoints()
+    assert sum(map(len, made.requests.scheduled.values())) == before - 10
+    for _ in range(models // 10):
+        made.forget_endpoints()
+    assert sum(map(len, made.requests.scheduled.values())) == before - models
+    assert left("a001") == models
 
 
 def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:

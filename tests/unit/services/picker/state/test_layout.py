@@ -64,6 +64,17 @@ def test_a_subset_hint_may_name_the_host_that_an_address_was_resolved_from() -> 
     assert ids(layout, layout.subset(("vllm.example.com:80",))) == ["a"]
 
 
+@pytest.mark.parametrize("entry", ["10.0.0.1", "10.0.0.1:{}"])
+def test_many_entries_for_an_address_with_many_endpoints_take_no_product_of_both(entry: str) -> None:
+    layout = Layout(endpoint(f"e{port}", "10.0.0.1", port) for port in range(8000, 8500))
+    layout.subset(("10.0.0.1",))
+    hint = tuple(entry.format(port) for port in range(8000, 8500))
+    with counted() as work:
+        rows = layout.subset(hint)
+    assert len(rows) == 500
+    assert work.instructions < 500 * 500
+
+
 def test_subsets_are_remembered_within_a_bound_and_cant_be_changed() -> None:
     layout = Layout([endpoint("a", "10.0.0.1")])
     first = layout.subset(("10.0.0.1",))

@@ -1,23 +1,37 @@
 """How the admin pages of workers become those of their supervisor."""
 
+import asyncio
+import gc
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import httpx
 import pytest
-from fastapi.responses import StreamingResponse
+from fastapi import Response
 from prometheus_client import CollectorRegistry, Gauge
+from starlette.types import Message
 
 from services.picker.admin.decisions import decision_routes
-from services.picker.workers.pages import WorkerPages
+from services.picker.workers.exposition import Family
+from services.picker.workers.pages import AT_ONCE, WorkerPages
 from services.picker.workers.worker import Unanswered
 from shared.service.admin import build_app
+from shared.service.pages import PIECE
 from shared.service.process import Service
 from shared.service.readiness import Readiness
+from tests.waiting import eventually
 
+SCOPE: dict[str, Any] = {"type": "http", "asgi": {"spec_version": "2.4"}}
 CONFIGURED = {"pool": "a/b", "origin": "pool.yaml", "revision": "1"}
 LATER = {**CONFIGURED, "revision": "2"}
+
+
+async def wait_for_ever() -> Message:
+    """A client that says nothing more."""
+    await asyncio.Event().wait()
+    raise AssertionError
 
 
 class FakeWorker:
@@ -181,9 +195,89 @@ async def test_metrics_are_those_of_the_workers_and_the_supervisor(
 async def test_the_views_of_workers_are_sent_one_by_one(supervisor: Supervisor, found: int) -> None:
     pages: list[Any] = [{"endpoints": [number]} for number in range(found)]
     supervisor.say("/debug/view", *pages, *[None] * (2 - found))
-    response = cast(StreamingResponse, await supervisor.worker_pages.view())
-    pieces = [bytes(cast(bytes, piece)) async for piece in response.body_iterator]
+    pieces: list[bytes] = []
+
+    async def send(message: Message) -> None:
+        pieces.append(message.get("body", b""))
+
+    await (await supervisor.worker_pages.view())(SCOPE, wait_for_ever, send)
     answer = json.loads(b"".join(pieces))
     assert answer.pop("workers") == {f"p-{number}": page for number, page in enumerate(pages)}
     assert list(answer.get("missing", ())) == [f"p-{number}" for number in range(found, 2)]
     assert sum(b"endpoints" in piece for piece in pieces) == found
+
+
+@pytest.mark.parametrize("path", ["view", "state", "decisions", "decisions/r"])
+async def test_few_large_pages_are_made_at_once(supervisor: Supervisor, path: str) -> None:
+    """Clients that read slowly make others wait, and keep no more answers of workers in memory."""
+    asked: list[str] = []
+    decisions = [{"at": "2026", "text": "x" * 10_000}] * 100
+    page = json.dumps({"configurations": [], "decisions": decisions, "total": 1}).encode()
+
+    async def get(path: str, timeout: float) -> tuple[int, bytes]:
+        asked.append(path)
+        return 200, page
+
+    for worker in supervisor.workers:
+        worker.get = get
+    pages = supervisor.worker_pages
+    routes: dict[str, Callable[[], Awaitable[Response]]] = {
+        "view": pages.view,
+        "state": pages.debug_state,
+        "decisions": partial(pages.newest, 200),
+        "decisions/r": partial(pages.of_request, "r", 100),
+    }
+    reads = asyncio.Event()
+    most = 0
+
+    async def send(message: Message) -> None:
+        nonlocal most
+        most = max(most, len(message.get("body", b"")))
+        await reads.wait()
+
+    async def request() -> None:
+        await (await routes[path]())(SCOPE, wait_for_ever, send)
+
+    clients = [asyncio.create_task(request()) for _ in range(3 * AT_ONCE)]
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert len(asked) == AT_ONCE * len(supervisor.workers)
+    for leaving in clients[:AT_ONCE]:
+        leaving.cancel()
+    reads.set()
+    await asyncio.wait(clients)
+    assert len(asked) == 3 * AT_ONCE * len(supervisor.workers)
+    assert most <= 2 * PIECE
+
+
+async def test_of_metrics_that_a_client_reads_slowly_only_the_text_stays(supervisor: Supervisor) -> None:
+    page = "# HELP slow Slow\n# TYPE slow gauge\n" + "".join(f'slow{{n="{number}"}} 1\n' for number in range(3_000))
+    under_way = most = 0
+
+    async def get(path: str, timeout: float) -> tuple[int, bytes]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return 200, page.encode()
+
+    for worker in supervisor.workers:
+        worker.get = get
+    reads, sent = asyncio.Event(), list[int]()
+
+    async def send(message: Message) -> None:
+        if body := message.get("body"):
+            sent.append(len(body))
+            await reads.wait()
+
+    async def request() -> None:
+        await (await supervisor.worker_pages.metrics())(SCOPE, wait_for_ever, send)
+
+    clients = [asyncio.create_task(request()) for _ in range(3 * AT_ONCE)]
+    await eventually(lambda: len(sent) == len(clients))
+    assert not [kept for kept in gc.get_objects() if isinstance(kept, Family) and kept.name == "slow"]
+    assert most <= AT_ONCE * len(supervisor.workers)
+    reads.set()
+    await asyncio.wait(clients)
+    assert max(sent) <= PIECE

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2
+from hpack.hpack import encode_integer
 from msgspec import structs
 
 from services.picker.body_buffer import MemoryBudget
@@ -187,6 +188,34 @@ def test_header_blocks_of_a_turn_are_few_however_short_they_are() -> None:
         more = peer.connection.receive(b"", 0.0)
     assert len(peer.calls) == 20
     assert max(after - before for before, after in zip([0, *opened], opened, strict=False)) <= 6
+
+
+def test_what_blocks_stand_for_is_remembered_up_to_a_limit() -> None:
+    """A byte of a block may stand for kilobytes of the table."""
+    large = b"\x40\x01a" + encode_integer(3900, 7) + b"a" * 3900
+    tracemalloc.start()
+    try:
+        peer = Peer(methods={"/test.Test/Echo": Forgetful})
+        peer.say(frame(HEADERS, END_HEADERS | END_STREAM, 1, block() + large))
+        before = tracemalloc.get_traced_memory()[0]
+        for stream in range(3, 67, 2):
+            number = b"\x00\x01n\x02%02d" % stream
+            peer.say(frame(HEADERS, END_HEADERS | END_STREAM, stream, block() + b"\xbe" * 3 + number))
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert peer.connection.failure is None
+    assert taken < 100_000
+
+
+def test_headers_that_cannot_be_read_are_not_quoted() -> None:
+    """The reason is in a line of the log, and the headers may have a credential."""
+    peer = Peer()
+    peer.say(frame(HEADERS, END_HEADERS, 1, b"\x00\x01n" + b"\xff" * 20 + b"secret"))
+    failure = peer.connection.failure
+    assert failure is not None
+    assert failure.code is ErrorCode.COMPRESSION_ERROR
+    assert "secret" not in failure.text
 
 
 def test_streams_that_were_answered_may_be_reset_without_limit() -> None:

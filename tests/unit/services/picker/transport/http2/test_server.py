@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from itertools import pairwise
 
 from structlog.testing import capture_logs
 
 from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
+from services.picker.transport.http2.protocol import SECONDS_AT_ONCE
 from services.picker.transport.http2.server import LOG_EVERY, Http2Server
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
@@ -17,6 +19,7 @@ from tests.unit.services.picker.transport.http2.peer import (
     data,
     frame,
     headers,
+    message,
     request,
     settings,
 )
@@ -87,6 +90,47 @@ async def test_the_streams_of_many_connections_whose_deadlines_are_over_end_by_t
         for writer in clients:
             writer.close()
         await server.stop(0.0)
+
+
+async def test_what_takes_long_to_read_is_read_by_turns() -> None:
+    """Of many connections together, too; and another connection needn't wait for all of them."""
+    connections, calls, order = 40, list[Recorded](), list[bytes]()
+
+    class Slow(Recorded):
+        def receive(self, message: bytes) -> None:
+            order.append(message)
+            if message == b"slow":
+                time.sleep(2 * SECONDS_AT_ONCE)
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Slow(stream, metadata, "Silent"))
+        return calls[-1]
+
+    options = Http2Options(max_message_size=2**10)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=MemoryBudget(), clock=lambda: 1.0)
+    await server.start("127.0.0.1", 0)
+    clients: list[asyncio.StreamWriter] = []
+    try:
+        for _ in range(connections + 1):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(PREFACE + settings() + frame(SETTINGS, ACK, 0) + headers(1))
+            clients.append(writer)
+        await eventually(lambda: len(calls) == len(clients))
+        for wave in (1, 2):
+            for writer in clients[1:]:
+                writer.write(data(1, message(b"slow")))
+            if wave == 2:
+                clients[0].write(data(1, message(b"quick")))
+            rounds = [len(order)]
+            while len(order) < wave * connections + wave - 1:
+                await asyncio.sleep(0)
+                rounds.append(len(order))
+            assert max(after - before for before, after in pairwise(rounds)) < 10
+    finally:
+        for writer in clients:
+            writer.close()
+        await server.stop(0.0)
+    assert order.index(b"quick") < connections + connections // 2
 
 
 async def test_of_many_connections_that_break_the_protocol_a_line_a_second_tells() -> None:

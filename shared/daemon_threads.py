@@ -1,0 +1,64 @@
+"""Threads for calls that can't be interrupted, such as those of the system's resolver."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
+
+class DaemonThreads:
+    """At most `limit` daemon threads, for calls that can't be interrupted.
+
+    A thread that takes a call starts another one if none is idle. So the event loop starts the first thread only: many
+    calls at once don't hold it.
+    """
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._calls: SimpleQueue[tuple[Future[list[Any]], Callable[[], list[Any]]]] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = 0
+        self._idle = 0
+        """Threads that wait for a call, or are about to."""
+
+    async def run(self, call: Callable[[], list[Any]]) -> list[Any]:
+        """Raises what the call raises, and OSError if no thread can be started."""
+        future: Future[list[Any]] = Future()
+        self._calls.put((future, call))
+        if not self._started:
+            self._start_one()
+        if not self._started:
+            future.cancel()
+            raise OSError("no thread can be started")
+        return await asyncio.wrap_future(future)
+
+    def _start_one(self) -> None:
+        """Start a thread, unless one is idle or there are as many as allowed."""
+        with self._lock:
+            if self._idle or self._started == self._limit:
+                return
+            self._started += 1
+            self._idle += 1
+        try:
+            threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._started -= 1
+                self._idle -= 1
+
+    def _work(self) -> None:
+        while True:
+            future, call = self._calls.get()
+            with self._lock:
+                self._idle -= 1
+            self._start_one()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
+                    future.set_exception(error)
+            with self._lock:
+                self._idle += 1

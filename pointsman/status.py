@@ -5,7 +5,7 @@ It runs on any machine that reaches NATS. The exit code is 1 when something is w
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 from pointsman.command import Format, parse_options, print_json
@@ -92,24 +92,22 @@ def _cells(member: MemberStatus) -> dict[str, str]:
     if (picker := member.picker) is not None:
         load, peers = picker.load, picker.load.peers
         oldest = max((peer.age or 0.0 for peer in peers), default=None)
-        known = _total((load.requests, *(peer.requests for peer in peers)))
+        known = _total(load.requests, *(peer.requests for peer in peers))
         cells |= {
             "endpoints": str(picker.endpoints),
             "metrics": age(picker.metrics_age),
-            "in flight": f"{load.requests} of {known}",
+            "in flight": f"{_total(load.requests)} of {known}",
             "peers": f"{len(peers)}, {age(oldest)}" if peers else "0",
-            "waiting": _total(band.requests for band in picker.bands),
+            "waiting": _total(*(band.requests for band in picker.bands)),
             "prefixes": _placements(picker.prefixes),
         }
     return cells
 
 
-def _total(numbers: Iterable[int]) -> str:
-    """The sum of what members say. It may have more digits than Python prints."""
-    try:
-        return str(sum(numbers))
-    except ValueError:
-        return "?"
+def _total(*numbers: int) -> str:
+    """The sum of what members say; `?` for what no member counts to."""
+    total = sum(numbers)
+    return str(total) if total.bit_length() < 64 else "?"
 
 
 def _copy(facts: FactsStatus) -> str:
@@ -119,5 +117,5 @@ def _copy(facts: FactsStatus) -> str:
 
 def _placements(prefixes: PrefixStatus) -> str:
     """Blocks, the own batch, and how many batches of others are missing."""
-    behind = _total(max(0, origin.latest - origin.applied) for origin in prefixes.origins)
+    behind = _total(*(max(0, origin.latest - origin.applied) for origin in prefixes.origins))
     return f"{prefixes.blocks} blocks, batch {prefixes.sequence}, {behind} behind" if prefixes.hashing else ""

@@ -68,7 +68,7 @@ def test_a_number_that_cannot_be_printed_does_not_hide_the_others() -> None:
     load = LoadStatus(requests=huge, peers=(PeerLoad(id="q", requests=huge),))
     member = MemberStatus(id="p", tier="picker", version="0.1.0", picker=PickerStatus(endpoints=3, load=load))
     *_, row, _, _ = text(Survey(pool="default/default", at=0.0, leader="", members=(member,)))
-    assert "  3          –        ?  " in row
+    assert "  3          –        ? of ?     1" in row
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import add_index
-from shared.service.pages import alone, exposition, json_sections, stream_pieces
+from shared.service.pages import exposition, json_sections, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
 
@@ -122,10 +122,15 @@ class ProcessPages:
         return StreamingResponse(exposition(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def debug_state(self) -> Response:
-        state = await alone(self._state)
+        return as_json_pieces(self._state_pieces())
+
+    def _state_pieces(self) -> Iterator[bytes]:
+        """The state is made as a piece of its page: for a client that has gone, none is."""
+        state = self._state()
+        yield b""
         lists = {name: value for name, value in state.items() if isinstance(value, Iterator)}
         head = {name: value for name, value in state.items() if name not in lists}
-        return as_json_pieces(json_sections(head, lists, encoded))
+        yield from json_sections(head, lists, encoded)
 
     def __repr__(self) -> str:
         return f"<ProcessPages {self._readiness!r}>"

@@ -328,3 +328,23 @@ async def test_a_page_that_is_cancelled_in_its_turn_leaves_it_to_the_next() -> N
     await making.wait()
     await cancel(page)
     assert not turns.locked()
+
+
+async def test_no_state_is_made_for_a_client_that_has_gone(readiness: Readiness) -> None:
+    made = list[int]()
+
+    def state() -> Mapping[str, Any]:
+        made.append(1)
+        return STATE
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    scope = {"type": "http", "method": "GET", "path": "/debug/state", "headers": [], "query_string": b""}
+    clients = 10
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), state))
+    await asyncio.gather(*(app(scope, gone, send) for _ in range(clients)))
+    assert len(made) < clients

@@ -89,22 +89,21 @@ class Feed:
         end = self._clock() + self._lifetime
         with self._listening():
             await self.refresh()
-            whole, seen = await self._get_whole()
+            shown, seen = await self._get_whole()
             opening = f"retry: {RECONNECT_MS}\n\n".encode()
-            for piece in slices(whole):
+            for piece in slices(shown):
                 yield opening + piece
                 opening = b""
             while not self._closed and (rest := end - self._clock()) > 0:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
                     yield b":\n\n"
                     continue
-                if self._changes and self._changes[0][0] <= seen + 1:
-                    pieces = [change for version, change in self._changes if version > seen]
-                    seen = self._version
+                missed = self._version - seen
+                if missed <= len(self._changes):
+                    seen, shown = self._changes[-missed]
                 else:
-                    whole, seen = await self._get_whole()
-                    pieces = [whole]
-                for piece in slices(b"".join(pieces)):
+                    shown, seen = await self._get_whole()
+                for piece in slices(shown):  # of one event: that of a listener who doesn't read stays in memory
                     yield piece
 
     async def refresh(self) -> None:

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import anyio
 import msgspec
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -28,7 +29,7 @@ from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.index import add_index
-from shared.service.pages import alone, exposition, json_sections, stream_pieces
+from shared.service.pages import exposition, json_sections, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
 
@@ -121,10 +122,15 @@ class ProcessPages:
         return StreamingResponse(exposition(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def debug_state(self) -> Response:
-        state = await alone(self._state)
+        return as_json_pieces(self._state_pieces())
+
+    def _state_pieces(self) -> Iterator[bytes]:
+        """The state is made as a piece of its page: for a client that has gone, none is."""
+        state = self._state()
+        yield b""
         lists = {name: value for name, value in state.items() if isinstance(value, Iterator)}
         head = {name: value for name, value in state.items() if name not in lists}
-        return as_json_pieces(json_sections(head, lists, encoded))
+        yield from json_sections(head, lists, encoded)
 
     def __repr__(self) -> str:
         return f"<ProcessPages {self._readiness!r}>"
@@ -198,16 +204,31 @@ def as_json_pieces(pieces: Iterator[bytes]) -> Response:
 
 class InTurn(Response):
     """A large page. It is made when it is sent, and at most so many are at once: what it is made of is in memory until
-    the client has read it, or its time is over."""
+    the client has read it, or its time is over. A client that goes away doesn't wait any longer."""
 
     def __init__(self, turns: asyncio.Semaphore, make: Callable[[], Awaitable[Response]]) -> None:
         super().__init__()
         self._turns, self._make = turns, make
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._turns:
-            response = await self._make()
-            await response(scope, receive, send)
+        taken = False
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+                taken = await self._turns.acquire()
+                group.cancel_scope.cancel()
+            if taken:
+                response = await self._make()
+                await response(scope, receive, send)
+        finally:
+            if taken:
+                self._turns.release()
+
+
+async def _cancel_when_gone(receive: Receive, waiting: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    waiting.cancel()
 
 
 def encoded(content: object) -> bytes:

@@ -6,19 +6,23 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from prometheus_client import CollectorRegistry, Counter
+from starlette.types import Message
 
 from shared.config.problems import Invalid
-from shared.service.admin import AdminServer, ProcessPages, build_app
+from shared.service.admin import AdminServer, InTurn, ProcessPages, build_app
 from shared.service.readiness import Phase, Readiness
+from shared.tasks import cancel
 from shared.version import VERSION
+from tests.waiting import eventually
 
 STATE: dict[str, Any] = {}
 
@@ -269,3 +273,78 @@ print(*({*sys.modules} - before))
 def test_the_first_page_imports_nothing() -> None:
     found = subprocess.run([sys.executable, "-c", FIRST_PAGE], capture_output=True, text=True, check=True)
     assert found.stdout.split() == []
+
+
+async def test_a_client_that_goes_away_does_not_wait_for_its_turn() -> None:
+    turns, gone = asyncio.Semaphore(1), asyncio.Event()
+    made, sent, asked = list[str](), list[Message](), [{"type": "http.request", "body": b"", "more_body": False}]
+
+    async def make(client: str) -> Response:
+        made.append(client)
+        return Response(client)
+
+    async def receive() -> Message:
+        if asked:
+            return asked.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def stay() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await turns.acquire()
+    leaves = asyncio.create_task(InTurn(turns, partial(make, "leaves"))({"type": "http"}, receive, send))
+    stays = asyncio.create_task(InTurn(turns, partial(make, "stays"))({"type": "http"}, stay, send))
+    await eventually(lambda: not asked)
+    gone.set()
+    await eventually(leaves.done)
+    assert not stays.done()
+    turns.release()
+    await stays
+    assert (made, [message.get("body") for message in sent]) == (["stays"], [None, b"stays"])
+    assert not turns.locked()
+
+
+async def test_a_page_that_is_cancelled_in_its_turn_leaves_it_to_the_next() -> None:
+    turns, making = asyncio.Semaphore(1), asyncio.Event()
+
+    async def make() -> Response:
+        making.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    page = asyncio.create_task(InTurn(turns, make)({"type": "http"}, receive, send))
+    await making.wait()
+    await cancel(page)
+    assert not turns.locked()
+
+
+async def test_no_state_is_made_for_a_client_that_has_gone(readiness: Readiness) -> None:
+    made = list[int]()
+
+    def state() -> Mapping[str, Any]:
+        made.append(1)
+        return STATE
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    scope = {"type": "http", "method": "GET", "path": "/debug/state", "headers": [], "query_string": b""}
+    clients = 10
+    app = build_app(ProcessPages(readiness, CollectorRegistry(), state))
+    await asyncio.gather(*(app(scope, gone, send) for _ in range(clients)))
+    assert len(made) < clients

@@ -14,9 +14,9 @@ from xxhash import xxh3_64_intdigest
 from shared.attributes import entries, extent, oversized
 from shared.bus.errors import Malformed
 from shared.bus.messages import (
-    MAX_FRAME_ABSENT,
     MAX_FRAME_ATTRIBUTES,
     MAX_FRAME_ENDPOINTS,
+    MAX_FRAME_PLACES,
     MAX_FRAME_VALUES,
     Candidate,
     Frame,
@@ -91,15 +91,20 @@ class _Shape(msgspec.Struct, tag="frame/1"):
         )
 
     def _read_objects(self) -> dict[str, list[Any]]:
-        large, total = len(bytes(self.objects)) > MAX_FRAME_VALUES, 0
+        large, total, places = len(bytes(self.objects)) > MAX_FRAME_VALUES, 0, 0
         found: dict[str, list[Any]] = {}
         for name, values in _lists.decode(self.objects).items():
-            if (count := entries(bytes(values))) > MAX_FRAME_ENDPOINTS:
+            places += (count := entries(bytes(values)))
+            if count > MAX_FRAME_ENDPOINTS:
                 raise _no_frame(f"objects {name!r} has {count} values")
-            for value in _values.decode(values):
-                if reason := oversized(bytes(value)):
+            if places > MAX_FRAME_PLACES:
+                raise _no_frame(f"objects has {places} places, at most {MAX_FRAME_PLACES} are allowed")
+            for value in map(bytes, _values.decode(values)):
+                if value == _NONE:
+                    continue
+                if reason := oversized(value):
                     raise _no_frame(f"objects {name!r} has a value of {reason}")
-                if large and (total := total + extent(bytes(value))) > MAX_FRAME_VALUES:
+                if large and (total := total + extent(value)) > MAX_FRAME_VALUES:
                     raise _no_frame(f"objects of more than {MAX_FRAME_VALUES} names, or bytes of other values")
             found[name] = _objects.decode(values)
         return found
@@ -110,8 +115,8 @@ class _Shape(msgspec.Struct, tag="frame/1"):
             total += (count := entries(bytes(positions)))
             if count > MAX_FRAME_ENDPOINTS:
                 raise _no_frame(f"absent {name!r} has {count} positions")
-        if total > MAX_FRAME_ABSENT:
-            raise _no_frame(f"absent has {total} positions, at most {MAX_FRAME_ABSENT} are allowed")
+        if total > MAX_FRAME_PLACES:
+            raise _no_frame(f"absent has {total} positions, at most {MAX_FRAME_PLACES} are allowed")
         return {name: _positions.decode(positions) for name, positions in lists.items()}
 
 
@@ -119,6 +124,7 @@ def _no_frame(fault: str) -> Malformed:
     return Malformed(f"no Frame: {fault}")
 
 
+_NONE = msgspec.msgpack.encode(None)
 _shapes = msgspec.msgpack.Decoder(_Shape)
 _lists = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _values = msgspec.msgpack.Decoder(list[msgspec.Raw])

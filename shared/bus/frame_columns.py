@@ -13,7 +13,7 @@ from msgspec.msgpack import encode
 
 from shared.attributes import AttributeKey, AttributeMap, extent
 from shared.bus.columns import pack_ages, pack_floats
-from shared.bus.messages import MAX_FRAME_ABSENT, MAX_FRAME_ENDPOINTS, MAX_FRAME_VALUES
+from shared.bus.messages import MAX_FRAME_ENDPOINTS, MAX_FRAME_PLACES, MAX_FRAME_VALUES
 
 Row = tuple[str, AttributeMap]
 """An endpoint's id and its attributes."""
@@ -47,7 +47,8 @@ class FrameContent(Struct, frozen=True, kw_only=True):
     @property
     def crowded(self) -> bool:
         """Whether there is more in it than a frame may have of what takes long to read."""
-        return self.values > MAX_FRAME_VALUES or sum(map(len, self.absent.values())) > MAX_FRAME_ABSENT
+        places = max(sum(map(len, named.values())) for named in (self.absent, self.objects))
+        return places > MAX_FRAME_PLACES or self.values > MAX_FRAME_VALUES
 
     @property
     def size(self) -> int:

@@ -24,8 +24,9 @@ MAX_FRAME_ATTRIBUTES = 1024
 MAX_FRAME_VALUES = 20_000
 """Names in the lists of one frame, and bytes of its other values that aren't numbers: how long a frame takes to read
 follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
-MAX_FRAME_ABSENT = 100_000
-"""Positions in a frame of endpoints that are known not to have an attribute: a hundred attributes of all endpoints."""
+MAX_FRAME_PLACES = 100_000
+"""Positions in a frame of endpoints that are known not to have an attribute, and places of values that aren't numbers,
+also empty ones: each a hundred attributes of all endpoints."""
 MAX_ID = 4096
 """Characters of a process's id; it is a part of subjects, and these aren't longer."""
 MAX_FLOWS = 2_000

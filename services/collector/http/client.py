@@ -36,6 +36,9 @@ MAX_READ = 64 * 1024
 LARGE, MAX_LARGE = 256 * 2**10, 4
 """Bytes of a large page, and how many of these are held at once: usual pages have a fifth."""
 CROWDED = f"{MAX_LARGE} pages of other servers have more than {LARGE} bytes, too, and took all the time"
+SHARE = 10
+"""A tenth of the time-out is how long a large page may take, from then on, while others wait for its place."""
+SLOW = f"the page has more than {LARGE} bytes and came too slowly while such pages of other servers waited"
 
 
 class Failure(StrEnum):
@@ -68,8 +71,11 @@ class ScrapeError(Exception):
 class _LargePages:
     """Places for the large pages of all servers. A task has one from then on until it ends, when the page is read."""
 
-    def __init__(self) -> None:
-        self._having: set[asyncio.Task[Any]] = set()
+    def __init__(self, share: float) -> None:
+        """`share`: seconds in which a page has to come while others wait."""
+        self._share = share
+        self._having: dict[asyncio.Task[Any], float] = {}
+        """Since when."""
         self._waiting: dict[asyncio.Task[Any], asyncio.Future[None]] = {}
 
     def take(self, task: asyncio.Task[Any]) -> asyncio.Future[None] | None:
@@ -80,18 +86,22 @@ class _LargePages:
         if turn is None:
             task.add_done_callback(self._end)
             if len(self._having) < MAX_LARGE:
-                self._having.add(task)
+                self._having[task] = time.monotonic()
                 return None
             turn = self._waiting[task] = asyncio.get_running_loop().create_future()
         return turn
 
+    def is_slow(self, task: asyncio.Task[Any], now: float) -> bool:
+        """Whether others wait for the task's place, and it has had it for too long."""
+        return bool(self._waiting) and now - self._having.get(task, now) > self._share
+
     def _end(self, task: asyncio.Task[Any]) -> None:
         self._waiting.pop(task, None)
-        self._having.discard(task)
+        self._having.pop(task, None)
         if self._waiting and len(self._having) < MAX_LARGE:
             following = next(iter(self._waiting))
             turn = self._waiting.pop(following)
-            self._having.add(following)
+            self._having[following] = time.monotonic()
             if not turn.done():
                 turn.set_result(None)
 
@@ -187,9 +197,13 @@ class _Connection(asyncio.Protocol):
             self._response.set_exception(error)
         self.abort()
 
-    def expire(self) -> None:
-        waits = self._turn is not None and not self._turn.done()
-        self._fail(TooLargeError(CROWDED) if waits else TimeoutError())
+    def expire(self, now: float) -> None:
+        """Fail the request if it has timed out, or if it keeps others waiting."""
+        if self.expires_at <= now:
+            waits = self._turn is not None and not self._turn.done()
+            self._fail(TooLargeError(CROWDED) if waits else TimeoutError())
+        elif self._task is not None and self._large.is_slow(self._task, now):
+            self._fail(TooLargeError(SLOW))
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -212,7 +226,7 @@ class Client:
         self.page_limit = page_limit
         self.header_limit = header_limit
         self._names = names or Names()
-        self._large = _LargePages()
+        self._large = _LargePages(timeout / SHARE)
         self._idle: dict[_Key, list[_Connection]] = {}
         self._used: set[_Connection] = set()
         self._expiry: asyncio.TimerHandle | None = None
@@ -233,9 +247,10 @@ class Client:
 
     async def get(self, url: URL, tls: SSLContext | bool) -> bytes:
         """The body of a response with status 200. Raises `ScrapeError`."""
+        until = time.monotonic() + self.timeout
         try:
-            response = await self._request((url, tls), time.monotonic() + self.timeout)
-            body = await self._decompress(response) if response.encoding else response.body
+            response = await self._request((url, tls), until)
+            body = await self._decompress(response, until) if response.encoding else response.body
         except TimeoutError as error:
             message = f"no complete response within {format_duration(self.timeout)}"
             raise ScrapeError(Failure.TIMEOUT, message) from error
@@ -249,7 +264,7 @@ class Client:
         _check(response)
         return body
 
-    async def _decompress(self, response: Response) -> bytes:
+    async def _decompress(self, response: Response, until: float) -> bytes:
         pieces: list[bytes] = []
         size = 0
         for piece in decompress(response, self.page_limit):
@@ -257,7 +272,7 @@ class Client:
             size += len(piece)
             if size > LARGE and (turn := self._large.take(_current_task())) is not None:
                 try:
-                    async with asyncio.timeout(self.timeout):
+                    async with asyncio.timeout(until - time.monotonic()):
                         await turn
                 except TimeoutError as error:
                     raise TooLargeError(CROWDED) from error
@@ -302,11 +317,11 @@ class Client:
         return response
 
     def _expire(self) -> None:
-        """Fail the requests that have timed out."""
+        """Fail the requests that have timed out, or keep others waiting."""
         self._expiry = None
         now = time.monotonic()
-        for connection in [connection for connection in self._used if connection.expires_at <= now]:
-            connection.expire()
+        for connection in list(self._used):
+            connection.expire(now)
         if self._used and not self._closed:
             self._expiry = asyncio.get_running_loop().call_later(self.timeout / CHECKS, self._expire)
 

@@ -359,6 +359,17 @@ def test_empty_lists_of_a_frame_count_too() -> None:
         decode(Frame, packed)
 
 
+def test_places_without_a_value_are_bounded_too() -> None:
+    def sent(names: int) -> Frame:
+        objects: dict[str, list[None]] = {f"o{number}/p": [None] * 1000 for number in range(names)}
+        ages = {name: bytes(4000) for name in objects}
+        return decode(Frame, packed_frame(ids=[""] * 1000, objects=objects, ages=ages))
+
+    assert len(sent(100).objects) == 100
+    with pytest.raises(Malformed, match="objects has 101000 places, at most 100000 are allowed"):
+        sent(101)
+
+
 def test_a_long_list_of_names_is_a_value_like_others() -> None:
     names = [f"a model of a name that is rather long {number}" for number in range(9000)]
     assert decode(Frame, packed_frame(objects={"o/p": [names]}, ages={"o/p": bytes(4)})).objects == {"o/p": [names]}

@@ -311,21 +311,33 @@ async def test_more_names_than_a_frame_takes_go_in_several_that_can_be_read(
     assert sum(map(len, lists)) == endpoints * attributes
 
 
-async def test_more_attributes_that_endpoints_do_not_have_than_a_frame_takes_go_in_several() -> None:
-    keys = [AttributeKey(f"Absent{number}", "test", float) for number in range(150)]
+@pytest.mark.parametrize(("kind", "count"), [(float, 150_000), (tuple, 300)])
+async def test_more_attributes_that_endpoints_do_not_have_than_a_frame_takes_go_in_several(
+    kind: type, count: int
+) -> None:
+    keys: list[AttributeKey[Any]] = [AttributeKey(f"Absent{number}", "test", kind) for number in range(150)]
+    other = AttributeKey("Other", "test", float)
     known = {f"e{number}": Known(AttributeMap()) for number in range(1000)}
-    for endpoint in known.values():
+    for number, endpoint in enumerate(known.values()):
         for key in keys:
-            endpoint.attributes.deny(key, 1.0)
-    read: list[Frame] = []
+            if kind is float:
+                endpoint.attributes.deny(key, 1.0)
+            elif number % 500 == 0:
+                endpoint.attributes.put(key, ("a",), 1.0)
+            else:
+                endpoint.attributes.put(other, 1.0, 1.0)
+    packed: list[bytes] = []
 
     class Reading(Recorder):
         async def publish(self, part: int, content: FrameContent) -> bool:
             fields = {name: getattr(content, name) for name in content.__struct_fields__}
-            read.append(decode(Frame, encode(Frame(sender="c", sent=1.0, sequence=part, **fields))))
+            packed.append(encode(Frame(sender="c", sent=1.0, sequence=part, **fields)))
             return True
 
     sending = FrameSender(Reading(), lambda: known, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
     await sending.send()
+    read = [decode(Frame, data) for data in packed]
     assert [frame.sequence for frame in read] == [0, 1], "each is a part of its own"
-    assert sum(len(positions) for frame in read for positions in frame.absent.values()) == 150_000
+    absent = sum(len(positions) for frame in read for positions in frame.absent.values())
+    named = sum(value is not None for frame in read for values in frame.objects.values() for value in values)
+    assert absent + named == count

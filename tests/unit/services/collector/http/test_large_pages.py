@@ -76,3 +76,28 @@ async def test_a_large_page_that_gets_no_place_is_no_slow_server() -> None:
         readers.done.set()
         await asyncio.gather(*tasks)
         await client.close()
+
+
+async def test_slow_servers_lose_their_places_to_those_that_wait() -> None:
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send most of a large page, and no end."""
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(PAGE) + PAGE[: 2 * LARGE])
+        await reader.read()
+        writer.close()
+
+    async with server() as url, await asyncio.start_server(begin, "127.0.0.1", 0) as slow:
+        client = Client(60.0, len(PAGE))
+        client._large._share = 0.0
+        slow_url = URL(f"http://127.0.0.1:{slow.sockets[0].getsockname()[1]}/large")
+        tasks = [asyncio.create_task(client.get(slow_url, False)) for _ in range(MAX_LARGE)]
+        await eventually(lambda: len(client._large._having) == MAX_LARGE)
+        assert not any(task.done() for task in tasks)
+        page = asyncio.create_task(client.get(url / "large", False))
+        await eventually(lambda: bool(client._large._waiting))
+        client._expire()
+        assert await page == PAGE
+        for task in tasks:
+            with pytest.raises(ScrapeError, match="too slowly while such pages of other servers waited"):
+                await task
+        await client.close()

@@ -12,6 +12,7 @@ from services.picker.app import PickerService
 from services.picker.bus import prefix_sharing
 from services.picker.request_stream import RequestStream
 from services.picker.state import prefix_announcements, prefix_peers
+from services.picker.state.prefix_announcements import Announcements
 from shared.bus.codec import decode, encode
 from shared.bus.columns import pack_counts, pack_hashes, server_hash
 from shared.bus.connection import Bus
@@ -198,6 +199,13 @@ async def test_pickers_that_had_no_peer_for_long_find_each_other_while_they_are_
 ) -> None:
     for module in (prefix_sharing, prefix_peers):
         monkeypatch.setattr(module, "LISTENING", 1.0)
+    skip, skipped = Announcements.skip, set[Announcements]()
+
+    def counting(mine: Announcements) -> None:
+        skipped.add(mine)
+        skip(mine)
+
+    monkeypatch.setattr(Announcements, "skip", counting)
     first, second = [await started(pool, nats.url, name) for name in ("p1", "p2")]
     both, numbers = (first, second), count()
 
@@ -208,9 +216,14 @@ async def test_pickers_that_had_no_peer_for_long_find_each_other_while_they_are_
         await asyncio.sleep(0.01)
         return all(counted(service, "peers") == known for service in both)
 
+    async def lonely() -> bool:
+        """Both know of no peer, and have had something to tell since."""
+        return await meet(0) and len(skipped) == len(both)
+
     await eventually(lambda: meet(1), "each other")
     nats.kill()
-    await eventually(lambda: meet(0), "nobody")
+    skipped.clear()
+    await eventually(lonely, "nobody")
     await nats.start()
     await eventually(lambda: meet(1), "each other again")
     await eventually(lambda: held(first) == held(second), lambda: (held(first), held(second)))

@@ -98,7 +98,8 @@ class Feed:
                 if seen == self._version and not await set_within(self._news, min(rest, SILENCE)):
                     yield b":\n\n"
                     continue
-                missed = self._version - seen
+                if not (missed := self._version - seen):
+                    continue  # the feed has closed
                 if missed <= len(self._changes):
                     seen, shown = self._changes[-missed]
                 else:

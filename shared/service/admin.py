@@ -211,12 +211,14 @@ class InTurn(Response):
         self._turns, self._make = turns, make
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        taken = False
+        taken, refused = False, list[StarletteHTTPException]()
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+                group.start_soon(_cancel_when_gone, receive, group.cancel_scope, refused)
                 taken = await self._turns.acquire()
                 group.cancel_scope.cancel()
+            if refused:
+                raise refused[0]
             if taken:
                 response = await self._make()
                 await response(scope, receive, send)
@@ -225,9 +227,15 @@ class InTurn(Response):
                 self._turns.release()
 
 
-async def _cancel_when_gone(receive: Receive, waiting: anyio.CancelScope) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def _cancel_when_gone(
+    receive: Receive, waiting: anyio.CancelScope, refused: list[StarletteHTTPException]
+) -> None:
+    """Nobody reads the request's body, which may be too long."""
+    try:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+    except StarletteHTTPException as error:
+        refused.append(error)
     waiting.cancel()
 
 

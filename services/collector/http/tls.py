@@ -5,6 +5,7 @@ checked every few seconds, and the former context applies until the new files ar
 """
 
 import ssl
+import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import structlog
 from msgspec import Struct
 
 from shared.key_exchange import limit_key_exchange
+from shared.service.settings import MAX_TEXT
 
 log = structlog.get_logger(__name__)
 
@@ -51,11 +53,13 @@ class TlsFiles(Struct, frozen=True):
     def context(self) -> ssl.SSLContext:
         """A context with these files. Raises ValueError with the name of a bad one."""
         try:
+            _check(self.ca)
             context = tls_context(verify=self.verify, ca=self.ca)
         except OSError as error:
             raise ValueError(f"caCertPath: {self.ca!r} can't be used: {error}") from error
         if self.certificate:
             try:
+                _check(self.certificate, self.key)
                 # Without a password openssl would ask the terminal for that of an encrypted key.
                 context.load_cert_chain(self.certificate, self.key, password="")
             except OSError as error:
@@ -102,9 +106,19 @@ class TlsContext:
         return f"<TlsContext of {self._source!r} {'verifies' if self._files.verify else 'accepts any certificate'}>"
 
 
+def _check(*paths: str) -> None:
+    """Raises OSError for what would hold the event loop: a pipe that nobody writes to, or a very long file."""
+    for path in filter(None, paths):
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("not a regular file")
+        if status.st_size > MAX_TEXT:
+            raise OSError(f"it has {status.st_size} bytes; the limit is {MAX_TEXT}")
+
+
 def _stamp(path: str) -> tuple[int, int, int] | None:
     try:
-        stat = Path(path).stat()
+        status = Path(path).stat()
     except OSError:
         return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -197,9 +197,15 @@ def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:
         file.flush()
         context.load_cert_chain(file.name)
     if client_ca:
-        context.load_verify_locations(cadata=client_ca)
+        # as PEM, OpenSSL would take ASCII alone, also in the text between certificates
+        trusted = x509.load_pem_x509_certificates(client_ca.encode())
+        context.load_verify_locations(cadata=b"".join(map(_der, trusted)))
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _der(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.DER)
 
 
 def _memory() -> str | None:

@@ -44,7 +44,7 @@ class Evictor:
     def make_room(self, blocked: Sequence[BlockedBand], saturation: float, in_flight: int, now: float) -> int:
         """Evict for the highest of the bands that wait for room, unless earlier evictions are still to show; how
         many."""
-        if not blocked or not self._running or not self._reclamation.open(now):
+        if not self._reclamation.open(now) or not blocked or not self._running:
             return 0
         band = blocked[0]
         most = count(saturation, band.ceiling, in_flight, self._reclamation.pending)

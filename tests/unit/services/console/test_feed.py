@@ -126,6 +126,16 @@ async def test_a_stream_ends_with_its_lifetime_and_when_the_feed_closes() -> Non
     assert [piece async for piece in second] == []
 
 
+async def test_a_listener_that_waits_gets_nothing_when_the_feed_closes() -> None:
+    feed = Feed(Counting(), 1.0, 1e9, Clock())
+    stream = feed.listen()
+    await told(stream)
+    waiting = asyncio.ensure_future(anext(stream, None))
+    await asyncio.sleep(0)
+    feed.close()
+    assert await waiting is None
+
+
 async def test_listeners_of_one_refresh_share_the_whole() -> None:
     topic, clock = Counting(), Clock()
     feed = Feed(topic, 1.0, 1e9, clock)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, HTTPException, Response
 from prometheus_client import CollectorRegistry, Counter
 from starlette.types import Message
 
@@ -306,6 +306,25 @@ async def test_a_client_that_goes_away_does_not_wait_for_its_turn() -> None:
     turns.release()
     await stays
     assert (made, [message.get("body") for message in sent]) == (["stays"], [None, b"stays"])
+    assert not turns.locked()
+
+
+async def test_a_request_that_is_refused_while_it_waits_gets_the_refusal() -> None:
+    turns = asyncio.Semaphore(1)
+
+    async def make() -> Response:
+        raise AssertionError
+
+    async def receive() -> Message:
+        raise HTTPException(413, "too long")
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    await turns.acquire()
+    with pytest.raises(HTTPException, match="too long"):
+        await InTurn(turns, make)({"type": "http"}, receive, send)
+    turns.release()
     assert not turns.locked()
 
 

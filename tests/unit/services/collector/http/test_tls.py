@@ -1,5 +1,6 @@
 """Certificates that are renewed while the process runs."""
 
+import os
 import ssl
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.collector.http.tls import CHECK_INTERVAL, TlsContext, TlsFiles
+from shared.service.settings import MAX_TEXT
 from tests.certificates import Authority
 
 
@@ -84,3 +86,17 @@ def test_without_files_nothing_is_looked_at() -> None:
     clock.now += 10 * CHECK_INTERVAL
     assert tls.context is before
     assert before.verify_mode is ssl.CERT_NONE
+
+
+def test_a_pipe_and_a_long_file_are_refused_unread(tmp_path: Path) -> None:
+    pipe, long = tmp_path / "pipe", tmp_path / "long"
+    os.mkfifo(pipe)
+    with long.open("wb") as file:
+        file.truncate(MAX_TEXT + 1)
+    for files, says in (
+        (TlsFiles(verify=True, ca=str(pipe)), "caCertPath: .* regular file"),
+        (TlsFiles(verify=True, ca=str(long)), "caCertPath: .* the limit is 1048576"),
+        (TlsFiles(verify=False, certificate=str(pipe), key=str(pipe)), "clientCertPath, .* regular file"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            files.context()

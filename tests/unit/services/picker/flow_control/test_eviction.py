@@ -1,7 +1,10 @@
+from functools import partial
 from math import inf, nan
 
 import pytest
 
+from services.picker.flow_control.controller import BlockedBand
+from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
@@ -76,3 +79,15 @@ def test_a_stream_that_never_ends_counts_as_ended_after_a_while() -> None:
     assert not reclamation.open(CONFIRMATION_TIMEOUT - 0.1)
     assert not reclamation.open(CONFIRMATION_TIMEOUT)
     assert reclamation.open(CONFIRMATION_TIMEOUT + 0.5)
+
+
+def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
+    filter, order = SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o")
+    evictor = Evictor(filter, order, 0.5, lambda *_: None)
+    evicted = list[int]()
+    ids = [evictor.track(-1, 0.0, partial(evicted.append, number)) for number in range(3)]
+    assert evictor.make_room([BlockedBand(0, 1.0)], 1.0, 10, 1.0) == 1
+    evictor.ended(ids[evicted[0]], 1.0)
+    assert evictor.next_look() == 1.5
+    assert evictor.make_room([], 0.9, 9, 1.5) == 0
+    assert evictor.next_look() == inf

@@ -120,6 +120,13 @@ def test_a_client_ca_that_nobody_can_read_is_named(tmp_path: Path) -> None:
         read_client_ca(str(file))
 
 
+def test_a_client_ca_may_have_any_text_beside_its_certificates(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    file.write_text(f"# Müller\n{self_signed(['a'], NOW).chain}", encoding="utf-8")
+    certificates = Certificates(self_signed(["b"], NOW), read_client_ca(str(file)))
+    assert certificates.context().cert_store_stats()["x509"] == 1
+
+
 def test_what_openssl_cant_use_is_an_error_at_the_start(tmp_path: Path) -> None:
     made = self_signed(["a"], NOW)
     text = bytes.fromhex("0c09") + b"Pointsman"

@@ -19,8 +19,10 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch, S
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.response_plugins import ResponseHooks
+from services.picker.scheduling.stages import PREFILL
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.past_load import PastLoad
+from shared.model import Endpoint
 
 SHOWN = 256
 """Characters that are kept of a text that clients choose."""
@@ -90,6 +92,20 @@ class Progress(Struct):
             return "under way"
         return "aborted" if self.aborted else "completed"
 
+    def add_to(self, summary: dict[str, Any]) -> None:
+        """Set the fields of a decision's summary that change after it."""
+        if "destinations" in summary:
+            summary |= {
+                "state": self.state,
+                "served_by": self.served_by or None,
+                "served_endpoint": self.endpoint or None,
+                "status": self.status,
+            }
+        summary["duration_seconds"] = None if self.seconds is None else round(self.seconds, 6)
+        if self.failures:
+            failures = [asdict(failure) for failure in self.failures]
+            summary["plugin_failures"] = [*summary.get("plugin_failures", ()), *failures]
+
 
 class ReplayInputs(Struct, frozen=True):
     """What else plugins could read, for a replay with another configuration; `samples` have the attributes."""
@@ -115,6 +131,25 @@ class RoleCharge(Struct, frozen=True):
     tokens: int
     until_response: bool
     """Whether until the response begins to come; else until its end."""
+
+
+class RoutedRequest(Struct, frozen=True):
+    """What a routed request needs of its decision until it ends. It has no arrays and no layout: a decision among
+    10 000 endpoints takes 300 kB, and requests may be many and long."""
+
+    request: RequestSummary
+    target_model: str
+    rewrite: str
+    priority: int
+    destinations: tuple[str, ...]
+    picked: tuple[Endpoint, ...]
+    """First choice first."""
+    prefill: Endpoint | None
+    """The endpoint that computes the prompt for the first choice; None if that does it itself."""
+    tokens_until_end: bool
+    progress: Progress
+    summary: dict[str, Any] | None = None
+    """Of the decision, where the request's end is logged."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
@@ -175,13 +210,29 @@ class Decision(Struct, frozen=True, kw_only=True):
             return self
         return replace(self, outcome=replace(outcome, message=outcome.kept))
 
+    def routed(self, *, with_summary: bool = False) -> RoutedRequest:
+        """What a request needs of this decision, whose outcome is a route."""
+        outcome, endpoints, prefill = self.outcome, self.layout.endpoints, self.roles.get(PREFILL)
+        assert isinstance(outcome, Route)
+        return RoutedRequest(
+            self.request,
+            self.target_model,
+            self.rewrite,
+            self.priority,
+            outcome.destinations,
+            tuple([endpoints[row] for row in self.picked]),
+            None if prefill is None else endpoints[prefill.row],
+            self.tokens_until_end,
+            self.progress,
+            self.summary() if with_summary else None,
+        )
+
     def summary(self) -> dict[str, Any]:
         """A summary: the request, its destination or the reason of its refusal, and its outcome."""
-        progress = self.progress
         fields: dict[str, Any] = {
             "request_id": self.request.id,
             "at": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "state": progress.state if isinstance(self.outcome, Route) else "refused",
+            "state": "refused",
             "model": self.request.model,
             "target_model": self.target_model,
             "objective": self.objective,
@@ -192,9 +243,6 @@ class Decision(Struct, frozen=True, kw_only=True):
         if isinstance(self.outcome, Route):
             fields["destinations"] = list(self.outcome.destinations)
             fields["endpoint"] = self.layout.endpoints[self.picked[0]].id if self.picked else ""
-            fields["served_by"] = progress.served_by or None
-            fields["served_endpoint"] = progress.endpoint or None
-            fields["status"] = progress.status
         else:
             fields["refused"] = {
                 "status": self.outcome.status,
@@ -203,9 +251,9 @@ class Decision(Struct, frozen=True, kw_only=True):
             }
         if self.queued is not None:
             fields["flow"] = self.queued.flow
-        fields["duration_seconds"] = None if progress.seconds is None else round(progress.seconds, 6)
-        if failures := self.failures + progress.failures:
-            fields["plugin_failures"] = [asdict(failure) for failure in failures]
+        if self.failures:
+            fields["plugin_failures"] = [asdict(failure) for failure in self.failures]
+        self.progress.add_to(fields)
         return fields
 
     def explain(self) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import structlog
 
 from services.picker.admin.decisions import DecisionRing
 from services.picker.admin.metrics import PickerMetrics
 from services.picker.body_buffer import MemoryBudget
-from services.picker.decision import SHOWN, Decision
+from services.picker.decision import SHOWN, Decision, Progress
 from services.picker.director import Prepared
 from services.picker.extproc.events import (
     Limits,
@@ -118,17 +119,24 @@ class RequestHandler:
         return decision
 
     def ended(
-        self, decision: Decision, seconds: float, usage: Usage = NOTHING, *, aborted: bool = False
+        self,
+        progress: Progress,
+        summary: dict[str, Any] | None,
+        seconds: float,
+        usage: Usage = NOTHING,
+        *,
+        aborted: bool = False,
     ) -> Mapping[tuple[str, str], float]:
-        """The request of this decision is over, `seconds` after its headers. Called once for each decision. Returns
-        numbers for the proxy's metadata, by namespace and name."""
-        progress, metadata = decision.progress, _NO_METADATA
+        """A request is over, `seconds` after its headers. Called once for each decision; its `summary` is logged, if
+        there is one. Returns numbers for the proxy's metadata, by namespace and name."""
+        metadata = _NO_METADATA
         if progress.hooks is not None:
             progress.failures = progress.hooks.completed(seconds, usage, aborted=aborted)
             metadata, progress.hooks = progress.hooks.metadata, None
         progress.seconds, progress.aborted, progress.placements = seconds, aborted, ()
-        if self.log_decisions:
-            log.info("request.decided", **decision.summary())
+        if summary is not None:
+            progress.add_to(summary)
+            log.info("request.decided", **summary)
         return metadata
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from services.picker.admin.request_metrics import OpenRequest
 from services.picker.body_buffer import BodyBuffer, MemoryBudget
-from services.picker.decision import Decision, Progress
+from services.picker.decision import Decision, Progress, RoutedRequest
 from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
 from services.picker.extproc.events import (
@@ -26,7 +26,6 @@ from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.scheduling.stages import PREFILL
 from services.picker.state.health import NO_PREFILL
 from services.picker.state.inflight import Charge
 
@@ -76,7 +75,7 @@ class RequestStream:
         self.wake: Callable[[], None] = _no_wake
         """Called when the request has waited enough, and `outbox` schedules it; and when it is evicted."""
         self._charge: Charge | None = None
-        self._decision: Decision | None = None
+        self._routed: RoutedRequest | None = None
         self._reader: ResponseReader | None = None
         self._counted: OpenRequest | None = None
         self._hooks: ResponseHooks | None = None
@@ -186,7 +185,7 @@ class RequestStream:
     def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
         decision = self._handler.schedule(prepared, now)
         if isinstance(decision.outcome, Route):
-            self._decision = decision  # plugins know of it, so they are called even if the stream ends here
+            self._routed = decision.routed()  # plugins know of it, so they are called even if the stream ends here
             yield b""
         self._decided(decision, now)
         yield b""
@@ -221,18 +220,18 @@ class RequestStream:
         self.wake()
 
     def _decided(self, decision: Decision, now: float) -> None:
-        handler = self._handler
-        if isinstance(decision.outcome, Route):
-            endpoint = decision.layout.endpoints[decision.picked[0]]
-            self._charge = self._charged(endpoint.id, decision)
-            self._decision = decision
+        handler, outcome, routed = self._handler, decision.outcome, None
+        if isinstance(outcome, Route):
+            routed = self._routed = decision.routed(with_summary=handler.log_decisions)
+            self._charge = self._charged(routed.picked[0].id, decision)
             self._reader = _reader(
-                decision.outcome, decision.request.api, handler.limits.response_object, handler.response_budget
+                outcome, decision.request.api, handler.limits.response_object, handler.response_budget
             )
-            self._route(decision.outcome, decision.progress.hooks)
+            self._route(outcome, decision.progress.hooks)
         else:
-            self._conversation.refuse(decision.outcome)
-            handler.ended(decision, handler.clock() - self._started)
+            self._conversation.refuse(outcome)
+            summary = decision.summary() if handler.log_decisions else None
+            handler.ended(decision.progress, summary, handler.clock() - self._started)
         ticket = self._wait.ticket
         if ticket is not None:
             if ticket.pending:
@@ -242,7 +241,7 @@ class RequestStream:
                 self._evictable = ticket.runs(evictor, now)
                 if self._evictable:
                     self._conversation.may_be_evicted()
-        self._counted = handler.metrics.decided(decision, handler.clock() - now)
+        self._counted = handler.metrics.decided(decision, routed, handler.clock() - now)
 
     def _route(self, route: Route, hooks: ResponseHooks | None) -> None:
         if hooks is None:
@@ -263,16 +262,14 @@ class RequestStream:
     def _on_response(self, event: ResponseStarted) -> None:
         """Moves the charge and the prompt's prefix to the endpoint that serves. After an error, also a client's, no
         endpoint has computed the prompt, so its prefix is withdrawn."""
-        if self._charge is None or self._decision is None:
+        routed, view = self._routed, self._handler.view
+        if self._charge is None or routed is None:
             self._wait.stop(self._handler.clock())  # the proxy has answered by itself
             return
         if self._counted is not None:
             self._counted.answered(event.status)
         self._charge.response_began()
-        decision, view = self._decision, self._handler.view
-        assert isinstance(decision.outcome, Route)
-        destinations, progress = decision.outcome.destinations, decision.progress
-        served, first = event.served, decision.layout.endpoints[decision.picked[0]]
+        destinations, progress, served = routed.destinations, routed.progress, event.served
         progress.status = event.status
         if (event.status or 0) >= 400:
             _withdraw(progress)
@@ -280,44 +277,48 @@ class RequestStream:
         if served is None:
             progress.served_by = "unknown"
         elif served == destinations[0]:
-            progress.served_by, progress.endpoint = "first choice", first.id
+            progress.served_by, progress.endpoint = "first choice", routed.picked[0].id
         else:
-            progress.served_by, progress.endpoint = "fallback" if served in destinations else "other", served
-            # the endpoint may have left since the pick; an address in neither layout belongs to another proxy
-            for layout in (view.layout, decision.layout):
-                row = layout.row_of_authority(served)
-                if row is not None:
-                    progress.endpoint = layout.endpoints[row].id
-                    self._charge.move(progress.endpoint)
-                    for placement in placements:
-                        placement(progress.endpoint)
-                    break
-        if progress.served_by == "fallback":
+            row = view.layout.row_of_authority(served)
+            skipped = destinations.index(served) if served in destinations else None
+            progress.served_by = "other" if skipped is None else "fallback"
+            # the endpoint may have left since the pick; another address belongs to another proxy
+            id = (
+                view.layout.endpoints[row].id
+                if row is not None
+                else ""
+                if skipped is None
+                else routed.picked[skipped].id
+            )
+            progress.endpoint = id or served
+            if id:
+                self._charge.move(id)
+                for placement in placements:
+                    placement(id)
             now = self._handler.clock()
-            for row in decision.picked[: destinations.index(served)]:
-                view.health.suspect(decision.layout.endpoints[row], now)
-        prefill = decision.roles.get(PREFILL)
-        if event.status == _BAD_GATEWAY and prefill is not None:
-            view.health.suspect(decision.layout.endpoints[prefill.row], self._handler.clock(), NO_PREFILL)
+            for endpoint in routed.picked[:skipped] if skipped else ():
+                view.health.suspect(endpoint, now)
+        if event.status == _BAD_GATEWAY and routed.prefill is not None:
+            view.health.suspect(routed.prefill, self._handler.clock(), NO_PREFILL)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
             seconds = self._handler.clock() - self._started
-            wanted = progress.hooks.headers(seconds, progress.status, progress.endpoint, event.headers)
+            wanted = progress.hooks.headers(seconds, progress.status, progress.endpoint, served, event.headers)
             if wanted:
                 self._conversation.set_response_headers(wanted)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count
         until the end: observing a response mustn't change where requests go."""
-        decision, counted = self._decision, self._counted
-        if decision is None:
+        routed, counted = self._routed, self._counted
+        if routed is None:
             return
-        if counted is not None and decision.request.stream and (counted.status or 0) < 400:  # an error has no tokens
+        if counted is not None and routed.request.stream and (counted.status or 0) < 400:  # an error has no tokens
             counted.first_token(now - self._started)
-        if self._charge is not None and not (decision.tokens_until_end or self._conversation.response.requested):
+        if self._charge is not None and not (routed.tokens_until_end or self._conversation.response.requested):
             self._charge.release_tokens()
-        if decision.progress.hooks is not None:
-            decision.progress.hooks.body_began(now - self._started, self._usage or NOTHING)
+        if routed.progress.hooks is not None:
+            routed.progress.hooks.body_began(now - self._started, self._usage or NOTHING)
 
     def _on_chunk(self, hooks: ResponseHooks) -> None:
         hooks.chunk(self._handler.clock() - self._started, self._usage or NOTHING)
@@ -328,7 +329,7 @@ class RequestStream:
         return None if self._reader is None else self._reader.usage
 
     def _complete(self, event: Completed, now: float) -> None:
-        handler, response = self._handler, self._conversation.response
+        handler, response, routed = self._handler, self._conversation.response, self._routed
         self._hooks = None
         handler.open -= 1
         handler.observing -= response.requested_to_observe
@@ -338,11 +339,12 @@ class RequestStream:
             if not event.aborted:
                 handler.metrics.completed(seconds)
         self._evictable = False
-        self._wait.stop(now, None if self._decision is None else usage)
-        if self._decision is not None:
+        self._wait.stop(now, None if routed is None else usage)
+        if routed is not None:
+            progress = routed.progress
             if event.aborted and not response.received:  # no response came; its headers empty the placements
-                _withdraw(self._decision.progress)
-            metadata = handler.ended(self._decision, seconds, usage or NOTHING, aborted=event.aborted)
+                _withdraw(progress)
+            metadata = handler.ended(progress, routed.summary, seconds, usage or NOTHING, aborted=event.aborted)
             if metadata:
                 self._conversation.set_response_metadata(metadata)
         if self._counted is not None:

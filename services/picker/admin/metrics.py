@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from services.picker.admin.families import Families, Names, Samples, family
 from services.picker.admin.request_metrics import MODELS, OpenRequest, RequestMetrics, request_families
 from services.picker.admin.scheduler_metrics import PLUGIN_LABELS, pool_families, scheduler_families
-from services.picker.decision import Decision
-from services.picker.request import Route
+from services.picker.decision import Decision, RoutedRequest
+from services.picker.request import Refusal
 from services.picker.state.histogram import Histogram
 from services.picker.state.view import View
 
@@ -64,16 +64,16 @@ class PickerMetrics(Collector):
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
 
-    def decided(self, decision: Decision, seconds: float) -> OpenRequest | None:
+    def decided(self, decision: Decision, routed: RoutedRequest | None, seconds: float) -> OpenRequest | None:
         """Count a decision that was made `seconds` after the request's body ended. The result counts what follows."""
-        if isinstance(decision.outcome, Route):
+        if routed is not None:
             self.answered(200, seconds)
             self.scheduling_seconds.note(decision.seconds)
             for skipped in decision.skipped_stages.items():
                 self.skipped_stages[skipped] = self.skipped_stages.get(skipped, 0) + 1
-        else:
+        elif isinstance(decision.outcome, Refusal):
             self.answered(decision.outcome.status, seconds)
-        return self.requests.decided(decision)
+        return self.requests.decided(decision, routed)
 
     def refused(self, status: int, seconds: float) -> None:
         """Count a request that was refused without a decision."""

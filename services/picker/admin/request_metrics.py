@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from services.picker.admin.families import Names
 from services.picker.admin.model_labels import OTHER, Labels, ModelLabels, Rank
-from services.picker.decision import Decision
-from services.picker.request import Route
+from services.picker.decision import Decision, RoutedRequest
+from services.picker.request import Refusal
 from services.picker.responses.usage import Usage
 from services.picker.state.histogram import Histogram
 
@@ -110,19 +110,19 @@ class RequestMetrics:
         self.unscheduled: dict[str, int] = {}
         """Requests that scheduling left no endpoint for, by target model."""
 
-    def decided(self, decision: Decision) -> "OpenRequest | None":
+    def decided(self, decision: Decision, routed: RoutedRequest | None) -> "OpenRequest | None":
         """Count a decision. The result counts what follows of a routed request."""
         key = model, target = self._key(decision)
-        if isinstance(decision.outcome, Route):
-            if picked := decision.picked:
-                endpoint = decision.layout.endpoints[picked[0]].id
-                self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
+        if routed is not None:
+            endpoint = routed.picked[0].id
+            self.picks[endpoint] = self.picks.get(endpoint, 0) + 1
             if decision.stages:
                 stages = target, decision.stages
                 self.stages[stages] = self.stages.get(stages, 0) + 1
             if OTHER in key:
-                return OpenRequest(self, self._series_of((model, model)), decision.target_model, decision)
-            return OpenRequest(self, self._count(decision, key), decision.target_model)
+                return OpenRequest(self, self._series_of((model, model)), decision.target_model, routed)
+            return OpenRequest(self, self._count(routed, key), decision.target_model)
+        assert isinstance(decision.outcome, Refusal)
         self._series_of(self._placed(decision, key)).failed(_code(decision.outcome.status))
         if decision.runs and not decision.picked:
             self.unscheduled[target] = self.unscheduled.get(target, 0) + 1
@@ -132,18 +132,18 @@ class RequestMetrics:
         """Count a request that was refused before its model was known."""
         self._series_of(("", "")).failed(_code(status))
 
-    def answered(self, decision: Decision, status: int | None) -> Series:
+    def answered(self, routed: RoutedRequest, status: int | None) -> Series:
         """Count a routed request that waited for its response's status, which may give its models labels. Returns the
         series of its models."""
         if status is not None and status < 400:
-            self._labels.answered(decision.request.model, _REWRITTEN)
-        return self._count(decision, self._key(decision))
+            self._labels.answered(routed.request.model, _REWRITTEN)
+        return self._count(routed, self._key(routed))
 
     def served(self, model: str) -> None:
         """A model server has answered a request for this target model without an error."""
         self._labels.answered(model, _SERVED)
 
-    def _key(self, decision: Decision) -> tuple[str, str]:
+    def _key(self, decision: Decision | RoutedRequest) -> tuple[str, str]:
         """The labels of the client's model and of the target model."""
         asked, target = decision.request.model, decision.target_model
         model = self._labels.of(asked)
@@ -151,23 +151,22 @@ class RequestMetrics:
             return model, model
         return model, self._labels.of(target, named=bool(decision.rewrite))
 
-    def _placed(self, decision: Decision, key: tuple[str, str]) -> tuple[str, str]:
+    def _placed(self, decision: Decision | RoutedRequest, key: tuple[str, str]) -> tuple[str, str]:
         """The key of the request's series: these labels, or `OTHER` if there is no room for the pair."""
         if key[0] == key[1]:
             return key
         rank = min(map(self._labels.rank, key)) if decision.rewrite else _CHOSEN
         return key if self._pairs.take(key, rank) else (OTHER, OTHER)
 
-    def _count(self, decision: Decision, key: tuple[str, str]) -> Series:
-        key = self._placed(decision, key)
+    def _count(self, routed: RoutedRequest, key: tuple[str, str]) -> Series:
+        key = self._placed(routed, key)
         series = self.series.get(key) or self._series_of(key)
-        series.requests[decision.priority] = series.requests.get(decision.priority, 0) + 1
-        if picked := decision.picked:
-            endpoint = decision.layout.endpoints[picked[0]].id
-            series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
-        series.request_bytes.note(decision.request.body_bytes)
-        if decision.rewrite:
-            rewrite = decision.rewrite, *key
+        series.requests[routed.priority] = series.requests.get(routed.priority, 0) + 1
+        endpoint = routed.picked[0].id
+        series.picked[endpoint] = series.picked.get(endpoint, 0) + 1
+        series.request_bytes.note(routed.request.body_bytes)
+        if routed.rewrite:
+            rewrite = routed.rewrite, *key
             self.rewrites[rewrite] = self.rewrites.get(rewrite, 0) + 1
         return series
 
@@ -221,11 +220,13 @@ class RequestMetrics:
 
 
 class OpenRequest:
-    """A routed request until its end. `uncounted` is its decision if the request waits for its response's status."""
+    """A routed request until its end. `uncounted` is what was decided if it waits for its response's status."""
 
     __slots__ = ("_first_at", "_metrics", "_series", "_target", "_uncounted", "status")
 
-    def __init__(self, metrics: RequestMetrics, series: Series, target: str, uncounted: Decision | None = None) -> None:
+    def __init__(
+        self, metrics: RequestMetrics, series: Series, target: str, uncounted: RoutedRequest | None = None
+    ) -> None:
         self._metrics = metrics
         self._series = series
         self._target = target

@@ -43,6 +43,4 @@ class DestinationEndpointServedVerifier(ResponseHeaderProcessor):
     TYPE = "destination-endpoint-served-verifier"
 
     def response_headers(self, exchange: Exchange, headers: Headers) -> Mapping[str, str]:
-        layout = exchange.layout
-        row = layout.index.get(exchange.endpoint)
-        return {SERVED_HEADER: (exchange.endpoint if row is None else layout.authorities[row]) or MISSING}
+        return {SERVED_HEADER: exchange.authority or MISSING}

@@ -7,7 +7,8 @@ from msgspec import Struct
 
 from services.picker.request import Refusal
 from services.picker.responses.usage import NOTHING, Usage
-from services.picker.state.layout import Floats, Layout, Rows
+from services.picker.state.layout import Floats, Rows
+from shared.model import Endpoint
 from shared.plugin import Plugin
 
 
@@ -91,12 +92,10 @@ class Exchange(Struct, kw_only=True):
     model: str
     """The target model."""
     priority: int
-    layout: Layout
-    """The endpoints of the decision: rows are positions among them."""
-    runs: Mapping[str, ProfileRun]
-    """By profile."""
-    picked: tuple[int, ...]
-    """Rows that the primary profile picked, the first choice first."""
+    picked: tuple[Endpoint, ...]
+    """The endpoints that the primary profile picked, first choice first."""
+    profiles: Mapping[str, tuple[Endpoint, ...]]
+    """The endpoints that each profile picked."""
     refusal: Refusal | None
     """Why the request was refused after the pick; None if it was routed."""
     remembered: Mapping[Plugin, Any]
@@ -105,6 +104,8 @@ class Exchange(Struct, kw_only=True):
     """HTTP status of the response; None before it begins, and where the proxy doesn't show it."""
     endpoint: str = ""
     """The id of the endpoint that serves, or its address if no endpoint has it; empty as long as that isn't known."""
+    authority: str = ""
+    """The `address:port` that serves, as the proxy reports it; empty as long as that isn't known."""
     usage: Usage = NOTHING
     """The tokens that the response has reported so far."""
     seconds: float = 0.0

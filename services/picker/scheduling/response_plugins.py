@@ -36,13 +36,13 @@ class ResponsePlugins:
         run = runs.get(primary)
         if run is None or not run.picked:
             return None
+        endpoints = cycle.layout.endpoints
         exchange = Exchange(
             request_id=cycle.request.id,
             model=cycle.model,
             priority=cycle.priority,
-            layout=cycle.layout,
-            runs=runs,
-            picked=run.picked,
+            picked=tuple([endpoints[row] for row in run.picked]),
+            profiles={name: tuple([endpoints[row] for row in each.picked]) for name, each in runs.items()},
             refusal=refusal,
             remembered=cycle.remembered,
         )
@@ -71,10 +71,13 @@ class ResponseHooks:
         self.reads_chunks = bool(plugins.chunks)
         """Whether it wants to know of every chunk."""
 
-    def headers(self, seconds: float, status: int | None, endpoint: str, headers: Headers) -> dict[str, str]:
+    def headers(
+        self, seconds: float, status: int | None, endpoint: str, authority: str | None, headers: Headers
+    ) -> dict[str, str]:
         """The response headers have come. Headers to set for the client, those of later plugins over earlier ones."""
         exchange = self._exchange
-        exchange.seconds, exchange.status, exchange.endpoint = seconds, status, endpoint
+        exchange.seconds, exchange.status = seconds, status
+        exchange.endpoint, exchange.authority = endpoint, authority or ""
         wanted: dict[str, str] = {}
         for plugin in self._plugins.headers:
             try:

@@ -124,11 +124,11 @@ class SessionAffinity(PreRequest, ResponseHeaderProcessor):
         """The token of the endpoint that serves."""
         if self._bindings is not None:
             return {}
-        layout, name = exchange.layout, self.parameters.profile_name
-        id = exchange.endpoint or layout.endpoints[exchange.picked[0]].id
+        name = self.parameters.profile_name
+        id = exchange.endpoint or exchange.picked[0].id
         if name:
-            run = exchange.runs.get(name)
-            id = layout.endpoints[run.picked[0]].id if run is not None and run.picked else ""
+            picked = exchange.profiles.get(name)
+            id = picked[0].id if picked else ""
         return {self._header: b64encode(id.encode()).decode()} if "/" in id else {}
 
     def _endpoint_of(self, cycle: Cycle) -> str | None:

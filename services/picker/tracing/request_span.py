@@ -12,7 +12,7 @@ from opentelemetry.propagators.textmap import Getter
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, format_span_id, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from services.picker.decision import SHOWN, Decision
+from services.picker.decision import SHOWN, Decision, Progress
 from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.usage import Usage
 from services.picker.scheduling.record import ProfileRun
@@ -137,11 +137,10 @@ class RequestSpan:
         else:
             self.refused(outcome, now)
 
-    def responded(self, decision: Decision, served: str | None, now: float) -> None:
+    def responded(self, progress: Progress, served: str | None, now: float) -> None:
         """The response's headers have come, from the endpoint `served` if the proxy reports it."""
         if not self.recording:
             return
-        progress = decision.progress
         if served is not None:
             self._serves(served)
         if progress.status is not None:

@@ -59,8 +59,8 @@ class TracedRequestStream(RequestStream):
 
     def _on_response(self, event: ResponseStarted) -> None:
         super()._on_response(event)
-        if self._span is not None and self._decision is not None:
-            self._span.responded(self._decision, event.served, self._handler.clock())
+        if self._span is not None and self._routed is not None:
+            self._span.responded(self._routed.progress, event.served, self._handler.clock())
 
     def _on_response_body(self, now: float) -> None:
         super()._on_response_body(now)

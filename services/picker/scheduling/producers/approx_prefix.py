@@ -5,6 +5,7 @@ median of what they report, so that every request is cut alike and a few servers
 many blocks a server holds is what it reports itself.
 """
 
+from array import array
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -120,13 +121,15 @@ class ApproxPrefixProducer(Producer):
         view.prefix_hits.add(self.name, matched, match.total, block * BYTES_PER_TOKEN)
         index.add(first, hashes, self._capacity(view, row, block))
 
+        kept = array("Q", hashes)  # until the response begins, in a fifth of the list's memory
+
         def served_by(id: str | None) -> None:
             row = None if id is None else view.layout.index.get(id)
             placed = view.layout.index.get(first)
             if placed is not None and server_hash(view.layout.endpoints[placed]) == server_hash(endpoint):
-                index.forget(first, hashes)  # another server under its id has other placements
+                index.forget(first, kept)  # another server under its id has other placements
             if id is not None and row is not None:
-                index.add(id, hashes, self._capacity(view, row, block))
+                index.add(id, kept, self._capacity(view, row, block))
 
         return served_by
 

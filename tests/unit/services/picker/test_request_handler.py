@@ -605,6 +605,29 @@ def test_no_headers_stay_while_a_response_is_awaited(modes: tuple[BodyMode, Body
     assert sum(world.load.values()) == len(streams)
 
 
+@pytest.mark.parametrize("session", ["", "- type: session-affinity-scorer\n"], ids=["", "with a response plugin"])
+def test_a_running_request_holds_neither_its_decision_nor_its_prompt(session: str) -> None:
+    world, many, prompt = (
+        PickerUnderTest(pool(*map(str, range(1000))), PREFIXES + session, limit=10**6),
+        50,
+        "x" * 200_000,
+    )
+    message = json.dumps({"model": "m", "prompt": prompt}).encode()
+    chat = [*CHAT[:1], (":path", "/v1/completions")]
+
+    def routed() -> RequestStream:
+        return world.begin(headers(chat, modes=LEAN), body(message, end=True))[0]
+
+    streams = [routed() for _ in range(20)]  # as many decisions as are kept, and all blocks of the prompt
+    tracemalloc.start()
+    streams += [routed() for _ in range(many)]
+    held = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    kept = len(world.ring)
+    assert sum(world.load.values()) == len(streams)
+    assert held - kept * 50_000 < many * 20_000  # a decision has more than five arrays, of 8 kB each
+
+
 def test_the_configuration_can_be_swapped_under_a_running_request() -> None:
     world = World()
     stream = world.routed()

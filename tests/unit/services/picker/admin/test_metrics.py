@@ -39,6 +39,10 @@ def scrape(registry: CollectorRegistry) -> Samples:
     }
 
 
+def count(made: PickerMetrics, decision: Decision, seconds: float) -> request_metrics.OpenRequest | None:
+    return made.decided(decision, decision.routed() if isinstance(decision.outcome, Route) else None, seconds)
+
+
 def routed(view: View, row: int, model: str = "") -> Decision:
     layout = view.layout
     run = ProfileRun("p", layout.all_rows, (), layout.all_rows, (), np.zeros(len(layout)), "picker", (row,))
@@ -94,9 +98,10 @@ def test_timings_are_counted_after_some_hundred_decisions_also_when_nobody_looks
 def test_decisions_are_counted_by_status_and_endpoint() -> None:
     view = pool("a1", "a2")
     made, registry = metrics(view)
-    made.decided(routed(view, 1), 0.0001)
-    made.decided(routed(view, 1), 0.0001)
-    made.decided(
+    count(made, routed(view, 1), 0.0001)
+    count(made, routed(view, 1), 0.0001)
+    count(
+        made,
         Decision(request=RequestSummary.of(request()), outcome=Refusal(status=429, message=""), layout=view.layout),
         0.0001,
     )
@@ -141,7 +146,7 @@ def test_what_scheduling_takes_is_timed_plugin_by_plugin_also_under_the_names_th
     made, registry = metrics(view)
     made.plugin("Scorer", "queue-scorer", "mine")(0.00007)
     made.plugin("Scorer", "queue-scorer", "mine")(1.0)
-    made.decided(routed(view, 0), 0.5)
+    count(made, routed(view, 0), 0.5)
     found = scrape(registry)
     assert found["pointsman_picker_plugin_seconds_bucket", ("Scorer", "0.0001", "mine", "queue-scorer")] == 1
     for name in ("pointsman_picker_plugin", "llm_d_epp_plugin_duration", "inference_extension_plugin_duration"):
@@ -179,13 +184,13 @@ def test_large_families_are_made_in_slices_while_what_they_show_changes() -> Non
     for number in range(250):
         made.plugin("Scorer", "queue-scorer", f"q{number}")
     for number in range(50):
-        made.decided(routed(view, 0, f"m{number}"), 0.1).answered(200)  # type: ignore[union-attr]
+        count(made, routed(view, 0, f"m{number}"), 0.1).answered(200)  # type: ignore[union-attr]
     names = Counter[str]()
     for family in registry.collect():
         names[family.name] += 1
         assert len(family.samples) < SLICE + 100
         made.plugin("Scorer", "queue-scorer", f"more-{names.total()}")
-        made.decided(routed(view, 0, f"more-{names.total()}"), 0.1).answered(200)  # type: ignore[union-attr]
+        count(made, routed(view, 0, f"more-{names.total()}"), 0.1).answered(200)  # type: ignore[union-attr]
     assert names["pointsman_picker_plugin_seconds"] > 5
     assert names["llm_d_epp_plugin_duration_seconds"] > 5
     assert names["llm_d_epp_request_size_bytes"] > 2
@@ -209,8 +214,8 @@ def test_a_page_right_after_a_change_of_the_endpoints_has_all_of_them() -> None:
 def test_endpoints_that_have_gone_are_forgotten() -> None:
     view = pool("a1", "a2")
     made, registry = metrics(view)
-    made.decided(routed(view, 0), 0.0)
-    made.decided(routed(view, 1), 0.0)
+    count(made, routed(view, 0), 0.0)
+    count(made, routed(view, 1), 0.0)
     view.delete("pool.endpoint.a1")
     made.forget_endpoints()
     assert made.requests.picks == {"a2": 1}
@@ -224,7 +229,7 @@ def test_counts_by_model_and_endpoint_are_told_and_forgotten_some_at_a_time(monk
     made, registry = metrics(view)
     for model in range(models):
         for row in range(endpoints):
-            opened = made.decided(routed(view, row, f"m{model}"), 0.0)
+            opened = count(made, routed(view, row, f"m{model}"), 0.0)
             assert opened is not None
             opened.answered(200)
     steps, families = list[int](), registry.collect()
@@ -262,13 +267,13 @@ def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
     view = pool(*ranks)
     made, registry = metrics(view)
     for row, model in ((0, "m"), (1, "m"), (1, "m"), (1, "other")):
-        opened = made.decided(routed(view, row, model), 0.0)
+        opened = count(made, routed(view, row, model), 0.0)
         assert opened is not None
         opened.answered(200)
     nobody = ProfileRun("p", view.layout.all_rows, (), view.layout.all_rows[:0], (), np.zeros(0), "picker", ())
     refusal = Refusal(status=429, message="")
     for runs in ({"p": nobody}, {}):
-        made.decided(msgspec.structs.replace(routed(view, 0, "m"), outcome=refusal, runs=runs), 0.0)
+        count(made, msgspec.structs.replace(routed(view, 0, "m"), outcome=refusal, runs=runs), 0.0)
     for name, label in (("llm_d_epp_", "endpoint_name"), ("inference_extension_", "pod_name")):
 
         def attempts(*values: str, name: str = name, label: str = label) -> float | None:
@@ -288,11 +293,11 @@ def test_attempts_to_schedule_are_counted_by_who_got_the_request() -> None:
 def test_disaggregated_requests_are_counted_by_the_stages_that_serve_them() -> None:
     view = pool("a1")
     made, registry = metrics(view)
-    known = made.decided(routed(view, 0, "m"), 0.0)
+    known = count(made, routed(view, 0, "m"), 0.0)
     assert known is not None
     known.answered(200)
     for stages in ("decode-only", "prefill-decode", "prefill-decode", ""):
-        made.decided(msgspec.structs.replace(routed(view, 0, "m"), stages=stages), 0.0)
+        count(made, msgspec.structs.replace(routed(view, 0, "m"), stages=stages), 0.0)
     for name in ("llm_d_epp_", "llm_d_inference_scheduler_"):
         counted = {
             stages: registry.get_sample_value(

@@ -5,6 +5,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -16,25 +17,33 @@ from services.picker.admin.scheduler_metrics import pool_families
 from services.picker.decision import Decision, RequestSummary
 from services.picker.request import Content, Refusal, Request, Route
 from services.picker.responses.usage import Usage
+from services.picker.scheduling.record import ProfileRun
 from services.picker.state.view import View
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
 from shared.model import Pool
 from tests.unit.services.picker.world import NOW, pool, report, request
 
+LAYOUT = pool("a1").layout
+PICKED = ProfileRun("p", LAYOUT.all_rows, (), LAYOUT.all_rows, (), np.zeros(1), "picker", (0,))
 PRESENT, FORMER = "llm_d_epp_", "inference_objective_"
 
 
 def decision(model: str = "m", target: str = "", **more: Any) -> Decision:
     asked = RequestSummary.of(Request(id="i", headers=request().headers, content=Content(model=model), body_size=200))
     outcome = Route(destinations=("10.0.0.1:8000",))
-    return Decision(
-        **{"request": asked, "outcome": outcome, "layout": View().layout, "target_model": target or model, **more}
-    )
+    fields = {"request": asked, "outcome": outcome, "layout": LAYOUT, "target_model": target or model}
+    if "outcome" not in more:
+        fields |= {"runs": {"p": PICKED}, "primary": "p"}
+    return Decision(**{**fields, **more})
+
+
+def count(metrics: RequestMetrics, decision: Decision) -> OpenRequest | None:
+    return metrics.decided(decision, decision.routed() if isinstance(decision.outcome, Route) else None)
 
 
 def routed(metrics: RequestMetrics, *args: str, status: int | None = 200, **more: Any) -> OpenRequest:
     """A routed request whose response has begun."""
-    opened = metrics.decided(decision(*args, **more))
+    opened = count(metrics, decision(*args, **more))
     assert opened is not None
     opened.answered(status)
     return opened
@@ -142,7 +151,7 @@ def test_a_response_that_broke_off_has_no_times_and_no_size() -> None:
 )
 def test_refusals_are_errors_by_code(status: int, code: str) -> None:
     metrics = RequestMetrics(named=lambda model: model == "m")
-    assert metrics.decided(decision(outcome=Refusal(status=status, message=""))) is None
+    assert count(metrics, decision(outcome=Refusal(status=status, message=""))) is None
     metrics.refused(status)
     found = scrape(metrics)
     assert found[f"llm_d_epp_request_error_total{{error_code={code},model_name=m,target_model_name=m}}"] == 1
@@ -169,7 +178,7 @@ def test_a_model_that_no_server_has_answered_for_has_no_series(status: int | Non
 @pytest.mark.parametrize("model", ["a", "invented"])
 def test_a_request_is_counted_once_and_runs_from_its_decision_on(model: str) -> None:
     metrics = RequestMetrics(named=lambda model: model == "a")
-    opened = metrics.decided(decision(model))
+    opened = count(metrics, decision(model))
     assert opened is not None
     running = {"a": "a"}.get(model, OTHER)
     assert scrape(metrics)[f"llm_d_epp_request_running{{model_name={running}}}"] == 1
@@ -222,11 +231,11 @@ def test_refused_requests_for_invented_models_leave_the_names_to_real_ones() -> 
     metrics = RequestMetrics(models=2, named=lambda model: model == "named")
     refusal = Refusal(status=404, message="")
     for number in range(10):
-        metrics.decided(decision(f"invented-{number}", outcome=refusal))
-        metrics.decided(decision("named", f"asked-by-header-{number}", outcome=refusal))
-    metrics.decided(decision("another", outcome=refusal))
+        count(metrics, decision(f"invented-{number}", outcome=refusal))
+        count(metrics, decision("named", f"asked-by-header-{number}", outcome=refusal))
+    count(metrics, decision("another", outcome=refusal))
     routed(metrics, "another").completed(1.0, None, 0)
-    metrics.decided(decision("another", outcome=refusal))
+    count(metrics, decision("another", outcome=refusal))
     errors = {
         name: value
         for name, value in scrape(metrics, former_names=False).items()
@@ -240,7 +249,7 @@ def test_refused_requests_for_invented_models_leave_the_names_to_real_ones() -> 
 
 def test_the_target_of_a_rule_is_told_apart_though_the_request_is_refused() -> None:
     metrics = RequestMetrics(named=lambda model: model == "named")
-    metrics.decided(decision("named", "named-v2", rewrite="r", outcome=Refusal(status=429, message="")))
+    count(metrics, decision("named", "named-v2", rewrite="r", outcome=Refusal(status=429, message="")))
     assert set(metrics.series) == {("named", "named-v2")}
 
 

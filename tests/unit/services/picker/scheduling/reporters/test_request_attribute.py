@@ -10,7 +10,6 @@ from services.picker.pipeline import build
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.record import Exchange
 from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter
-from services.picker.state.layout import Layout
 from shared.config import Invalid, load
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, response_body, response_trailers
 from tests.unit.services.picker.handler import REGISTRY
@@ -38,9 +37,8 @@ def exchange(usage: Usage) -> Exchange:
         request_id="r",
         model="m",
         priority=0,
-        layout=Layout(),
-        runs={},
         picked=(),
+        profiles={},
         refusal=None,
         remembered={},
         usage=usage,

@@ -5,7 +5,7 @@ The smallest recent difference of (received - sent) is a sender's base delay. Wh
 queueing delay. Measured: after a stall of the server, a client flushed 39 of 40 messages up to 2.5 s late.
 
 A message can't be much quicker than the base delay. One that claims to be would make later messages look late, so it
-isn't believed. If nothing contradicts such messages for a while, a clock has changed: a machine stood still, or the
+isn't believed. Nor are several that claim a little more each. If nothing contradicts such messages for a while, a clock has changed: a machine stood still, or the
 first message had been queued.
 
 A restarted sender may run on another machine, so each run has a base delay of its own. Within a run, an overtaken
@@ -18,6 +18,9 @@ AHEAD = 0.5
 """Seconds by which a message may be quicker than the base delay."""
 AHEAD_AT_FIRST = 10.0
 """The same while the base delay isn't known: the first message may have been queued."""
+SINKING = 0.05
+"""Seconds by which the base delay that messages are compared with can sink in half a window. Clocks drift apart by much
+less: 15 ms if one is slewed."""
 AT_FIRST = 1.0
 """Seconds after a run's first message until its base delay is known: two heartbeats."""
 UNCONTRADICTED = 1.0
@@ -26,16 +29,18 @@ IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other mes
 
 
 class _Run:
-    __slots__ = ("ahead", "ahead_since", "before", "current", "last_seen", "since", "turned")
+    __slots__ = ("ahead", "ahead_since", "anchor", "before", "current", "last_seen", "settled", "since", "turned")
 
     def __init__(self, difference: float, received: float) -> None:
         self.since = received
+        self.settled = False
+        """Whether the base delay is known."""
         self.rebase(difference, received)
 
     def rebase(self, difference: float, received: float) -> None:
         """Take this difference as the base delay."""
         self.last_seen = self.turned = received
-        self.current = self.before = difference
+        self.current = self.before = self.anchor = difference
         self.ahead: float | None = None
         """The difference of messages that are too quick, while nothing contradicts them."""
         self.ahead_since = received
@@ -72,6 +77,7 @@ class QueueingDelays:
         known.last_seen = received
         if received - known.turned >= self._half:
             known.before, known.current, known.turned = known.current, difference, received
+            known.anchor = max(min(known.before, difference), known.anchor - SINKING)
         elif difference < known.current:
             known.current = difference
         return max(0.0, difference - min(known.before, known.current))
@@ -85,8 +91,9 @@ class QueueingDelays:
 
     def _is_plausible(self, known: _Run, difference: float, received: float) -> bool:
         """Whether a message can be as quick as that."""
-        limit = AHEAD if received - known.since >= AT_FIRST else AHEAD_AT_FIRST
-        if difference >= min(known.before, known.current) - limit:
+        if not known.settled and received - known.since >= AT_FIRST:
+            known.settled, known.anchor = True, min(known.before, known.current)
+        if difference >= known.anchor - (AHEAD if known.settled else AHEAD_AT_FIRST):
             known.ahead = None
         elif known.ahead is None or abs(difference - known.ahead) > AHEAD:
             known.ahead, known.ahead_since = difference, received

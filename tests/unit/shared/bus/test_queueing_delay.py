@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.bus.queueing_delay import QueueingDelays
+from shared.bus.queueing_delay import AHEAD, SINKING, QueueingDelays
 
 
 def test_an_even_way_adds_no_age_however_far_the_clocks_are_apart() -> None:
@@ -72,6 +72,24 @@ def test_senders_that_are_gone_are_forgotten() -> None:
     delays.observe("b", 1, 0.0, 50.0)
     delays.prune(10.0)
     assert delays.observe("a", 1, 1.0, 100.0) == 0.0
+
+
+def test_messages_that_each_claim_to_be_a_little_quicker_do_not_make_others_look_old() -> None:
+    delays = QueueingDelays(window=60.0)
+    for beat in range(120):
+        late = delays.observe("a", 1, beat * 0.5, beat * 0.5)
+        assert late is not None
+        assert late <= AHEAD + SINKING
+        if beat > 2:  # the base delay is known
+            delays.observe("a", 1, beat * 0.5 + 0.45 * (beat % 12), beat * 0.5 + 0.01)
+
+
+def test_a_way_that_became_quicker_than_ever_is_usual_once_nothing_contradicts() -> None:
+    delays = QueueingDelays()
+    for sent in range(10):
+        delays.observe("a", 1, float(sent), sent + 2.0)
+    found = [delays.observe("a", 1, sent, sent) for sent in (10.0, 10.5, 11.0, 11.5)]
+    assert found == [None, None, 0.0, 0.0]
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 5), st.floats(0, 5)), max_size=60), st.floats(-1e6, 1e6))

@@ -1,5 +1,6 @@
 """Evicts running requests that may be evicted, when a band of a higher priority waits for room."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count as counter
 from math import inf
@@ -21,6 +22,8 @@ class Evictor:
         self.issued = 0
         self._accepts, self._order, self._failed = accepts, order, failed
         self._running: dict[str, tuple[Running, Callable[[], None]]] = {}
+        self._priorities: Counter[int] = Counter()
+        """Running requests by priority."""
         self._ids = counter()
         self._reclamation = Reclamation(grace)
 
@@ -34,11 +37,12 @@ class Evictor:
             self._failed(self._accepts, error)
             return ""
         self._running[running.id] = running, evict
+        self._priorities[priority] += 1
         return running.id
 
     def ended(self, id: str, now: float) -> None:
         """The request has ended."""
-        self._running.pop(id, None)
+        self._drop(id)
         self._reclamation.ended(id, now)
 
     def make_room(self, blocked: Sequence[BlockedBand], saturation: float, in_flight: int, now: float) -> int:
@@ -47,6 +51,8 @@ class Evictor:
         if not self._reclamation.open(now) or not blocked or not self._running:
             return 0
         band = blocked[0]
+        if min(self._priorities) >= band.priority:
+            return 0
         most = count(saturation, band.ceiling, in_flight, self._reclamation.pending)
         running = [running for running, _ in self._running.values()]
         try:
@@ -55,11 +61,21 @@ class Evictor:
             self._failed(self._order, error)
             return 0
         for victim in chosen:
-            _, evict = self._running.pop(victim.id)
+            evict = self._drop(victim.id)
+            assert evict is not None
             self._reclamation.evicted(victim.id, saturation / in_flight, now)
             self.issued += 1
             evict()
         return len(chosen)
+
+    def _drop(self, id: str) -> Callable[[], None] | None:
+        """Forget a running request. Returns what ends it; None if it isn't there."""
+        running, evict = self._running.pop(id, (None, None))
+        if running is not None:
+            self._priorities[running.priority] -= 1
+            if not self._priorities[running.priority]:
+                del self._priorities[running.priority]
+        return evict
 
     def next_look(self) -> float:
         """When another eviction may be possible though nothing has happened; infinite for never."""

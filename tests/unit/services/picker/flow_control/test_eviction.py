@@ -91,3 +91,22 @@ def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
     assert evictor.next_look() == 1.5
     assert evictor.make_room([], 0.9, 9, 1.5) == 0
     assert evictor.next_look() == inf
+
+
+def test_requests_that_are_not_below_the_band_are_not_looked_at() -> None:
+    looked = list[int]()
+
+    class Order(PriorityThenTimeEvictionOrderPolicy):
+        def key(self, running: Running) -> tuple[float, float]:
+            looked.append(running.priority)
+            return super().key(running)
+
+    evictor = Evictor(SheddableEvictionFilter("f"), Order("o"), 0.5, lambda *_: None)
+    for number in range(3):
+        evictor.track(-1, 0.0, lambda: None)
+        evictor.ended(evictor.track(-5, 0.0, lambda: None), 0.0)
+        assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, number) == 0
+    assert looked == []
+    evictor.track(-2, 0.0, lambda: None)
+    assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, 3.0) == 1
+    assert len(looked) == 4

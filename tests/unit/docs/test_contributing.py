@@ -31,11 +31,16 @@ def blocks(language: str) -> list[str]:
     return [re.sub(rf"^{item[1]}", "", item[2], flags=re.MULTILINE) for item in found]
 
 
-PLUGIN, TEST, SOURCE = blocks("python")
+PLUGIN, TEST, IMPORTS, SOURCE = blocks("python")
+FROM_ITS_MODULE = re.compile(r"^from (services|shared)\..*\n", re.MULTILINE)
 (CONFIGURATION,) = blocks("yaml")
 (PROJECT,) = blocks("toml")
 ((NAME, VALUE),) = tomllib.loads(PROJECT)["project"]["entry-points"][GROUP].items()
 PACKAGE, _, MODULE = VALUE.partition(":")[0].partition(".")
+
+
+def imported(line: str) -> list[str]:
+    return re.findall(r"\w+", line.partition(" import ")[2])
 
 
 @pytest.fixture
@@ -44,7 +49,10 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     folder = tmp_path / PACKAGE
     folder.mkdir()
     (folder / "__init__.py").touch()
-    (folder / f"{MODULE}.py").write_text(PLUGIN, encoding="utf-8")
+    names = {name for line in FROM_ITS_MODULE.finditer(PLUGIN) for name in imported(line[0])}
+    assert names == set(imported(IMPORTS))
+    code = FROM_ITS_MODULE.sub("", FROM_ITS_MODULE.sub(IMPORTS, PLUGIN, 1))
+    (folder / f"{MODULE}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield (name := f"{PACKAGE}.{MODULE}")
     for module in (PACKAGE, name):

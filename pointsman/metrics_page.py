@@ -52,7 +52,7 @@ sizes of queues have the label `fairness_id`, because clients choose its value, 
 `priority` have that label.
 """
 FORMER_TEXT = """\
-The same metrics under the names of the Go original's earlier generations. `--former-metric-names=false` omits them.
+The same metrics under the names of the Go original's earlier generations. `--legacy-metric-names=false` omits them.
 """
 
 

@@ -99,8 +99,8 @@ class CollectorService(Service):
         self.sender = FrameSender(
             self._publisher,
             lambda: self.scraper.endpoints,
-            gather=settings.gather,
-            refresh=settings.refresh,
+            linger=settings.frame_linger,
+            refresh=settings.refresh_interval,
             heartbeat=settings.heartbeat,
         )
         self._event_counts = EventCounts(self.plugin_failures)

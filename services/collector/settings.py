@@ -70,14 +70,14 @@ class CollectorSettings(CommonSettings, frozen=True, kw_only=True):
             " behind all others, until a scrape returns a page",
         ),
     ] = 3
-    gather: Annotated[
+    frame_linger: Annotated[
         Duration,
         Meta(
             description="longest time for which a change waits for the pages of scrapes that started with its own, so"
             " that they share a frame"
         ),
     ] = 0.001
-    refresh: Annotated[
+    refresh_interval: Annotated[
         PositiveDuration, Meta(description="interval at which unchanged values are confirmed while scrapes succeed")
     ] = 0.1
     heartbeat: Annotated[

@@ -104,7 +104,7 @@ class PickerService(Service):
             self.registry,
             self.view,
             models=settings.metrics_models,
-            former_names=settings.former_metric_names,
+            former_names=settings.legacy_metric_names,
             observe_responses=settings.observe_responses,
         )
         chance = random.Random(settings.seed).random
@@ -112,7 +112,7 @@ class PickerService(Service):
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
         self.config = Reloader(self._read, self._apply_config, running=first, origin=path, limit=settings.max_file_size)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
-        flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.former_metric_names)
+        flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.legacy_metric_names)
         self.flow = flow_metrics.flow = FlowAdmission(
             self.view,
             id=self.id,

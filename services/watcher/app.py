@@ -274,7 +274,7 @@ class WatcherService(Service):
         """The number of pools that are known, and of those whose sources are in touch."""
         now = time.monotonic()
         known = [reconciler for reconciler in self.reconcilers if reconciler.publishes]
-        recently = now - self._settings.give_way_after
+        recently = now - self._settings.release_lease_after
         return len(known), sum(reconciler.confirmed_at(now) > recently for reconciler in known)
 
     def _age(self, pool: str) -> float:

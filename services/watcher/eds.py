@@ -169,7 +169,7 @@ class EdsWriter:
             except OSError as error:
                 self._metrics.eds_failures.inc()
                 if self.error != str(error):
-                    log.error("eds.not_written", file=self._path, reason=str(error))
+                    log.error("eds.write.failed", file=self._path, reason=str(error))
                 self.error = str(error)
 
     async def _write(self) -> None:

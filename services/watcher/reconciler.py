@@ -33,7 +33,7 @@ from shared.tasks import exhaust
 
 log = structlog.get_logger(__name__)
 
-GATHER = 0.005
+LINGER = 0.005
 """Seconds that a changed attribute waits for others to join its frame."""
 CONFIRM = 0.5
 """Seconds between two frames that repeat every attribute."""
@@ -78,7 +78,7 @@ class PoolReconciler:
         self.resolver = Resolver(self.names, lookups, self._addresses_changed, metrics)
         self.eds = eds
         self.frames = frames
-        self.sender = FrameSender(frames, self._attributes, gather=GATHER, refresh=CONFIRM, heartbeat=CONFIRM)
+        self.sender = FrameSender(frames, self._attributes, linger=LINGER, refresh=CONFIRM, heartbeat=CONFIRM)
         self.publishes = False
         """Whether the facts are ready to be published."""
         self.facts: dict[str, Fact] = {}

@@ -64,7 +64,7 @@ class WatcherSettings(KubernetesSettings, frozen=True, kw_only=True):
             ge=1, le=5, description="how many servers of a NATS cluster store the facts and the lease, usually 1 or 3"
         ),
     ] = 1
-    give_way_after: Annotated[
+    release_lease_after: Annotated[
         PositiveDuration,
         Meta(
             description="after this time without contact to its sources, a watcher gives up the lease to one that"

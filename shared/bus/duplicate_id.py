@@ -35,7 +35,7 @@ class DuplicateId:
             self._since = None
         elif not self._logged and (problem := self.problem(now)) is not None:
             self._logged = True
-            log.warning("id.taken", problem=problem)
+            log.warning("id.duplicate", problem=problem)
 
     def problem(self, now: float) -> str | None:
         """None while no other process has the id, otherwise the problem."""

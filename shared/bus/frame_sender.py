@@ -89,14 +89,14 @@ class FrameSender:
         publisher: Publisher,
         endpoints: Callable[[], Mapping[str, Described]],
         *,
-        gather: float,
+        linger: float,
         refresh: float,
         heartbeat: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._endpoints = endpoints
-        self._gather = gather
+        self._linger = linger
         self._clock = clock
         self._outbox = Outbox(refresh, heartbeat)
         self._earlier = asyncio.Event()
@@ -132,7 +132,7 @@ class FrameSender:
     async def _until_due(self) -> None:
         while (left := self._outbox.everything_at() - self._clock()) > 0:
             if self._outbox.changes:
-                await set_within(self._gathered, min(self._gather, left))
+                await set_within(self._gathered, min(self._linger, left))
                 return
             self._earlier.clear()
             if not await set_within(self._earlier, left):

@@ -5,8 +5,8 @@ The smallest recent difference of (received - sent) is a sender's base delay. Wh
 queueing delay. Measured: after a stall of the server, a client flushed 39 of 40 messages up to 2.5 s late.
 
 A message can't be much quicker than the base delay. One that claims to be would make later messages look late, so it
-isn't believed. Nor are several that claim a little more each. If nothing contradicts such messages for a while, a clock has changed: a machine stood still, or the
-first message had been queued.
+isn't believed, nor are several that claim a little more each. If nothing contradicts such messages for a while, a clock
+has changed: a machine stood still, or the first message had been queued.
 
 A restarted sender may run on another machine, so each run has a base delay of its own. Within a run, an overtaken
 message is as late as it looks: two connections, one of which replaces the other, keep no common order.

@@ -56,7 +56,7 @@ class StrayMessages:
         self._found = deque(strays)
         self._more = more
         if self._found:
-            self._log.warning("facts.strays.found", bucket=self._bucket, messages=len(self._found))
+            self._log.warning("facts.stray_messages.found", bucket=self._bucket, messages=len(self._found))
 
     @property
     def more(self) -> bool:
@@ -101,7 +101,7 @@ class StrayMessages:
     def _note(self, error: BusError | None) -> None:
         reason = "" if error is None else str(error)
         if reason and reason != self._failure:
-            self._log.warning("facts.strays.failed", bucket=self._bucket, reason=reason)
+            self._log.warning("facts.stray_messages.failed", bucket=self._bucket, reason=reason)
         self._failure = reason or self._failure
 
     def __repr__(self) -> str:

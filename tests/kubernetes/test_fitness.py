@@ -35,7 +35,7 @@ async def test_a_watcher_that_isnt_loaded_leaves_the_lead_to_one_that_is(site: S
 
 
 async def test_a_leader_that_alone_loses_touch_gives_way(site: Site) -> None:
-    quick: dict[str, Any] = {"give_way_after": 1.0}
+    quick: dict[str, Any] = {"release_lease_after": 1.0}
     async with (
         Proxy(site.server.port) as proxy,
         site.reading() as seen,

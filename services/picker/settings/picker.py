@@ -190,7 +190,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
             " Responses in which the client's model is restored don't count",
         ),
     ] = 50
-    former_metric_names: Annotated[
+    legacy_metric_names: Annotated[
         bool,
         Meta(
             description="also serve the Go original's series under their former names: inference_objective_…, "

@@ -114,7 +114,7 @@ class NodeLabelsExtractor(NotificationExtractor):
     def _note(self, node: str, unread: dict[str, str]) -> None:
         """Log labels without a number once."""
         if unread and unread != self._unread.get(node):
-            log.warning("node.label.unread", extractor=self.name, node=node, labels=unread)
+            log.warning("node.labels.ignored", extractor=self.name, node=node, labels=unread)
         if unread:
             self._unread[node] = unread
         else:

@@ -32,7 +32,7 @@ class Watching:
         )
         self.scraper.use(pipeline())
         self.registry = CollectorRegistry()
-        sending = FrameSender(Recorder(), lambda: self.scraper.endpoints, gather=0, refresh=1, heartbeat=1)
+        sending = FrameSender(Recorder(), lambda: self.scraper.endpoints, linger=0, refresh=1, heartbeat=1)
         self.registry.register(CollectorMetrics(self.scraper, sending, clock=lambda: self.time))
         config: Reloader[str] = Reloader(lambda text, _: text, lambda _: None)
         config.accepted, config.refused = 2, 1

@@ -13,7 +13,7 @@ def test_who_goes_on_sending_under_our_id_is_told_once_and_counted() -> None:
     with capture_logs() as lines:
         for number in range(10):
             duplicate_id.observe(10.0 + number / 2)
-    assert [(line["event"], line["problem"]) for line in lines] == [("id.taken", PROBLEM)]
+    assert [(line["event"], line["problem"]) for line in lines] == [("id.duplicate", PROBLEM)]
     assert duplicate_id.problem(15.0) == PROBLEM
     assert duplicate_id.messages == 10
 

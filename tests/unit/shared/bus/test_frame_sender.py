@@ -108,7 +108,7 @@ def change(sending: FrameSender, watched: dict[str, Known], id: str) -> None:
 
 
 def sender(recorder: Recorder, watched: dict[str, Known], clock: Clock) -> FrameSender:
-    return FrameSender(recorder, lambda: watched, gather=0.0, refresh=0.1, heartbeat=0.5, clock=clock)
+    return FrameSender(recorder, lambda: watched, linger=0.0, refresh=0.1, heartbeat=0.5, clock=clock)
 
 
 async def test_changes_and_everything_have_keys_of_their_own() -> None:
@@ -233,7 +233,7 @@ async def test_while_it_runs_changes_go_out_at_once_and_scrapes_without_one_at_t
 ) -> None:
     recorder, watched = Recorder(), endpoints(1)
     refresh = 3600.0 if changed else 0.01
-    sending = FrameSender(recorder, lambda: watched, gather=0.0, refresh=refresh, heartbeat=3600.0)
+    sending = FrameSender(recorder, lambda: watched, linger=0.0, refresh=refresh, heartbeat=3600.0)
     running = asyncio.create_task(sending.run())
     await eventually(lambda: len(recorder.frames) == 1)
     if changed:
@@ -247,7 +247,7 @@ async def test_while_it_runs_changes_go_out_at_once_and_scrapes_without_one_at_t
 
 async def test_changes_travel_together_once_no_others_are_about_to_come() -> None:
     recorder, watched = Recorder(), endpoints(3)
-    sending = FrameSender(recorder, lambda: watched, gather=3600.0, refresh=3600.0, heartbeat=3600.0)
+    sending = FrameSender(recorder, lambda: watched, linger=3600.0, refresh=3600.0, heartbeat=3600.0)
     running = asyncio.create_task(sending.run())
     await eventually(lambda: len(recorder.frames) == 1)
     sending.gathered()  # nothing waits: it isn't about the changes that follow
@@ -278,7 +278,7 @@ async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
             return True
 
     sender = FrameSender(
-        Counting(), lambda: {"a": Known(attributes)}, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0
+        Counting(), lambda: {"a": Known(attributes)}, linger=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0
     )
     await sender.send()
     assert [part for part, _ in sent] == list(range(len(sent)))
@@ -304,7 +304,7 @@ async def test_more_names_than_a_frame_takes_go_in_several_that_can_be_read(
             read.append(decode(Frame, encode(Frame(sender="c", sent=1.0, sequence=part, **fields))))
             return True
 
-    sending = FrameSender(Reading(), lambda: known, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
+    sending = FrameSender(Reading(), lambda: known, linger=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
     await sending.send()
     assert [frame.sequence for frame in read] == list(range(len(read))), "each is a part of its own"
     lists = [values for frame in read for values in frame.objects.values()]
@@ -334,7 +334,7 @@ async def test_more_attributes_that_endpoints_do_not_have_than_a_frame_takes_go_
             packed.append(encode(Frame(sender="c", sent=1.0, sequence=part, **fields)))
             return True
 
-    sending = FrameSender(Reading(), lambda: known, gather=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
+    sending = FrameSender(Reading(), lambda: known, linger=0.0, refresh=0.1, heartbeat=0.5, clock=lambda: 1.0)
     await sending.send()
     read = [decode(Frame, data) for data in packed]
     assert [frame.sequence for frame in read] == [0, 1], "each is a part of its own"

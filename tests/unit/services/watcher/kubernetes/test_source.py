@@ -329,6 +329,22 @@ async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> Non
     assert not peer.informers.left
 
 
+async def test_another_selector_with_other_ports_leaves_the_former_pods_their_ports() -> None:
+    peer = await served()
+    pools = peer.informers.find("InferencePool", STABLE)
+    peer.informers.say(pools, pool("sglang", 9000))
+    assert PODS not in await peer.changes(), "no pool has named these pods with this port"
+    peer.informers.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
+    expected = {"default/a-rank-0": "10.0.0.1:8000", "default/a2-rank-0": "10.0.0.3:8000"}
+    assert endpoints((await peer.changes())[PODS]) == expected
+    peer.informers.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9000"}
+    peer.informers.say(pools, pool("vllm", 9001))
+    assert PODS not in await peer.changes()
+    peer.informers.say(pools, pool("sglang", 9002))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9002"}, "not its former port"
+
+
 def bad_pool(group: str = STABLE) -> JsonObject:
     return pool("vllm", 70000, group=group)
 

@@ -7,7 +7,7 @@ EndpointSlices are for watchers that may not read pods. They have addresses, rea
 endpoints have no labels and aren't drained. Ports are the pool's, as for pods; a slice's ports are the Service's own.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 
@@ -188,8 +188,9 @@ class EndpointIndex:
         """Of several addresses the IPv4 one, then the smallest."""
         return self._active.get(id)
 
-    def all(self) -> dict[str, Endpoint]:
-        return {id: endpoint for id in self._active.ids if (endpoint := self.get(id)) is not None}
+    def all(self) -> Iterator[Endpoint]:
+        """The endpoints, while nothing is set."""
+        return (endpoint for id in self._active.ids if (endpoint := self.get(id)) is not None)
 
 
 class _EndpointsByObject:

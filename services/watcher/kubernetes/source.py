@@ -240,7 +240,7 @@ class KubernetesSource:
         await self._read_ahead()
         events = self._collect_resources()
         await exhaust(self._index_pods())
-        return events + self._pod_events()
+        return events + await self._pod_events()
 
     def _collect_resources(self) -> list[Event]:
         events: list[Event] = []
@@ -359,18 +359,17 @@ class KubernetesSource:
         reported = self._endpoints.get(endpoint.id)
         return reported if reported == endpoint else endpoint
 
-    def _pod_events(self) -> list[Event]:
+    async def _pod_events(self) -> list[Event]:
         """The events for the pods that were read. While it is unknown what the pool selects, nothing changes."""
         informer, index = self._pods, self._index
         if self._pool is None:
             complete = self._settled and all(informer.synced for informer in self._required())
-            return self._replace_endpoints(EndpointIndex()) if complete else []
+            return await self._replace_endpoints(EndpointIndex()) if complete else []
         if informer is None or not informer.synced or index is None:
             return []
-        replaced, self._replaced = self._replaced, False
+        if self._replaced or self._unreachable != index.unreachable:
+            return await self._replace_endpoints(index)
         ids, self._unreported = self._unreported, set()
-        if replaced or self._unreachable != index.unreachable:
-            return self._replace_endpoints(index)
         events: list[Event] = []
         for endpoint_id in sorted(ids):
             endpoint = index.get(endpoint_id)
@@ -381,8 +380,10 @@ class KubernetesSource:
                 events.append(Upsert(PODS, endpoint))
         return events
 
-    def _replace_endpoints(self, index: EndpointIndex) -> list[Event]:
-        endpoints, unreachable = index.all(), index.unreachable
+    async def _replace_endpoints(self, index: EndpointIndex) -> list[Event]:
+        endpoints = {endpoint.id: endpoint async for endpoint in in_turns(index.all())}
+        unreachable = index.unreachable
+        self._replaced, self._unreported = False, set()
         if PODS in self._reported and (endpoints, unreachable) == (self._endpoints, self._unreachable):
             return []
         self._endpoints, self._unreachable = endpoints, unreachable

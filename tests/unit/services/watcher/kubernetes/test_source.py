@@ -243,6 +243,21 @@ async def test_others_run_while_a_thousand_pods_are_listed_again_and_only_what_c
     ]
 
 
+async def test_others_run_while_the_ports_of_many_pods_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
+    peer = await served()
+    peer.informers.say(peer.pods(), *(pod(f"p{number}") for number in range(200)))
+    await peer.changes()
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("vllm", *range(9000, 9008)))
+    found: dict[str, Event] = {}
+
+    async def changes() -> None:
+        found.update(await peer.changes())
+
+    assert await longest_turn(changes()) < 0.1
+    assert len(endpoints(found[PODS])) == 1600
+
+
 async def test_what_changes_while_pods_are_read_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
     peer = await served()

@@ -4,8 +4,13 @@ a resource in detail: tests/unit/services/watcher/kubernetes."""
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from pointsman.drain import DrainOptions, annotate
+from services.watcher.kubernetes.client import connect
+from services.watcher.kubernetes.drain import drain_endpoint
+from services.watcher.kubernetes.errors import KubernetesError
+from services.watcher.kubernetes.settings import KubernetesSettings
 from shared.bus.actions import drain
 from shared.bus.subjects import Subjects, pool_token
 from shared.config.problems import Invalid
@@ -66,8 +71,9 @@ async def test_a_pod_that_is_drained_drains_and_a_new_watcher_knows_it(site: Sit
             await seen.sees("a-rank-0", "b-rank-0")
 
 
-async def test_a_pod_is_drained_for_a_console(site: Site) -> None:
+async def test_a_pod_is_drained_for_a_console(site: Site, tmp_path: Path) -> None:
     await site.serve("a")
+    await site.pods.create("a-rank-0")  # called as the endpoint of a, and of no pool
     asked = Subjects(), pool_token(site.namespace, POOL)
 
     def draining() -> bool:
@@ -81,6 +87,15 @@ async def test_a_pod_is_drained_for_a_console(site: Site) -> None:
             await eventually(draining if wanted else lambda: not draining(), f"drains: {wanted}")
         done = await drain(seen.bus, *asked, f"{site.namespace}/other-rank-0", drain=True, by="a test")
         assert "no endpoint" in done.error
+        [endpoint] = seen.facts("endpoint").values()
+        assert isinstance(endpoint, Endpoint)
+    former = structs.replace(endpoint, uid="00000000-0000-0000-0000-000000000000")
+    client = await connect(KubernetesSettings(kubeconfig=str(site.server.kubeconfig(tmp_path / "kubeconfig"))))
+    try:
+        with pytest.raises(KubernetesError, match=r"uid.*immutable"):
+            await drain_endpoint(client, former, True)
+    finally:
+        await client.close()
 
 
 async def test_the_configuration_of_a_file_is_followed_beside_the_cluster(site: Site) -> None:

@@ -17,6 +17,7 @@ import aiohttp
 from msgspec import Struct
 
 from services.watcher.kubernetes.errors import (
+    AnswerTooLarge,
     BadAnswer,
     ConfigurationError,
     ConnectionFailed,
@@ -124,15 +125,14 @@ class ConnectionPool:
         return f"<ConnectionPool {self.host} {state}, {self._used} in use>"
 
 
-async def read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    """The whole body. Raises BadAnswer above `limit` bytes."""
-    pieces, size = [], 0
+async def read(response: aiohttp.ClientResponse, limit: int) -> bytearray:
+    """The whole body. Raises AnswerTooLarge above `limit` bytes."""
+    body = bytearray()  # to join many pieces at the end would hold the event loop as long as decoding them
     async for piece in response.content.iter_any():
-        size += len(piece)
-        if size > limit:
-            raise BadAnswer(f"the answer is larger than the limit of {format_size(limit)} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
+        if len(body) + len(piece) > limit:
+            raise AnswerTooLarge(f"the answer is larger than the limit of {format_size(limit)} bytes")
+        body += piece
+    return body
 
 
 async def read_error(response: aiohttp.ClientResponse, limit: int) -> bytes:

@@ -1,10 +1,11 @@
 """Drains pods: sets or removes the annotation that the watcher reads."""
 
 from services.watcher.kubernetes.client import Client
+from services.watcher.kubernetes.endpoints import pod_name
 from services.watcher.kubernetes.errors import NotFound
 from services.watcher.kubernetes.resource import Resource
 from shared.datalayer.objects import ObjectKind
-from shared.model import DRAIN
+from shared.model import DRAIN, Endpoint
 
 PODS = Resource(ObjectKind("", "v1", "Pod"), "pods", True)
 
@@ -14,13 +15,22 @@ async def drain_pod(client: Client, name: str, drain: bool) -> str:
     Returns namespace and name of the pod. Raises KubernetesError."""
     namespace, slash, name = name.rpartition("/")
     namespace = namespace if slash else "default"
-    body = {"metadata": {"annotations": {DRAIN: "true" if drain else None}}}
     try:
-        await client.merge(PODS, name, body, namespace=namespace)
+        await _annotate(client, namespace, name, drain)
     except NotFound:
         pod, rank, number = name.rpartition("-rank-")  # the id of one of its endpoints
         if not rank or not number.isdigit():
             raise
         name = pod
-        await client.merge(PODS, name, body, namespace=namespace)
+        await _annotate(client, namespace, name, drain)
     return f"{namespace}/{name}"
+
+
+async def drain_endpoint(client: Client, endpoint: Endpoint, drain: bool) -> None:
+    """Drain the pod of an endpoint, or end that. Raises KubernetesError, also for a later pod of the same name."""
+    await _annotate(client, endpoint.namespace, pod_name(endpoint), drain, uid=endpoint.uid)
+
+
+async def _annotate(client: Client, namespace: str, name: str, drain: bool, uid: str = "") -> None:
+    metadata = {"annotations": {DRAIN: "true" if drain else None}, **({"uid": uid} if uid else {})}
+    await client.merge(PODS, name, {"metadata": metadata}, namespace=namespace)

@@ -7,7 +7,7 @@ EndpointSlices are for watchers that may not read pods. They have addresses, rea
 endpoints have no labels and aren't drained. Ports are the pool's, as for pods; a slice's ports are the Service's own.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 
@@ -116,6 +116,11 @@ def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
     return replace(server, id=f"{server.namespace}/{name}", name=name, port=port, rank=rank)
 
 
+def pod_name(endpoint: Endpoint) -> str:
+    """The name of an endpoint's pod, whose endpoints `rank_of` has named."""
+    return endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
+
+
 def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:
     """The ports on which the pod says that it serves; None if it doesn't say. Invalid ports are ignored, and
     those beyond `MAX_ACTIVE_PORTS`."""
@@ -183,8 +188,9 @@ class EndpointIndex:
         """Of several addresses the IPv4 one, then the smallest."""
         return self._active.get(id)
 
-    def all(self) -> dict[str, Endpoint]:
-        return {id: endpoint for id in self._active.ids if (endpoint := self.get(id)) is not None}
+    def all(self) -> Iterator[Endpoint]:
+        """The endpoints, while nothing is set."""
+        return (endpoint for id in self._active.ids if (endpoint := self.get(id)) is not None)
 
 
 class _EndpointsByObject:

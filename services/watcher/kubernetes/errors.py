@@ -65,6 +65,10 @@ class BadAnswer(KubernetesError):
     kind = ErrorKind.BAD_ANSWER
 
 
+class AnswerTooLarge(BadAnswer):
+    """The answer is larger than the limit."""
+
+
 class ApiError(KubernetesError):
     """An HTTP error of the API server, with the `Status` object of its body, if any."""
 

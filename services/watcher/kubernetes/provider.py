@@ -9,7 +9,7 @@ from services.watcher.file_provider import config_root, file_source
 from services.watcher.files import FileSource
 from services.watcher.kubernetes.client import Client, connect
 from services.watcher.kubernetes.config_map import ConfigMapKey
-from services.watcher.kubernetes.drain import drain_pod
+from services.watcher.kubernetes.drain import drain_endpoint
 from services.watcher.kubernetes.errors import ConfigurationError, KubernetesError
 from services.watcher.kubernetes.informers import InformerFactory
 from services.watcher.kubernetes.reporter import Reporter
@@ -116,7 +116,7 @@ class KubernetesProvider(Provider):
         if self._client is None:
             raise DrainError("not connected")
         try:
-            await drain_pod(self._client, endpoint.id, drain)
+            await drain_endpoint(self._client, endpoint, drain)
         except KubernetesError as error:
             raise DrainError(str(error)) from error
 

@@ -18,8 +18,9 @@ from msgspec import Struct
 
 from services.watcher.kubernetes import watch_events
 from services.watcher.kubernetes.backoff import Backoff, Timing
-from services.watcher.kubernetes.client import Api
+from services.watcher.kubernetes.client import Api, Page
 from services.watcher.kubernetes.errors import (
+    AnswerTooLarge,
     BadAnswer,
     ConnectionFailed,
     ErrorKind,
@@ -101,7 +102,7 @@ async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip 
 
 
 async def _list_pages(api: Api, selection: Selection, limit: int | None, strip: Strip) -> tuple[list[JsonObject], str]:
-    page = await api.page(selection, limit)
+    page, limit = await _page(api, selection, limit)
     # All pages have the first one's version. If a server says otherwise, the first version misses nothing: the watch
     # from there repeats what later pages have.
     version = page.resource_version
@@ -111,9 +112,23 @@ async def _list_pages(api: Api, selection: Selection, limit: int | None, strip: 
             return items, version
         if len(items) > MAX_OBJECTS:
             raise BadAnswer(f"can't list {selection}: more than {MAX_OBJECTS} objects")
-        page = await api.page(selection, limit, page.next)
+        page, limit = await _page(api, selection, limit, page.next)
         items += [strip(item, selection.resource) async for item in in_turns(page.items)]
     raise BadAnswer(f"can't list {selection}: more than {MAX_PAGES} pages")
+
+
+async def _page(api: Api, selection: Selection, limit: int | None, after: str = "") -> tuple[Page, int | None]:
+    """A page, and the limit with which it isn't too large: the given one, or a half, a quarter … of it."""
+    while True:
+        try:
+            return await api.page(selection, limit, after), limit
+        except AnswerTooLarge as error:
+            if limit is None:
+                raise
+            if limit == 1:
+                raise BadAnswer(f"{error}, and it has a single {selection.resource.kind.kind}") from error
+            limit //= 2
+            log.info("kubernetes.list.smaller_pages", selection=str(selection), limit=limit, reason=str(error))
 
 
 class Reflector:

@@ -236,13 +236,18 @@ def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None
     if not view.selected or view.slices_of:
         return None
     others = (other for other in view.results if _competes(other) and other.id[1] != result.id[1])
-    for other in sorted((other for other in others if _age(other) < _age(result)), key=_age):
+    older = sorted((other for other in others if _age(other) < _age(result)), key=_age)
+    selectors = [(other, theirs) for other in older if (theirs := _selector(other)) is not None]
+    having: dict[tuple[str, str], set[ObjectId]] = {label: set() for _, theirs in selectors for label in theirs.items()}
+    labels = frozenset(having)
+    for id, pod in view.selected.items() if labels else ():
         yield
-        theirs = _selector(other)
-        if theirs is None:
-            continue
-        shared = [id for id, pod in view.selected.items() if theirs.items() <= _labels(pod).items()]
-        if shared:
+        for label in labels.intersection(_labels(pod).items()):
+            having[label].add(id)
+    for other, theirs in selectors:
+        yield
+        sets = sorted((having[label] for label in theirs.items()), key=len)
+        if shared := set.intersection(*sets) if sets else set(view.selected):
             text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
             hint = "labels that only its own model servers have are expected"
             example = f"({len(shared)} of them, such as {min(shared)[1]})"
@@ -270,4 +275,5 @@ def _selector(result: ResourceResult) -> Mapping[str, str] | None:
     selector = spec.get("selector") if isinstance(spec, Mapping) else None
     if result.resource.kind.version == "v1" and isinstance(selector, Mapping):
         selector = selector.get("matchLabels")
-    return selector if isinstance(selector, Mapping) else None
+    valid = isinstance(selector, Mapping) and all(isinstance(value, str) for value in selector.values())
+    return selector if valid else None

@@ -33,7 +33,11 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 60.0
     kubernetes_page_size: Annotated[int, Meta(ge=1, description="objects per page of a list")] = 500
     kubernetes_answer_limit: Annotated[
-        Size, Meta(description="maximum bytes of a response, such as a page of a list")
+        Size,
+        Meta(
+            description="maximum bytes of a response; a page of a list that is larger, or has more than 16 MiB, is "
+            "requested again with half as many objects"
+        ),
     ] = 256 * 2**20
     kubernetes_line_limit: Annotated[Size, Meta(description="maximum bytes of a watch event")] = 16 * 2**20
     kubernetes_watch_timeout: Annotated[

@@ -108,6 +108,9 @@ class KubernetesSource:
         self._unreachable = False
         """Whether those are of pods with whose nodes Kubernetes has lost contact."""
         self._pool: Pool | None = None
+        """As its resource states it."""
+        self._pods_pool: Pool | None = None
+        """The pool whose pods are read: after a change of the selector the former one, until its pods are replaced."""
         self._settled = False
         """Whether it has been known what the pool is, or that there is none."""
         self._loaded = False
@@ -237,7 +240,7 @@ class KubernetesSource:
         await self._read_ahead()
         events = self._collect_resources()
         await exhaust(self._index_pods())
-        return events + self._pod_events()
+        return events + await self._pod_events()
 
     def _collect_resources(self) -> list[Event]:
         events: list[Event] = []
@@ -297,7 +300,7 @@ class KubernetesSource:
             self._use(pool)
         elif not self._resources.holds(origin) and self._resources.pools_known:
             self._settled = self._settled or event is None
-            self._pool = self._index = None
+            self._pool = self._pods_pool = self._index = None
             for informer in (self._pods, self._next_pods):
                 if informer is not None:
                     self._leave(informer)
@@ -308,7 +311,6 @@ class KubernetesSource:
         if pool == self._pool:
             return
         self._pool = pool
-        self._index = None
         if self._options.slices_of:
             spec = InformerSpec(_SLICE, pool.namespace, f"{SERVICE_LABEL}={self._options.slices_of}")
         else:
@@ -318,16 +320,19 @@ class KubernetesSource:
             self._next_pods = None
         if self._pods is None or self._pods.spec != spec:
             self._next_pods = self._follow(spec)
+        else:
+            self._pods_pool, self._index = pool, None
 
     def _use_next_pods(self) -> None:
         """It is known what the new selector selects."""
         if self._pods is not None:
             self._leave(self._pods)
-        self._pods, self._next_pods, self._index = self._next_pods, None, None
+        self._pods, self._next_pods = self._next_pods, None
+        self._pods_pool, self._index = self._pool, None
 
     def _index_pods(self) -> Iterator[None]:
         """Read the pods that have changed, one at a time."""
-        informer, pool = self._pods, self._pool
+        informer, pool = self._pods, self._pods_pool
         if pool is None or informer is None:
             return
         make = endpoints_of_slice if self._options.slices_of else endpoints_of
@@ -354,18 +359,17 @@ class KubernetesSource:
         reported = self._endpoints.get(endpoint.id)
         return reported if reported == endpoint else endpoint
 
-    def _pod_events(self) -> list[Event]:
+    async def _pod_events(self) -> list[Event]:
         """The events for the pods that were read. While it is unknown what the pool selects, nothing changes."""
         informer, index = self._pods, self._index
         if self._pool is None:
             complete = self._settled and all(informer.synced for informer in self._required())
-            return self._replace_endpoints(EndpointIndex()) if complete else []
+            return await self._replace_endpoints(EndpointIndex()) if complete else []
         if informer is None or not informer.synced or index is None:
             return []
-        replaced, self._replaced = self._replaced, False
+        if self._replaced or self._unreachable != index.unreachable:
+            return await self._replace_endpoints(index)
         ids, self._unreported = self._unreported, set()
-        if replaced or self._unreachable != index.unreachable:
-            return self._replace_endpoints(index)
         events: list[Event] = []
         for endpoint_id in sorted(ids):
             endpoint = index.get(endpoint_id)
@@ -376,8 +380,10 @@ class KubernetesSource:
                 events.append(Upsert(PODS, endpoint))
         return events
 
-    def _replace_endpoints(self, index: EndpointIndex) -> list[Event]:
-        endpoints, unreachable = index.all(), index.unreachable
+    async def _replace_endpoints(self, index: EndpointIndex) -> list[Event]:
+        endpoints = {endpoint.id: endpoint async for endpoint in in_turns(index.all())}
+        unreachable = index.unreachable
+        self._replaced, self._unreported = False, set()
         if PODS in self._reported and (endpoints, unreachable) == (self._endpoints, self._unreachable):
             return []
         self._endpoints, self._unreachable = endpoints, unreachable

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from services.watcher.kubernetes import client as module
 from services.watcher.kubernetes.client import USER_AGENT
 from services.watcher.kubernetes.errors import (
+    AnswerTooLarge,
     BadAnswer,
     Conflict,
     ConnectionFailed,
@@ -209,9 +211,36 @@ async def test_an_answer_that_is_no_list_is_told(
         list((await (await connected(kubernetes_request_timeout=timeout)).page(ALL_PODS, 500)).items)
 
 
-async def test_an_answer_that_is_too_large(server: ApiServer, connected: Connect) -> None:
-    with pytest.raises(BadAnswer, match=r"can't list pods in namespace default: .*larger than the limit of 100 bytes"):
-        await (await connected(kubernetes_answer_limit=100)).page(ALL_PODS, 500)
+@pytest.mark.parametrize("limited", ["a page", "any answer"])
+async def test_a_page_that_is_too_large_is_asked_for_with_fewer_objects(
+    server: ApiServer, connected: Connect, monkeypatch: pytest.MonkeyPatch, limited: str
+) -> None:
+    for name in "cdefg":
+        server.cluster.put(name)
+    client = await connected(**{} if limited == "a page" else {"kubernetes_answer_limit": 600})
+    if limited == "a page":
+        monkeypatch.setattr(module, "MAX_PAGE", 600)
+    items, _ = await list_all(client, ALL_PODS, 11)
+    assert [item["metadata"]["name"] for item in items] == list("abcdefg")
+    assert [seen.query["limit"] for seen in server.seen] == ["11", "5", "2", "2", "2", "2"]
+
+
+async def test_an_object_that_is_too_large_is_told_with_the_setting(server: ApiServer, connected: Connect) -> None:
+    client = await connected(kubernetes_answer_limit=100)
+    reason = r"can't list pods in namespace default: .*larger than the limit of 100 bytes \(--kubernetes-answer-limit\)"
+    with pytest.raises(BadAnswer, match=f"{reason}, and it has a single Pod"):
+        await list_all(client, ALL_PODS, 4)
+    assert [seen.query["limit"] for seen in server.seen] == ["4", "2", "1"]
+
+
+async def test_an_object_may_be_larger_than_a_page_of_several(
+    server: ApiServer, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_PAGE", 100)
+    client = await connected()
+    assert [len(list((await client.page(ALL_PODS, limit)).items)) for limit in (None, 1)] == [2, 1]
+    with pytest.raises(AnswerTooLarge, match=r"limit of 100 bytes$"):
+        await client.page(ALL_PODS, 2)
 
 
 async def test_a_list_of_nothing_may_have_null_for_items(server: ApiServer, connected: Connect) -> None:

@@ -21,6 +21,7 @@ from tests.unit.services.watcher.kubernetes.readings import (
     reading,
     view,
 )
+from tests.work import counted
 
 LATER = "2027-01-01T00:00:00Z"
 
@@ -201,6 +202,8 @@ def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing
         (item_of("InferencePool", "all", {"selector": {"matchLabels": {}}}, STABLE), True),
         (item_of("InferencePool", "odd", {"selector": ["x"]}, STABLE), False),
         (item_of("InferencePool", "bare", {}, STABLE), False),
+        (item_of("InferencePool", "listed", {"selector": {"matchLabels": {"x": ["1"]}}}, STABLE), False),
+        (pool("narrower", x="1", y="1"), False),
         (pool("going", x="1") | {"metadata": {"name": "going", "deletionTimestamp": "2026-03-01T00:00:00Z"}}, False),
         (pool("other", y="1"), False),
         (pool("younger", created="2026-03-01T00:00:00Z", x="1"), False),
@@ -209,6 +212,19 @@ def test_a_pool_of_the_older_group_selects_too_and_one_that_goes_or_says_nothing
     ):
         found = said(view(ours, other, name="ours", selected=pods("a", x="1")))["ours"]
         assert reasons(found) == (["PodClaimedTwice"] if claims else []), other["metadata"]["name"]
+
+
+def test_many_pools_and_many_pods_cost_no_more_together_than_apart() -> None:
+    def work(pools: int, selected: int) -> int:
+        others = [pool(f"other{number}", y=str(number)) for number in range(pools)]
+        ours = pool("ours", created=LATER, x="1")
+        found = view(ours, *others, name="ours", selected=pods(*map(str, range(selected)), x="1"))
+        with counted() as work:
+            reports = said(found)
+        assert reports["ours"].findings == ()
+        return work.instructions
+
+    assert work(100, 200) < 1.2 * (work(100, 1) + work(1, 200))
 
 
 def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:

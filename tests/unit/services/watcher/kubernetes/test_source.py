@@ -243,6 +243,21 @@ async def test_others_run_while_a_thousand_pods_are_listed_again_and_only_what_c
     ]
 
 
+async def test_others_run_while_the_ports_of_many_pods_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
+    peer = await served()
+    peer.informers.say(peer.pods(), *(pod(f"p{number}") for number in range(200)))
+    await peer.changes()
+    peer.informers.say(peer.informers.find("InferencePool", STABLE), pool("vllm", *range(9000, 9008)))
+    found: dict[str, Event] = {}
+
+    async def changes() -> None:
+        found.update(await peer.changes())
+
+    assert await longest_turn(changes()) < 0.1
+    assert len(endpoints(found[PODS])) == 1600
+
+
 async def test_what_changes_while_pods_are_read_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
     peer = await served()
@@ -327,6 +342,22 @@ async def test_other_ports_are_other_endpoints_of_the_same_pods_at_once() -> Non
     found = endpoints((await peer.changes())[PODS])
     assert found == {"default/a-rank-0": "10.0.0.1:9000", "default/a-rank-1": "10.0.0.1:9001"}
     assert not peer.informers.left
+
+
+async def test_another_selector_with_other_ports_leaves_the_former_pods_their_ports() -> None:
+    peer = await served()
+    pools = peer.informers.find("InferencePool", STABLE)
+    peer.informers.say(pools, pool("sglang", 9000))
+    assert PODS not in await peer.changes(), "no pool has named these pods with this port"
+    peer.informers.say(peer.pods(), pod("a"), pod("a2", "10.0.0.3"))
+    expected = {"default/a-rank-0": "10.0.0.1:8000", "default/a2-rank-0": "10.0.0.3:8000"}
+    assert endpoints((await peer.changes())[PODS]) == expected
+    peer.informers.say(peer.pods("app=sglang"), pod("b", "10.0.0.2"))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9000"}
+    peer.informers.say(pools, pool("vllm", 9001))
+    assert PODS not in await peer.changes()
+    peer.informers.say(pools, pool("sglang", 9002))
+    assert endpoints((await peer.changes())[PODS]) == {"default/b-rank-0": "10.0.0.2:9002"}, "not its former port"
 
 
 def bad_pool(group: str = STABLE) -> JsonObject:

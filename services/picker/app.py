@@ -244,12 +244,14 @@ class PickerService(Service):
             memory=self.handler.budget,
             reuse_port=not self.listens,
         )
+        self.max_connections = 0
+        if self.listens:
+            self.max_connections = options.max_connections + for_health(options).max_connections
         self.health_server = GrpcServer(
             self.health.methods,
             host=settings.grpc_host,
             port=settings.grpc_health_port if self.listens else None,
             flag="--grpc-health-port",
-            transport=settings.transport,
             options=for_health(options),
             memory=self.handler.budget,
         )
@@ -258,6 +260,7 @@ class PickerService(Service):
         self.config.log_in_use()
         await self.grpc.start()
         await self.health_server.start()
+        self.spawn(self.grpc.run(), "gRPC server")
         await self.bus.subscribe(self._subjects.loads(self._pool), self._updates.on_load)
         await self.prefixes.start()
         await self.replica.start()

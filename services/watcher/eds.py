@@ -9,8 +9,10 @@ or not: the file serves the Envoy on its own machine.
 import asyncio
 import contextlib
 import errno
+import glob
 import os
 import secrets
+import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -27,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 RETRY = 1.0
 """Seconds after a failed write until the next try."""
+ABANDONED = 60.0
+"""Seconds after which nobody writes a part of a file any more."""
 _RESPONSE_TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _MODE = 0o644
 """Readable for Envoy, which runs as another user."""
@@ -74,9 +78,11 @@ class EdsFile:
         """
         if content == self._content and self._path.exists():
             return False
-        if self._content is None and self._read() == content:
-            self._content = content
-            return False
+        if self._content is None:
+            self._clean()
+            if self._read() == content:
+                self._content = content
+                return False
         self._replace(content)
         self._content = content
         self.writes += 1
@@ -92,6 +98,16 @@ class EdsFile:
     def exists(self) -> bool:
         return self._path.exists()
 
+    def _clean(self) -> None:
+        """Remove what watchers have left that were killed while they wrote."""
+        for part in self._path.parent.glob(glob.escape(self._part("").name) + "*"):
+            with contextlib.suppress(OSError):
+                if time.time() - part.stat().st_mtime > ABANDONED:
+                    part.unlink()
+
+    def _part(self, name: str) -> Path:
+        return self._path.with_name(f".{self._path.name}.{name}")
+
     def _read(self) -> bytes | None:
         try:
             return self._path.read_bytes()
@@ -100,7 +116,7 @@ class EdsFile:
 
     def _replace(self, content: bytes) -> None:
         """Replace the whole file at once, so that nobody reads a part of it. Raises OSError."""
-        part = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+        part = self._part(secrets.token_hex(4))
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
         try:
             with os.fdopen(handle, "wb") as file:

@@ -9,6 +9,7 @@ signal ends the process at once.
 import asyncio
 import contextlib
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -42,6 +43,8 @@ class Service:
     """One process of a tier. Subclasses override `start`, `drain`, `close`, `state` and, for own routes, `routes`."""
 
     tier = "service"
+    max_connections = 0
+    """Connections that the tier takes, besides those of admin HTTP."""
     listens = True
     """Whether admin HTTP has a port. Without one, `admin` serves the connections that it adopts."""
 
@@ -143,6 +146,9 @@ class Service:
         self.admin_port = admin.port
         answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")
         log.info("service.starting", version=VERSION, admin_port=admin.port)
+        files, connections = raise_file_limit(), self.max_connections + common.admin_connections
+        if files < connections:
+            log.warning("files.limit.low", files=files, connections=connections)
         self.spawn(self._watchdog.run(), "watchdog", essential=False)
         try:
             if await self._begin():
@@ -252,6 +258,17 @@ def operate(build: Callable[[], Service]) -> int:
     except Exception:  # the top of the process
         log.exception("service.crashed")
         return EXIT_CRASHED
+
+
+def raise_file_limit() -> int:
+    """Let the process open as many files as the system allows, and return that number. The usual limit of 1 024 is for
+    programs that use select(2)."""
+    files, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != allowed:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, allowed))
+            files = allowed
+    return files
 
 
 def default_id() -> str:

@@ -98,6 +98,11 @@ class GrpcServer:
         tls = self._certificates is not None
         log.info("grpc.listening", host=self._host, port=self.port, tls=tls, transport=self._transport)
 
+    async def run(self) -> None:
+        """With grpcio: returns after `stop`, and raises RuntimeError when the library ends the server by itself."""
+        if self._transport == "grpcio":
+            await self._server.run()
+
     @property
     def connections(self) -> int:
         """Open ones, those aside that were released; with grpcio, which doesn't count them, none."""

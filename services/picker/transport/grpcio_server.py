@@ -17,6 +17,10 @@ _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]  # grpc-stubs is older
 _GenericRpcHandler: Any = grpc.GenericRpcHandler
 _PENDING = 256 * 2**10
 """Bytes that wait to be written before a call is to make no more."""
+_NEVER = 2**31 - 1
+"""Milliseconds after which grpcio sends no PING."""
+_LOOK = 0.5
+"""Seconds between looks at whether the library still serves."""
 _HEAVY = 2**20
 """Bytes of a message that grpcio copies for so long that others have their turn before."""
 
@@ -37,12 +41,14 @@ class GrpcioServer:
         self._certificates = certificates
         self._reuse_port = reuse_port
         self._server: grpc.aio.Server | None = None
+        self._stopping = False
         self.port = 0
         self.connections = 0
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises OSError when the address can't be had."""
         options = self._options
+        keepalive = round(options.keepalive_time * 1000) or _NEVER
         self._server = grpc.aio.server(
             options=(
                 ("grpc.so_reuseport", int(self._reuse_port)),  # otherwise a taken port is an error
@@ -50,7 +56,8 @@ class GrpcioServer:
                 ("grpc.max_send_message_length", options.max_message_size),
                 ("grpc.max_metadata_size", options.max_header_list),
                 ("grpc.max_concurrent_streams", options.max_concurrent_streams),
-                ("grpc.keepalive_time_ms", round(options.keepalive_time * 1000)),
+                ("grpc.keepalive_time_ms", keepalive),
+                ("grpc.compression_enabled_algorithms_bitset", 1),  # none: it decompresses without a limit of its own
                 ("grpc.keepalive_timeout_ms", round(options.keepalive_timeout * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 1000),  # proxies may ping as often as once a second
@@ -67,8 +74,18 @@ class GrpcioServer:
             raise OSError(str(error)) from error
         await self._server.start()
 
+    async def run(self) -> None:
+        """Returns after `stop`. Raises RuntimeError when the library ends the server by itself, as it does on a path
+        that isn't UTF-8."""
+        server: Any = self._server
+        while not self._stopping:
+            if not server._server.is_running():  # `wait_for_termination` doesn't return then
+                raise RuntimeError(f"grpcio has ended the server: {self!r}")
+            await asyncio.sleep(_LOOK)
+
     async def stop(self, grace: float) -> None:
         """Take no new streams (GOAWAY), wait up to `grace` seconds for the open ones, cancel what is left."""
+        self._stopping = True
         if self._server is not None:
             await self._server.stop(grace)
 
@@ -144,6 +161,7 @@ class _Stream:
         else:
             self._call = call
         reading: asyncio.Future[Any] | None = None
+        changed: asyncio.Future[Any] | None = None
         half_closed = False
         try:
             while True:
@@ -162,8 +180,9 @@ class _Stream:
                         self._call.half_close() if half_closed else self._call.receive(message)
                     del message  # nothing of a large one is kept while the next is awaited
         finally:
-            if reading is not None:
-                reading.cancel()
+            for task in (reading, changed):
+                if task is not None:
+                    task.cancel()
             self.end()
         status, details = self._status
         if status is not StatusCode.OK:

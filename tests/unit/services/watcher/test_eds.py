@@ -72,6 +72,16 @@ def test_the_file_is_replaced_and_never_written_in_place(tmp_path: Path) -> None
     assert path.read_bytes() == b"second"
 
 
+def test_the_parts_that_a_killed_watcher_has_left_are_removed(tmp_path: Path) -> None:
+    parts = [tmp_path / f".eds[1].json.{number:08x}" for number in range(3)]
+    for part in (*parts, other := tmp_path / ".eds.json.00000000"):
+        part.touch()
+    for part in (*parts[:2], other):
+        os.utime(part, (0, 0))
+    EdsFile(str(tmp_path / "eds[1].json")).write(b"{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"eds[1].json", parts[2].name, other.name}
+
+
 def test_an_unchanged_file_is_not_written_again(tmp_path: Path) -> None:
     path = tmp_path / "eds.json"
     EdsFile(str(path)).write(b"content")

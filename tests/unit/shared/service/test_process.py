@@ -2,6 +2,8 @@
 
 import asyncio
 import inspect
+import subprocess
+import sys
 
 import pytest
 from prometheus_client import generate_latest
@@ -28,3 +30,25 @@ async def test_work_that_is_cancelled_before_it_begins_is_closed() -> None:
     assert (task.cancelled(), begun) == (True, [])
     await asyncio.sleep(0)
     assert inspect.getcoroutinestate(given) == inspect.CORO_CLOSED
+
+
+@pytest.mark.parametrize(("connections", "low"), [(5, False), (100, True)])
+def test_a_process_may_open_as_many_files_as_the_system_allows(connections: int, low: bool) -> None:
+    code = f"""
+import asyncio, resource
+from shared.service.process import Service
+from shared.service.settings import CommonSettings
+
+class Tier(Service):
+    max_connections = {connections}
+
+    async def start(self):
+        print("limit", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        self.stop()
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 90))
+asyncio.run(Tier(CommonSettings(admin_port=0, admin_host="127.0.0.1", admin_connections=50)).serve())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "limit 90\n" in ran.stdout
+    assert ("files.limit.low" in ran.stdout + ran.stderr) is low

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from hpack import Encoder
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
@@ -17,10 +18,11 @@ from services.picker.extproc.outgoing import REQUEST_HEADERS_UNCHANGED, RESPONSE
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.certificate import Certificate, self_signed
 from services.picker.transport.ext_proc import SERVICE
-from services.picker.transport.grpc_server import DEFAULTS, message_limit
+from services.picker.transport.grpc_server import DEFAULTS, Transport, message_limit
 from shared.config.problems import Invalid
 from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.extproc.proxy import body, headers, response_headers
+from tests.unit.services.picker.transport.http2.peer import END_HEADERS, HEADERS, PREFACE, REQUEST, frame, settings
 from tests.unit.services.picker.transport.immediate import Immediate
 from tests.waiting import eventually
 
@@ -427,3 +429,30 @@ async def test_a_request_that_has_waited_before_anybody_listens_is_answered() ->
     async with serving(make=Ready) as served, stream(served.server.port) as call:
         await say(call, body(b"prompt", end=True))
         assert await hear(call) == b"one"
+
+
+async def test_that_a_request_has_ended_the_server_is_noticed(transport: Transport) -> None:
+    """grpcio ends the whole server for a path that isn't UTF-8."""
+    async with serving() as served:
+        running = asyncio.ensure_future(served.server.server.run())
+        _, writer = await asyncio.open_connection("127.0.0.1", served.server.port)
+        fields = Encoder().encode(
+            [(b":path", b"/\xff") if name == ":path" else (name, value) for name, value in REQUEST]
+        )
+        writer.write(PREFACE + settings() + frame(HEADERS, END_HEADERS, 1, fields))
+        if transport == "grpcio":
+            with pytest.raises(RuntimeError, match="grpcio has ended the server"):
+                await running
+        else:
+            await running
+        writer.close()
+
+
+async def test_grpcio_decompresses_nothing_because_it_would_do_so_without_a_limit(transport: Transport) -> None:
+    async with serving() as served, GRPC.insecure_channel(f"127.0.0.1:{served.server.port}") as channel:
+        call = channel.stream_stream(METHOD)(compression=grpc.Compression.Gzip)
+        with suppress(grpc.aio.AioRpcError):  # it may have ended already
+            await call.write(b"\0" * 1000)
+        code = await asyncio.wait_for(call.code(), 60)
+    refused = {grpc.StatusCode.INTERNAL, grpc.StatusCode.UNIMPLEMENTED}
+    assert code in (refused if transport == "grpcio" else {grpc.StatusCode.INVALID_ARGUMENT})

@@ -244,9 +244,7 @@ class PickerService(Service):
             memory=self.handler.budget,
             reuse_port=not self.listens,
         )
-        self.max_connections = 0
-        if self.listens:
-            self.max_connections = options.max_connections + for_health(options).max_connections
+        self.max_connections = options.max_connections + for_health(options).max_connections
         self.health_server = GrpcServer(
             self.health.methods,
             host=settings.grpc_host,

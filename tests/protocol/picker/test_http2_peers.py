@@ -133,10 +133,12 @@ async def test_a_client_in_go_has_its_conversations(
         trust, own = ["-ca", authority.ca], ["-cert", certificate, "-key", key]
     async with picker(nats, owner, tmp_path, *flags) as process:
         client = (go_client, "-address", f"127.0.0.1:{(await process.state())['grpc_port']}", *trust)
-        asked = [json.dumps({"name": name, **case}) for name, (case, _) in CASES.items()]
+        # grpcio refuses what is compressed
+        cases = {name: case for name, case in CASES.items() if transport == "http2" or "gzip" not in case[0]}
+        asked = [json.dumps({"name": name, **case}) for name, (case, _) in cases.items()]
         printed = await told(*client, *own, given="\n".join(asked))
         outcomes = {row["name"]: row["outcomes"] for row in map(json.loads, printed.splitlines())}
-        assert outcomes == {name: [expected] for name, (_, expected) in CASES.items()}
+        assert outcomes == {name: [expected] for name, (_, expected) in cases.items()}
         if tls:
             (refused,) = json.loads(await told(*client, given='{"health": true}'))["outcomes"]
             assert refused["code"] == "Unavailable"

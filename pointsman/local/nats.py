@@ -41,8 +41,8 @@ class NatsServer(Process):
         return f"nats://{LOOPBACK}:{self.port}"
 
     def files(self) -> dict[Path, str]:
-        """The configuration, whose format is a superset of JSON."""
-        return {self._config: json.dumps(self._settings, indent=2) + "\n"}
+        """The configuration: a setting a line, so that others can be added."""
+        return {self._config: "".join(f"{name}: {json.dumps(value)}\n" for name, value in self._settings.items())}
 
     async def start(self, *, wait: bool = True) -> "NatsServer":
         """Write the configuration and start."""

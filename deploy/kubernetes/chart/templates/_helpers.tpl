@@ -359,12 +359,31 @@ jetstream {
 cluster {
   name: {{ $name }}
   port: 6222
-  routes: [
-    {{- range until (int .Values.nats.replicas) }}
-    "nats://{{ $name }}-{{ . }}.{{ $name }}-cluster:6222"
-    {{- end }}
-  ]
+  # A server that joins can publish as every user of every account.
+  authorization { user: cluster, password: $CLUSTER_PASSWORD }
+  routes: $CLUSTER_ROUTES
 }
+{{- end }}
+{{- end }}
+
+{{/* Environment of nats-server: passwords, and routes between several servers. */}}
+{{- define "pointsman.natsEnv" -}}
+{{- $name := printf "%s-nats" (include "pointsman.fullname" .) -}}
+{{- $replicas := int .Values.nats.replicas -}}
+{{- range concat (list "watcher" "collector" "picker" "reader" "operator") (ternary (list "cluster") list (gt $replicas 1)) }}
+- name: {{ upper . }}_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "pointsman.loginsSecret" $ }}
+      key: {{ . }}
+{{- end }}
+{{- if gt $replicas 1 }}
+{{- $routes := list }}
+{{- range until $replicas }}
+{{- $routes = append $routes (printf "nats://cluster:$(CLUSTER_PASSWORD)@%s-%d.%s-cluster:6222" $name . $name) }}
+{{- end }}
+- name: CLUSTER_ROUTES
+  value: {{ printf "[%s]" (join ", " $routes) | quote }}
 {{- end }}
 {{- end }}
 

@@ -288,6 +288,8 @@ class Director:
         )
 
     def _roles(self, cycle: Cycle, result: SchedulingResult) -> dict[str, RoleCharge]:
+        if not result.plan.roles:
+            return {}
         return {
             role: RoleCharge(row, self.scheduler.tokens(cycle, row), wanted.until_response)
             for role, wanted in result.plan.roles.items()

@@ -94,6 +94,8 @@ def as_text(value: Raw) -> str | None:
 def as_count(value: Raw) -> int | None:
     """A number of tokens or sequences: whole, from 0 to 2³¹-1; 16.0 is whole. None for everything else, also for a
     number with an exponent."""
+    if value is NOTHING:
+        return None
     text = bytes(memoryview(value)[: _MAX_DIGITS + 1])
     if not text[:1].isdigit() or len(text) > _MAX_DIGITS or b"e" in text.lower():
         return None

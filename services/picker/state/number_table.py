@@ -80,11 +80,11 @@ class NumberTable:
 
     def column(self, name: str) -> NumberColumn:
         """The column of this name, for a reader. Without reports, all its values are absent."""
+        column = self.columns.get(name)
         if name not in self._read:
             self._read.add(name)
             self._lines.clear()  # frames may have been taken in without it
-        column = self.columns.get(name) or self._unreported.get(name)
-        return column or self._unreported.setdefault(name, NumberColumn.absent(self.size))
+        return column or self._unreported.get(name) or self._unreported.setdefault(name, NumberColumn.absent(self.size))
 
     def lines(self, names: tuple[str, ...]) -> "TableLines":
         """The lines of those of a frame's attributes that are taken in."""

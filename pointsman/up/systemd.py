@@ -18,6 +18,8 @@ PROGRAMS = Path("/opt/pointsman/bin")
 LOGINS = Path("/etc/pointsman")
 """A file of environment variables for each login for NATS, and one with all passwords for nats-server."""
 TARGET = "pointsman.target"
+PICKER_FILES = 65536
+"""Connections of a picker, at least; systemd's default is 1 024. Envoy and NATS raise their limits themselves."""
 
 
 def units() -> dict[str, str]:
@@ -36,6 +38,8 @@ def units() -> dict[str, str]:
             after = [name for name in names.values() if name != names["envoy"]]
             # Envoy doesn't start without it
             lines.insert(0, f"ExecStartPre=/bin/sh -c 'until [ -e {stack.eds_file} ]; do sleep 0.1; done'")
+        if process in stack.pickers:
+            lines.append(f"LimitNOFILE={PICKER_FILES}")
         found[names[process.name]] = _unit(process, after, lines)
     return found
 

@@ -102,7 +102,7 @@ def gateway(certificate: str = "") -> list[Object]:
     *others, deployment = _around_envoy()
     pod = deployment["spec"]["template"]["spec"]
     del pod["initContainers"]
-    pod |= {"serviceAccountName": "default", "automountServiceAccountToken": False}
+    pod["serviceAccountName"] = "default"
     pod["volumes"] = [{"name": "configuration", "configMap": {"name": "envoy"}}]
     (container,) = pod["containers"]
     container["command"] = ["envoy", "--config-path", "/etc/envoy/gateway.yaml", "--disable-hot-restart"]

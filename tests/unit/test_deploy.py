@@ -16,6 +16,7 @@ from pointsman.grafana_board import BOARDS
 from services.picker.metadata import DESTINATION, HOSTS, SERVED, SUBSET
 from services.picker.scheduling.pickers.max_score import MaxScorePicker
 from services.picker.state.proxy_failure_mode import HEADER
+from services.watcher.kubernetes.client import SERVICE_ACCOUNT
 from shared.bus.accounts import USERS
 from shared.config import load
 from shared.config.defaults import DEFAULT_DOCUMENT
@@ -81,6 +82,13 @@ def test_only_envoy_of_compose_has_ports_that_other_machines_reach() -> None:
     for name, service in SERVICES.items():
         for port in service.get("ports", []):
             assert port.startswith("127.0.0.1:") == (name != "envoy"), name
+
+
+def test_other_machines_reach_envoys_port_for_requests_and_not_that_of_its_statistics() -> None:
+    assert SERVICES["envoy"]["ports"] == [
+        "${POINTSMAN_PORT:-8080}:8080",
+        "127.0.0.1:${POINTSMAN_STATS_PORT:-9902}:9902",
+    ]
 
 
 def test_nats_takes_its_configuration_of_compose() -> None:
@@ -150,9 +158,9 @@ def test_envoy_finds_every_picker_of_compose_by_the_name_of_the_service() -> Non
     assert "ports" not in SERVICES["picker"]  # a port of the machine is one container's
 
 
-def test_processes_of_ours_can_write_nothing_and_have_no_capability() -> None:
+def test_containers_can_write_to_volumes_only_and_have_no_capability() -> None:
     for name, service in SERVICES.items():
-        if service["image"].startswith("pointsman:"):
+        if "profiles" not in service:  # Prometheus, Grafana and Jaeger
             assert service["read_only"], name
             assert service["cap_drop"] == ["ALL"], name
             assert service["security_opt"] == ["no-new-privileges:true"], name
@@ -243,6 +251,25 @@ def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pic
     assert [service["metadata"]["name"] for service in services if service["spec"].get("clusterIP") == "None"] == [
         "picker"
     ]
+
+
+def test_in_the_pod_of_the_envoy_for_kubernetes_only_the_watcher_has_the_token() -> None:
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
+    (pod,) = (one["spec"]["template"]["spec"] for one in documents if one["kind"] == "Deployment")
+    assert pod["automountServiceAccountToken"] is False
+    (token,) = (volume for volume in pod["volumes"] if "projected" in volume)
+    parts = {kind: source for each in token["projected"]["sources"] for kind, source in each.items()}
+    assert parts["serviceAccountToken"]["path"] == "token"
+    assert parts["configMap"] == {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    (item,) = parts["downwardAPI"]["items"]
+    assert item == {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}
+    mounts = {
+        container["name"]: mount["mountPath"]
+        for container in (*pod["initContainers"], *pod["containers"])
+        for mount in container["volumeMounts"]
+        if mount["name"] == token["name"]
+    }
+    assert mounts == {"watcher": str(SERVICE_ACCOUNT)}
 
 
 def test_the_image_has_the_files_to_which_links_in_the_packages_lead() -> None:

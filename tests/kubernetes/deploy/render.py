@@ -95,6 +95,11 @@ def by_name(text: str) -> Objects:
     return found
 
 
+def envoy() -> Objects:
+    """Of envoy.yaml: an Envoy of one's own."""
+    return by_name((DEPLOY / "envoy.yaml").read_text())
+
+
 def workloads(objects: Objects) -> Iterator[Object]:
     """What makes pods."""
     return (obj for (kind, _), obj in objects.items() if kind in ("Deployment", "StatefulSet"))

@@ -9,7 +9,7 @@ import pytest
 from tests.kubernetes.api import Api, ApiError
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.definitions import GATEWAYS
-from tests.kubernetes.deploy.render import COMPONENTS, NAMESPACE, OVERLAYS, Object, Objects, Renderer, workloads
+from tests.kubernetes.deploy.render import COMPONENTS, NAMESPACE, OVERLAYS, Object, Objects, Renderer, envoy, workloads
 
 RESTRICTED = "pod-security.kubernetes.io/enforce"
 CLUSTER_WIDE = ("ClusterRole", "ClusterRoleBinding")
@@ -67,6 +67,7 @@ RENDERED: dict[str, Callable[[Renderer], Objects]] = {
     "base": lambda renderer: renderer.base(*(component for component in COMPONENTS if component not in ALTERNATIVES)),
     "chart with everything": lambda renderer: renderer.chart(EVERYTHING),
     "chart with another NATS": lambda renderer: renderer.chart({"nats": ELSEWHERE}),
+    "envoy.yaml": lambda _: envoy(),
 }
 
 
@@ -85,9 +86,9 @@ async def test_a_restricted_namespace_lets_every_pod_in(cluster: Api, base: Obje
     pods = [
         {"apiVersion": "v1", "kind": "Pod", **workload["spec"]["template"]}
         | {"metadata": {**workload["spec"]["template"]["metadata"], "name": workload["metadata"]["name"]}}
-        for workload in workloads(base)
+        for workload in workloads(base | envoy())
     ]
-    assert len(pods) == 4
+    assert len(pods) == 5
     assert await refusals(cluster, pods) == {}
     privileged = {**pods[0], "spec": {**pods[0]["spec"], "securityContext": {}}}
     assert "restricted" in str(await refusals(cluster, [privileged])), "the namespace restricts nothing"

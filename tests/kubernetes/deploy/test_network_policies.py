@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, workloads
+from tests.kubernetes.deploy.render import NAMESPACE, Objects, Renderer, envoy, workloads
 from tests.kubernetes.deploy.test_same import VALUES
 
 
@@ -78,7 +78,7 @@ def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     return bool(selector.get("matchLabels", {}).items() <= labels.items())
 
 
-EVERY_PORT = (443, 4222, 6222, 6443, 8000, 8090, 8222, 9002, 9003, 9090)
+EVERY_PORT = (443, 4222, 6222, 6443, 8000, 8080, 8090, 8222, 9002, 9003, 9090, 9902)
 WAYS = {
     *((tier, "nats", 4222) for tier in ("watcher", "collector", "picker")),
     ("nats", "nats", 6222),
@@ -89,6 +89,15 @@ WAYS = {
 """Every way between our pods, or to and from others, that is open: who begins, whom, on which port."""
 SCRAPES = {("prometheus", tier, 9090) for tier in ("watcher", "collector", "picker")}
 OURS = ("watcher", "collector", "picker", "nats", "console")
+WITH_ENVOY = {
+    ("envoy", "nats", 4222),
+    *(("envoy", "api", port) for port in (443, 6443)),
+    *(("envoy", "picker", port) for port in (9002, 9003)),
+    *(("envoy", server, port) for server in ("server", "stranger") for port in EVERY_PORT if port not in (443, 6443)),
+    *((client, "envoy", 8080) for client in ("gateway", "prometheus", "server", "stranger", "collector", "envoy")),
+    *(("prometheus", "envoy", port) for port in (9090, 9902)),
+}
+"""With an Envoy of one's own, which has a watcher beside it."""
 
 
 def ways(objects: Objects) -> set[tuple[str, str, int]]:
@@ -98,15 +107,19 @@ def ways(objects: Objects) -> set[tuple[str, str, int]]:
         for sender in everyone.keys() - {"api"}
         for receiver in everyone
         for port in EVERY_PORT
-        if (sender in OURS or receiver in OURS)
+        if {sender, receiver} & {*OURS, "envoy"}
         and may(objects, everyone[sender], everyone[receiver], port)
-        # what the watcher may for the API's sake goes to any address that lets it in
-        and not (sender == "watcher" and port in (443, 6443) and receiver != "api")
+        # what a watcher may for the API's sake goes to any address that lets it in
+        and not (sender in ("watcher", "envoy") and port in (443, 6443) and receiver != "api")
     }
 
 
 def test_these_ways_are_open_and_no_others(base: Objects) -> None:
     assert ways(base) == WAYS
+
+
+def test_clients_reach_the_listener_of_an_envoy_of_ones_own_and_no_other_port_of_its_pod(base: Objects) -> None:
+    assert ways(base | envoy()) == WAYS | WITH_ENVOY
 
 
 def test_prometheus_reads_the_admin_ports_where_it_is_asked_to(renderer: Renderer) -> None:
@@ -123,9 +136,11 @@ def test_a_console_asks_nats_alone_and_admits_who_is_named(renderer: Renderer) -
 
 
 def test_everyone_of_ours_can_look_up_names(renderer: Renderer) -> None:
-    objects = renderer.base("console")
+    objects = renderer.base("console") | envoy()
     everyone = pods(objects)
-    assert all(may(objects, everyone[our], API, 53, protocol) for our in OURS for protocol in ("UDP", "TCP"))
+    assert all(
+        may(objects, everyone[our], API, 53, protocol) for our in (*OURS, "envoy") for protocol in ("UDP", "TCP")
+    )
 
 
 def namespace(name: str) -> dict[str, Any]:

@@ -123,13 +123,43 @@ def test_a_nats_elsewhere_has_to_be_named(renderer: Renderer) -> None:
         renderer.chart({"nats": {"enabled": False}})
 
 
-@pytest.mark.parametrize("flag", ["--require-named-models", "--require-named-models=true"])
-def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer, flag: str) -> None:
-    flags = ["--log-level=debug", flag]
+NAMED = "--require-named-models"
+OPEN = {"failureMode": "FailOpen"}
+
+
+def variable(**value: Any) -> list[dict[str, Any]]:
+    return [{"name": "POINTSMAN_REQUIRE_NAMED_MODELS", **value}]
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [
+        *({"extraArgs": ["--log-level=debug", f"{NAMED}{value}"]} for value in ("", "=true", "=True", "=1", "=YES")),
+        *({"extraEnv": variable(value=value)} for value in ("true", "TRUE", "1", "yes")),
+        {"extraEnv": variable(valueFrom={"configMapKeyRef": {"name": "a", "key": "b"}})},
+        {"extraArgs": [f"{NAMED}=false", NAMED], "extraEnv": variable(value="false")},
+    ],
+    ids=str,
+)
+def test_a_gateway_that_fails_open_doesnt_open_a_closed_pool(renderer: Renderer, picker: dict[str, Any]) -> None:
     with pytest.raises(RenderError, match="FailOpen lets requests pass that no picker has read"):
-        renderer.chart({"pool": {"failureMode": "FailOpen"}, "picker": {"extraArgs": flags}})
-    allowed = {"picker": {"extraArgs": ["--require-named-models=false"]}, "pool": {"failureMode": "FailOpen"}}
-    assert console(renderer.chart(allowed)).require_named_models is False
+        renderer.chart({"pool": OPEN, "picker": picker})
+    renderer.chart({"picker": picker})
+
+
+@pytest.mark.parametrize(
+    "picker",
+    [
+        *({"extraArgs": [f"{NAMED}={value}"]} for value in ("false", "No", "0")),
+        *({"extraEnv": variable(value=value)} for value in ("false", "NO", "0", "")),
+        {"extraArgs": [NAMED, f"{NAMED}=false"], "extraEnv": variable(value="true")},
+    ],
+    ids=str,
+)
+def test_a_gateway_may_fail_open_before_another_pool(renderer: Renderer, picker: dict[str, Any]) -> None:
+    objects = renderer.chart({"pool": OPEN, "picker": picker})
+    environment = {entry["name"]: entry["value"] for entry in picker.get("extraEnv", [])}
+    assert parse(PickerSettings, arguments(objects, "picker")[1:], environment, "picker").require_named_models is False
 
 
 def test_a_nats_elsewhere_takes_the_place_of_ours(renderer: Renderer) -> None:

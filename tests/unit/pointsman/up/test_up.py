@@ -108,6 +108,11 @@ def test_units_of_systemd_run_the_commands_of_a_dry_run(capsys: pytest.CaptureFi
     assert len(services) == len(commands)
 
 
+def test_pickers_may_have_more_connections_than_systemd_permits_by_default() -> None:
+    limited = {name for name, text in units().items() if "\nLimitNOFILE=65536\n" in text}
+    assert limited == {"pointsman-picker-1.service", "pointsman-picker-2.service"}
+
+
 def test_the_files_of_the_package_are_those_of_the_deployment() -> None:
     for file, original in (
         (STANDALONE, "deploy/envoy/standalone.yaml"),

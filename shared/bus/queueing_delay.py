@@ -4,9 +4,9 @@ Clocks of different machines differ, so a one-way delay can't be measured, but i
 The smallest recent difference of (received - sent) is a sender's base delay. What a message has above it is its
 queueing delay. Measured: after a stall of the server, a client flushed 39 of 40 messages up to 2.5 s late.
 
-A message can't be much quicker than the base delay. One that claims to be would make later messages look late, so it
-isn't believed, nor are several that claim a little more each. If nothing contradicts such messages for a while, a clock
-has changed: a machine stood still, or the first message had been queued.
+A message that is quicker than the base delay counts as undelayed. It could be forged, to make the sender's later
+messages look late, so it lowers the base delay only after a second in which no message was much later: the first
+message had been queued, a queue drains, or a machine stood still and its clock with it.
 
 A restarted sender may run on another machine, so each run has a base delay of its own. Within a run, an overtaken
 message is as late as it looks: two connections, one of which replaces the other, keep no common order.
@@ -15,35 +15,55 @@ message is as late as it looks: two connections, one of which replaces the other
 from shared.limits import LIMITS
 
 AHEAD = 0.5
-"""Seconds by which a message may be quicker than the base delay."""
-AHEAD_AT_FIRST = 10.0
-"""The same while the base delay isn't known: the first message may have been queued."""
-SINKING = 0.05
-"""Seconds by which the base delay that messages are compared with can sink in half a window. Clocks drift apart by much
-less: 15 ms if one is slewed."""
-AT_FIRST = 1.0
-"""Seconds after a run's first message until its base delay is known: two heartbeats."""
+"""Seconds by which a message has to be later than a quicker one to contradict it."""
 UNCONTRADICTED = 1.0
-"""Seconds without a contradicting message after which quicker messages are believed."""
+"""Seconds without a contradicting message after which quicker messages are believed: two heartbeats."""
+MAX_AHEAD = 10.0
+"""Seconds by which a message may be quicker than the base delay."""
 IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other messages"
 
 
 class _Run:
-    __slots__ = ("ahead", "ahead_since", "anchor", "before", "current", "last_seen", "settled", "since", "turned")
+    __slots__ = ("_before", "_current", "_lowest", "_quicker", "_quicker_since", "_turned", "last_seen")
 
     def __init__(self, difference: float, received: float) -> None:
-        self.since = received
-        self.settled = False
-        """Whether the base delay is known."""
-        self.rebase(difference, received)
+        self._lowest = difference
+        self._quicker: float | None = None
+        """The difference of a message that is quicker than the base delay, while nothing contradicts it."""
+        self._quicker_since = received
+        self._rebase(difference, received)
 
-    def rebase(self, difference: float, received: float) -> None:
+    def _rebase(self, difference: float, received: float) -> None:
         """Take this difference as the base delay."""
-        self.last_seen = self.turned = received
-        self.current = self.before = self.anchor = difference
-        self.ahead: float | None = None
-        """The difference of messages that are too quick, while nothing contradicts them."""
-        self.ahead_since = received
+        self.last_seen = self._turned = received
+        self._current = self._before = difference
+
+    def take(self, difference: float, received: float, half: float) -> float | None:
+        """As `QueueingDelays.observe`."""
+        self.last_seen = received
+        base = min(self._before, self._current)
+        if self._quicker is not None:
+            if difference > self._lowest + AHEAD:
+                self._quicker = None
+            elif received - self._quicker_since >= UNCONTRADICTED:
+                base = self._quicker
+                self._rebase(base, received)
+                # what was quicker still has been there for less time
+                self._quicker, self._quicker_since = (self._lowest if self._lowest < base else None), received
+        if difference < base:
+            if self._quicker is None:
+                self._quicker = self._lowest = difference
+                self._quicker_since = received
+            elif difference < self._lowest:
+                self._lowest = difference
+            if difference < base - MAX_AHEAD:
+                return None
+        latest = max(difference, base)
+        if received - self._turned >= half:
+            self._before, self._current, self._turned = self._current, latest, received
+        elif latest < self._current:
+            self._current = latest
+        return latest - base
 
 
 class QueueingDelays:
@@ -68,41 +88,18 @@ class QueueingDelays:
         """
         difference = received - sent
         known = self._runs.get((sender, run))
-        if known is None:
-            if self._has_room(received):
-                self._runs[sender, run] = _Run(difference, received)
-            return 0.0
-        if not self._is_plausible(known, difference, received):
-            return None
-        known.last_seen = received
-        if received - known.turned >= self._half:
-            known.before, known.current, known.turned = known.current, difference, received
-            known.anchor = max(min(known.before, difference), known.anchor - SINKING)
-        elif difference < known.current:
-            known.current = difference
-        return max(0.0, difference - min(known.before, known.current))
+        if known is not None:
+            return known.take(difference, received, self._half)
+        if self._has_room(received):
+            self._runs[sender, run] = _Run(difference, received)
+        return 0.0
 
     def _has_room(self, now: float) -> bool:
         """Whether another run can be tracked, after those that were silent for two heartbeats are forgotten."""
         if len(self._runs) >= self._limit and now >= self._full_until:
-            self._full_until = now + AT_FIRST
-            self.prune(now - AT_FIRST)
+            self._full_until = now + UNCONTRADICTED
+            self.prune(now - UNCONTRADICTED)
         return len(self._runs) < self._limit
-
-    def _is_plausible(self, known: _Run, difference: float, received: float) -> bool:
-        """Whether a message can be as quick as that."""
-        if not known.settled and received - known.since >= AT_FIRST:
-            known.settled, known.anchor = True, min(known.before, known.current)
-        if difference >= known.anchor - (AHEAD if known.settled else AHEAD_AT_FIRST):
-            known.ahead = None
-        elif known.ahead is None or abs(difference - known.ahead) > AHEAD:
-            known.ahead, known.ahead_since = difference, received
-            return False
-        elif received - known.ahead_since < UNCONTRADICTED:
-            return False
-        else:
-            known.rebase(difference, received)
-        return True
 
     def prune(self, before: float) -> None:
         """Forget runs that have been silent since `before`."""

@@ -5,6 +5,7 @@ there is no pool of the name at all, every watcher may report that.
 """
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
@@ -237,12 +238,22 @@ def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None
         return None
     others = (other for other in view.results if _competes(other) and other.id[1] != result.id[1])
     older = sorted((other for other in others if _age(other) < _age(result)), key=_age)
-    selectors = [(other, theirs) for other in older if (theirs := _selector(other)) is not None]
-    having: dict[tuple[str, str], set[ObjectId]] = {label: set() for _, theirs in selectors for label in theirs.items()}
+    carried: set[tuple[str, str]] = set()
+    for pod in view.selected.values() if older else ():
+        yield
+        carried.update(_labels(pod))
+    selectors: list[tuple[ResourceResult, Mapping[str, str]]] = []
+    having: dict[tuple[str, str], set[ObjectId]] = {}
+    for other in older:
+        yield
+        theirs = _selector(other)
+        if theirs is not None and carried.issuperset(theirs.items()):
+            selectors.append((other, theirs))
+            having |= {label: set() for label in theirs.items()}
     labels = frozenset(having)
     for id, pod in view.selected.items() if labels else ():
         yield
-        for label in labels.intersection(_labels(pod).items()):
+        for label in labels.intersection(_labels(pod)):
             having[label].add(id)
     for other, theirs in selectors:
         yield
@@ -265,8 +276,9 @@ def _age(result: ResourceResult) -> tuple[str, ObjectId]:
     return str(result.item["metadata"].get("creationTimestamp") or ""), result.id
 
 
-def _labels(item: JsonObject) -> Mapping[str, str]:
-    return item["metadata"].get("labels") or {}
+def _labels(item: JsonObject) -> Iterator[tuple[str, str]]:
+    labels: Mapping[str, Any] = item["metadata"].get("labels") or {}
+    return (label for label in labels.items() if isinstance(label[1], str))
 
 
 def _selector(result: ResourceResult) -> Mapping[str, str] | None:

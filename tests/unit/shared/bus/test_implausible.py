@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from shared.bus import queueing_delay
 from shared.bus.codec import MalformedLog, decode, encode
 from shared.bus.epochs import MAX_AHEAD, plausible_epoch
 from shared.bus.errors import Malformed
@@ -26,7 +27,9 @@ def used_to() -> QueueingDelays:
 def test_a_message_from_the_future_changes_nothing(ahead: float) -> None:
     delays = used_to()
     for moment in (10.1, 10.2, 10.3):
-        assert delays.observe("a", 1, moment + ahead, 100 + moment) is None
+        assert delays.observe("a", 1, moment + ahead, 100 + moment) == (
+            0.0 if ahead < queueing_delay.MAX_AHEAD else None
+        )
     assert delays.observe("a", 1, 10.5, 110.5) == pytest.approx(0.0), "the sender's next sound message"
     assert delays.observe("a", 1, 11.0, 111.4) == pytest.approx(0.4)
 
@@ -39,10 +42,11 @@ def test_messages_from_the_future_change_nothing_as_long_as_sound_ones_come_too(
         assert delays.observe("a", 1, tick / 2, 100.1 + tick / 2) == pytest.approx(0.1)
 
 
-def test_a_message_may_be_a_little_quicker_than_the_others() -> None:
+def test_what_is_a_little_quicker_is_the_base_delay_after_a_second() -> None:
     delays = used_to()
     assert delays.observe("a", 1, 10.5, 110.1) == 0.0
-    assert delays.observe("a", 1, 11.0, 110.7) == pytest.approx(0.1)
+    assert delays.observe("a", 1, 11.0, 110.7) == 0.0
+    assert delays.observe("a", 1, 11.5, 111.2) == pytest.approx(0.1)
 
 
 def test_clocks_that_have_moved_are_believed_when_nothing_contradicts_them() -> None:
@@ -55,8 +59,8 @@ def test_clocks_that_have_moved_are_believed_when_nothing_contradicts_them() -> 
 def test_a_first_message_that_had_waited_is_no_measure() -> None:
     delays = QueueingDelays()
     delays.observe("a", 1, 0.0, 105.0)
-    assert delays.observe("a", 1, 5.1, 105.1) == 0.0
-    assert delays.observe("a", 1, 5.2, 106.2) == pytest.approx(1.0)
+    assert [delays.observe("a", 1, sent, sent + 100.0) for sent in (5.1, 5.6, 6.1)] == [0.0, 0.0, 0.0]
+    assert delays.observe("a", 1, 6.2, 107.2) == pytest.approx(1.0)
 
 
 def frame(sequence: int, **fields: Any) -> Frame:

@@ -1,6 +1,8 @@
 """What is said of each resource."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -225,6 +227,32 @@ def test_many_pools_and_many_pods_cost_no_more_together_than_apart() -> None:
         return work.instructions
 
     assert work(100, 200) < 1.2 * (work(100, 1) + work(1, 200))
+
+
+@pytest.mark.parametrize("common", [False, True])
+def test_many_labels_of_many_pools_are_looked_at_in_turns(common: bool) -> None:
+    def longest(many: int) -> int:
+        labels: list[dict[str, Any]] = [
+            {f"l{'' if common else number}-{label}": "v" for label in range(many)} for number in range(40)
+        ]
+        others = [pool(f"other{number}", **each, last="1") for number, each in enumerate(labels)]
+        ours = pool("ours", created=LATER, x="1")
+        found = view(ours, *others, name="ours", selected=pods("a", "b", x="1", **labels[0]))
+        steps = [0]
+        with counted() as work:
+            for _ in iterate_reports([found]):
+                steps.append(work.instructions)
+        return max(after - before for before, after in pairwise(steps))
+
+    assert longest(100) < 2 * longest(5)
+
+
+def test_a_label_that_is_no_text_ends_no_report() -> None:
+    labelled = pods("a", x="1")
+    for labels in (pod["metadata"]["labels"] for pod in labelled.values()):
+        labels["list"] = ["no text"]
+    ours, older = pool("ours", created=LATER, x="1"), pool("older", x="1")
+    assert reasons(said(view(ours, older, name="ours", selected=labelled))["ours"]) == ["PodClaimedTwice"]
 
 
 def test_a_config_map_that_several_pools_have_is_spoken_of_once() -> None:

@@ -17,6 +17,8 @@ PROGRAMS = Path("/opt/pointsman/bin")
 """Of the virtual environment with `pointsman[local]`."""
 LOGINS = Path("/etc/pointsman")
 """A file of environment variables for each login for NATS, and one with all passwords for nats-server."""
+NATS_CONFIG = LOGINS / "nats.conf"
+"""Includes the file that `pointsman up` writes, and the logins."""
 TARGET = "pointsman.target"
 PICKER_FILES = 65536
 """Connections of a picker, at least; systemd's default is 1 024. Envoy and NATS raise their limits themselves."""
@@ -30,10 +32,10 @@ def units() -> dict[str, str]:
     found = {TARGET: _target(list(names.values()))}
     for process in stack.processes:
         after = [] if process is stack.nats else [names["nats"]]
-        lines = [f"ExecStart={_command(process)}"]
+        lines = [f"ExecStart={_command(process, NATS_CONFIG if process is stack.nats else None)}"]
         if process is not stack.envoy:
             login = process.name.partition("-")[0]
-            lines.append(f"EnvironmentFile=-{LOGINS / ('reader' if login == 'console' else login)}.env")
+            lines.append(f"EnvironmentFile={LOGINS / ('reader' if login == 'console' else login)}.env")
         else:
             after = [name for name in names.values() if name != names["envoy"]]
             # Envoy doesn't start without it
@@ -44,8 +46,11 @@ def units() -> dict[str, str]:
     return found
 
 
-def _command(process: Process) -> str:
+def _command(process: Process, config: Path | None) -> str:
+    """The command, with another configuration at its end if there is one."""
     program, *rest = words(process.command)
+    if config is not None:
+        rest[-1] = str(config)
     return shlex.join([str(PROGRAMS / program), *rest])
 
 

@@ -272,6 +272,7 @@ class Director:
             picked = _holders(cycle, picked)
             if not picked:
                 return AdmissionResult(_NOT_CACHED, saturation, runs, primary)
+            runs = {**runs, primary: replace(runs[primary], picked=picked)}
         return SchedulingResult(saturation, runs, plan, picked)
 
     def _route(self, cycle: Cycle, result: SchedulingResult, set_headers: Mapping[str, str]) -> Route:

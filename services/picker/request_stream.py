@@ -185,7 +185,8 @@ class RequestStream:
     def _schedule_in_steps(self, prepared: Prepared, now: float) -> Iterator[bytes]:
         decision = self._handler.schedule(prepared, now)
         if isinstance(decision.outcome, Route):
-            self._routed = decision.routed()  # plugins know of it, so they are called even if the stream ends here
+            # plugins know of it, so they are called even if the stream ends here
+            self._routed = self._routed_by(decision)
             yield b""
         self._decided(decision, now)
         yield b""
@@ -222,7 +223,7 @@ class RequestStream:
     def _decided(self, decision: Decision, now: float) -> None:
         handler, outcome, routed = self._handler, decision.outcome, None
         if isinstance(outcome, Route):
-            routed = self._routed = decision.routed(with_summary=handler.log_decisions)
+            routed = self._routed = self._routed or self._routed_by(decision)
             self._charge = self._charged(routed.picked[0].id, decision)
             self._reader = _reader(
                 outcome, decision.request.api, handler.limits.response_object, handler.response_budget
@@ -242,6 +243,9 @@ class RequestStream:
                 if self._evictable:
                     self._conversation.may_be_evicted()
         self._counted = handler.metrics.decided(decision, routed, handler.clock() - now)
+
+    def _routed_by(self, decision: Decision) -> RoutedRequest:
+        return decision.routed(with_summary=self._handler.log_decisions)
 
     def _route(self, route: Route, hooks: ResponseHooks | None) -> None:
         if hooks is None:

@@ -100,7 +100,7 @@ class EdsFile:
 
     def _clean(self) -> None:
         """Remove what watchers have left that were killed while they wrote."""
-        for part in self._path.parent.glob(glob.escape(self._part("").name) + "*"):
+        for part in self._path.parent.glob(glob.escape(self._part("").name) + "[0-9a-f]" * 8):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime > ABANDONED:
                     part.unlink()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.watcher.kubernetes.client import Client, connect
-from services.watcher.kubernetes.reflector import Reflector, Reset, Upsert, list_all
+from services.watcher.kubernetes.reflector import Paging, Reflector, Reset, Upsert, list_all
 from services.watcher.kubernetes.resource import Resource, Selection, tidy
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.watch_events import parse_event
@@ -32,14 +32,14 @@ async def client(apiserver: ApiServer, tmp_path: Path) -> AsyncIterator[Client]:
 async def test_a_list_in_pages_is_complete(client: Client, pods: Pods) -> None:
     for number in range(7):
         await pods.create(f"p{number}")
-    items, _ = await list_all(client, Selection(PODS, pods.namespace), 3)
+    items, _ = await list_all(client, Selection(PODS, pods.namespace), Paging(3))
     assert [item["metadata"]["name"] for item in items] == [f"p{number}" for number in range(7)]
 
 
 async def test_of_metadata_alone_nothing_else_is_sent(client: Client, pods: Pods) -> None:
     await pods.create("a")
     selection = Selection(PODS, pods.namespace, metadata_only=True)
-    items, version = await list_all(client, selection, 3)
+    items, version = await list_all(client, selection, Paging(3))
     async with client.stream(selection, version, 30.0) as chunks:
         await pods.create("b")
         added = parse_event(await anext(chunks)).object

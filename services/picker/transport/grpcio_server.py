@@ -80,6 +80,7 @@ class GrpcioServer:
         server: Any = self._server
         while not self._stopping:
             if not server._server.is_running():  # `wait_for_termination` doesn't return then
+                self._server = None  # and `stop` would take its whole grace
                 raise RuntimeError(f"grpcio has ended the server: {self!r}")
             await asyncio.sleep(_LOOK)
 

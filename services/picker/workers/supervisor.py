@@ -64,13 +64,14 @@ class Supervisor(Service):
         self._accepting: asyncio.Task[None] | None = None
         self.port = 0
         self.health = Health(self._serving)
+        options = for_health(settings.http2_options(MAX_QUESTION))
+        self.max_connections = options.max_connections
         self.health_server = GrpcServer(
             self.health.methods,
             host=settings.grpc_host,
             port=settings.grpc_health_port,
             flag="--grpc-health-port",
-            transport=settings.transport,
-            options=for_health(settings.http2_options(MAX_QUESTION)),
+            options=options,
         )
         self.registry.register(WorkerMetrics(self.workers, self._pages))
 

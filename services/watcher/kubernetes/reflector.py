@@ -83,52 +83,77 @@ class Failed(Struct, frozen=True):
 Event: TypeAlias = Reset | Upsert | Delete | Failed
 
 
-async def list_all(api: Api, selection: Selection, page_size: int, strip: Strip = tidy) -> tuple[list[JsonObject], str]:
+class Paging:
+    """How many objects to request in a page: `size`, or fewer as long as pages with so many are too large."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.limit = size
+
+    def too_large(self) -> None:
+        self.limit = max(self.limit // 4, 1)
+
+    def listed(self) -> None:
+        """A whole list had no page that was too large."""
+        self.limit = min(2 * self.limit, self._size)
+
+    def __repr__(self) -> str:
+        return f"<Paging {self.limit} of {self._size}>"
+
+
+async def list_all(api: Api, selection: Selection, paging: Paging, strip: Strip = tidy) -> tuple[list[JsonObject], str]:
     """All objects of one consistent list, and its resource version. Raises KubernetesError.
 
     The API server keeps the snapshot behind the pages for about five minutes. If it has expired (410 within the list),
-    pages would be too slow again: everything is listed again, in one page.
+    pages would be too slow again: everything is listed again, in one page. `paging` learns from pages that are too
+    large, for the rest of the list and for the next one.
     """
-    limit: int | None = page_size
+    used: Paging | None = paging
     while True:
         try:
             with long_lived():
-                return await _list_pages(api, selection, limit, strip)
+                return await _list_pages(api, selection, used, strip)
         except Expired as error:
-            if limit is None:
+            if used is None:
                 raise
             log.info("kubernetes.list.expired", selection=str(selection), reason=str(error))
-            limit = None
+            used = None
 
 
-async def _list_pages(api: Api, selection: Selection, limit: int | None, strip: Strip) -> tuple[list[JsonObject], str]:
-    page, limit = await _page(api, selection, limit)
+async def _list_pages(
+    api: Api, selection: Selection, paging: Paging | None, strip: Strip
+) -> tuple[list[JsonObject], str]:
+    limit = None if paging is None else paging.limit
+    page = await _page(api, selection, paging)
     # All pages have the first one's version. If a server says otherwise, the first version misses nothing: the watch
     # from there repeats what later pages have.
     version = page.resource_version
     items = [strip(item, selection.resource) async for item in in_turns(page.items)]
     for _ in range(MAX_PAGES):
         if not page.next:
+            if paging is not None and paging.limit == limit:
+                paging.listed()
             return items, version
         if len(items) > MAX_OBJECTS:
             raise BadAnswer(f"can't list {selection}: more than {MAX_OBJECTS} objects")
-        page, limit = await _page(api, selection, limit, page.next)
+        page = await _page(api, selection, paging, page.next)
         items += [strip(item, selection.resource) async for item in in_turns(page.items)]
     raise BadAnswer(f"can't list {selection}: more than {MAX_PAGES} pages")
 
 
-async def _page(api: Api, selection: Selection, limit: int | None, after: str = "") -> tuple[Page, int | None]:
-    """A page, and the limit with which it isn't too large: the given one, or a half, a quarter … of it."""
+async def _page(api: Api, selection: Selection, paging: Paging | None, after: str = "") -> Page:
+    """A page that isn't too large."""
     while True:
+        limit = None if paging is None else paging.limit
         try:
-            return await api.page(selection, limit, after), limit
+            return await api.page(selection, limit, after)
         except AnswerTooLarge as error:
-            if limit is None:
+            if paging is None:
                 raise
             if limit == 1:
                 raise BadAnswer(f"{error}, and it has a single {selection.resource.kind.kind}") from error
-            limit //= 2
-            log.info("kubernetes.list.smaller_pages", selection=str(selection), limit=limit, reason=str(error))
+            paging.too_large()
+            log.info("kubernetes.list.smaller_pages", selection=str(selection), limit=paging.limit, reason=str(error))
 
 
 class Reflector:
@@ -149,6 +174,7 @@ class Reflector:
         self._settings = settings
         self._timing = timing or Timing()
         self._strip = strip
+        self._paging = Paging(settings.kubernetes_page_size)
         self._backoff = Backoff(settings.kubernetes_initial_backoff, settings.kubernetes_max_backoff, self._timing)
         self.listed = False
         """Whether there has been a complete list."""
@@ -199,7 +225,7 @@ class Reflector:
         """`Reset`, then changes for as long as a watch can be resumed. Raises KubernetesError if only a new list helps:
         Expired (410, when a watch begins or as its ERROR event), other ERROR events, invalid lines, no connection."""
         asked_at = self._timing.clock()
-        items, version = await list_all(self._api, self.selection, self._settings.kubernetes_page_size, self._strip)
+        items, version = await list_all(self._api, self.selection, self._paging, self._strip)
         self.listed = True
         self.lists += 1
         self.resource_version, self._confirmed_at = version, asked_at

@@ -19,7 +19,7 @@ from services.watcher.kubernetes.errors import (
     TlsFailed,
     Unavailable,
 )
-from services.watcher.kubernetes.reflector import list_all
+from services.watcher.kubernetes.reflector import Paging, list_all
 from services.watcher.kubernetes.resource import Resource, Selection
 from shared.datalayer.objects import ObjectKind
 from tests.fake_kubernetes.cluster import PODS
@@ -35,7 +35,7 @@ async def test_a_list_asks_for_pages_of_what_is_selected(server: ApiServer, conn
     server.cluster.put("c", labels={"app": "vllm"})
     server.cluster.put("d", labels={"app": "other"})
     client = await connected()
-    items, version = await list_all(client, Selection(PODS, "default", "app=vllm", "status.phase!=Failed"), 2)
+    items, version = await list_all(client, Selection(PODS, "default", "app=vllm", "status.phase!=Failed"), Paging(2))
     assert [item["metadata"]["name"] for item in items] == ["a", "b", "c"]
     assert version == "104"
     first, second = server.seen
@@ -220,17 +220,22 @@ async def test_a_page_that_is_too_large_is_asked_for_with_fewer_objects(
     client = await connected(**{} if limited == "a page" else {"kubernetes_answer_limit": 600})
     if limited == "a page":
         monkeypatch.setattr(module, "MAX_PAGE", 600)
-    items, _ = await list_all(client, ALL_PODS, 11)
+    paging = Paging(11)
+    items, _ = await list_all(client, ALL_PODS, paging)
     assert [item["metadata"]["name"] for item in items] == list("abcdefg")
-    assert [seen.query["limit"] for seen in server.seen] == ["11", "5", "2", "2", "2", "2"]
+    assert [seen.query["limit"] for seen in server.seen] == ["11", "2", "2", "2", "2"]
+    server.seen.clear()
+    for _ in range(2):
+        await list_all(client, ALL_PODS, paging)
+    assert [seen.query["limit"] for seen in server.seen] == ["2", "2", "2", "2", "4", *["1"] * 7]
 
 
 async def test_an_object_that_is_too_large_is_told_with_the_setting(server: ApiServer, connected: Connect) -> None:
     client = await connected(kubernetes_answer_limit=100)
     reason = r"can't list pods in namespace default: .*larger than the limit of 100 bytes \(--kubernetes-answer-limit\)"
     with pytest.raises(BadAnswer, match=f"{reason}, and it has a single Pod"):
-        await list_all(client, ALL_PODS, 4)
-    assert [seen.query["limit"] for seen in server.seen] == ["4", "2", "1"]
+        await list_all(client, ALL_PODS, Paging(4))
+    assert [seen.query["limit"] for seen in server.seen] == ["4", "1"]
 
 
 async def test_an_object_may_be_larger_than_a_page_of_several(

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from hpack import Encoder
 
 from services.picker.transport import certificate
 from services.picker.transport.ext_proc import METHOD
@@ -20,6 +21,7 @@ from tests.nats import NatsServer
 from tests.protocol.collector.harness import Owner, endpoint
 from tests.protocol.picker.process import PORTS, Picker
 from tests.unit.services.picker.extproc.proxy import LEAN, body, headers
+from tests.unit.services.picker.transport.http2 import peer
 from tests.waiting import TIMEOUT, eventually
 
 WORKERS = ("p-0", "p-1")
@@ -132,6 +134,20 @@ def alive(pids: Sequence[int]) -> list[int]:
     return found
 
 
+async def answers_a_path_that_is_no_text(port: int) -> None:
+    """As the picker's own server does; grpcio's ends."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    path = (b":path", b"/\xff")
+    block = Encoder().encode([path if name == ":path" else (name, value) for name, value in peer.REQUEST])
+    writer.write(peer.PREFACE + peer.settings() + peer.frame(peer.HEADERS, peer.END_HEADERS, 1, block))
+    kind = -1
+    while kind not in (peer.HEADERS, peer.RST_STREAM, peer.GOAWAY):
+        head = await reader.readexactly(9)
+        kind = head[3]
+        await reader.readexactly(int.from_bytes(head[:3], "big"))
+    writer.close()
+
+
 @pytest.mark.parametrize("transport", ["http2", "http2 with TLS", "grpcio"])
 async def test_workers_share_connections_and_one_port_answers_for_all(
     transport: str, nats: NatsServer, owner: Owner, tmp_path: Path
@@ -144,6 +160,7 @@ async def test_workers_share_connections_and_one_port_answers_for_all(
         flags += ["--secure-serving=true", f"--cert-path={tmp_path}"]
         credentials = grpc.ssl_channel_credentials(made.chain.encode())
     async with picker(nats, owner, tmp_path, *flags) as process:
+        await answers_a_path_that_is_no_text((await process.state())["grpc_health_port"])
         async with Proxy((await process.state())["grpc_port"], credentials) as proxy:
             for number in range(8):
                 await end(await begin(await proxy.connect(), f"r{number}"))

@@ -6,13 +6,11 @@ import sys
 from pathlib import Path
 
 import nats
-import pytest
 
 from pointsman.docs import ROOT
 from pointsman.local.nats import NatsServer
 from pointsman.local.ports import LOOPBACK
-from pointsman.local.process import write
-from pointsman.up.systemd import DIRECTORY, LOGINS, PROGRAMS, units
+from pointsman.up.systemd import DIRECTORY, LOGINS, NATS_CONFIG, PROGRAMS, TARGET, units
 from shared.bus.accounts import USERS
 from tests.nats import free_port
 
@@ -23,22 +21,24 @@ def variables(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in path.read_text().splitlines())
 
 
-async def test_each_unit_has_a_login_and_nobody_else_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (commands,) = re.findall(r"```\n(\S+ -m shared\.bus\.accounts .*?)```", PAGE, re.DOTALL)
-    state, logins = tmp_path / "state", tmp_path / "logins"
-    for folder, here in ((DIRECTORY, state), (LOGINS, logins), (PROGRAMS, Path(sys.executable).parent)):
+async def test_each_unit_has_a_login_and_nobody_else_publishes(tmp_path: Path) -> None:
+    """Also after `pointsman.sh --files` has written the configuration again, as the start of the server does here."""
+    (commands,) = re.findall(r"```\n([^`]* -m shared\.bus\.accounts .*?)```", PAGE, re.DOTALL)
+    state, logins = (tmp_path / folder.relative_to("/") for folder in (DIRECTORY, LOGINS))
+    for folder, here in ((LOGINS, logins), (PROGRAMS, Path(sys.executable).parent)):
         commands = commands.replace(str(folder), str(here))
-    server = NatsServer(state, free_port())
-    write(server.files())
+    logins.parent.mkdir()
     shell = await asyncio.create_subprocess_exec("sh", "-e", "-c", commands, cwd=ROOT)
     assert await shell.wait() == 0
-    assert {path.stem for path in logins.iterdir()} == {"nats", *USERS}
+    assert {path.stem for path in logins.glob("*.env")} == {"nats", *USERS}
+    assert {path.stat().st_mode & 0o77 for path in logins.glob("*.env")} == {0}
     for name, text in units().items():
-        for file in re.findall(rf"^EnvironmentFile=-{LOGINS}/(.*)$", text, re.MULTILINE):
-            assert (logins / file).exists(), name
+        found = re.findall(rf"{LOGINS}/(\S+)", text)
+        assert len(found) == {"pointsman-nats.service": 2, "pointsman-envoy.service": 0, TARGET: 0}.get(name, 1)
+        assert all((logins / file).exists() for file in found), name
+    server = NatsServer(state, free_port())
     server.environment |= variables(logins / "nats.env")
-    config = (state / "nats.conf").read_text()
-    monkeypatch.setattr(server, "files", lambda: {state / "nats.conf": config})
+    server.command = [*server.command[:-1], str(logins / NATS_CONFIG.name)]
     await server.start()
     try:
         url, refused = server.url, list[str]()

@@ -16,7 +16,7 @@ from pointsman.local.supervisor import Supervisor
 from pointsman.up.app import main
 from pointsman.up.logs import Logs
 from pointsman.up.plan import parse_server
-from pointsman.up.systemd import TARGET, units
+from pointsman.up.systemd import DIRECTORY, NATS_CONFIG, TARGET, units
 from shared.config import load
 from shared.plugin import Registry
 from tests.waiting import eventually
@@ -104,6 +104,7 @@ def test_units_of_systemd_run_the_commands_of_a_dry_run(capsys: pytest.CaptureFi
     commands = {line.removeprefix("start ") for line in capsys.readouterr().out.splitlines() if line[:6] == "start "}
     services = [text for name, text in units().items() if name != TARGET]
     found = {re.findall(r"^ExecStart=/opt/pointsman/bin/(.*)$", text, re.MULTILINE)[0] for text in services}
+    found = {command.replace(str(NATS_CONFIG), str(DIRECTORY / "nats.conf")) for command in found}
     assert found == commands
     assert len(services) == len(commands)
 

@@ -1,6 +1,7 @@
 import json
 import struct
 import tracemalloc
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from structlog.testing import capture_logs
 
 from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
-from services.picker.request_stream import RequestStream
+from services.picker.request_stream import HEAVY, RequestStream
 from services.picker.responses.reader import LIMIT
 from services.picker.state.health import NO_PREFILL, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
+from shared.bus.columns import server_hash
 from shared.config import load
 from shared.model import ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.extproc.proxy import (
@@ -30,7 +32,7 @@ from tests.unit.services.picker.extproc.proxy import (
 )
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest, destinations, refused
 from tests.unit.services.picker.parsers import vllm_schema
-from tests.unit.services.picker.world import endpoint, pool, report
+from tests.unit.services.picker.world import endpoint, facts, pool, report
 
 CHAT = [(":method", "POST"), (":path", "/v1/chat/completions"), ("x-request-id", "mine")]
 GET = [(":method", "GET"), (":path", "/v1/models")]
@@ -43,6 +45,18 @@ plugins:
 - type: max-score-picker
   parameters: {maxNumOfEndpoints: 3}
 """
+RANKED = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
+- type: queue-scorer
+- type: prefix-cache-scorer
+- {type: max-score-picker, parameters: {maxNumOfEndpoints: 4}}
+schedulingProfiles:
+- name: default
+  plugins: [{pluginRef: queue-scorer, weight: 100}, {pluginRef: prefix-cache-scorer}, {pluginRef: max-score-picker}]
+"""
+"""The shortest queue decides, whoever has the prefix."""
 ESTIMATE = DOCUMENT + "- type: inflight-load-producer\n  parameters: {addEstimatedOutputTokens: true}\n"
 
 
@@ -441,6 +455,19 @@ def test_decisions_are_logged_when_wanted(log_decisions: bool) -> None:
     assert shown == ([("completed", "a2", 1.5), ("refused", None, 0.0)] if log_decisions else [])
 
 
+def test_a_large_request_that_ends_between_its_steps_is_logged_as_often_as_it_is_kept() -> None:
+    large = json.dumps({"model": "m", "prompt": "x" * 2 * HEAVY}).encode()
+    for steps in range(8):
+        world = PickerUnderTest(pool("a1"), limit=2 * len(large), log_decisions=True)
+        stream, _ = world.begin(headers([*CHAT[:1], (":path", "/v1/completions")], modes=LEAN))
+        with capture_logs() as logs:
+            answers = iter(stream.receive(body(large, end=True).SerializeToString()))
+            list(islice(answers, steps))
+            stream.end()
+        assert len([line for line in logs if line["event"] == "request.decided"]) == len(world.ring)
+        assert world.load == {}
+
+
 @pytest.mark.parametrize(
     ("messages", "record"),
     [
@@ -495,6 +522,23 @@ def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(messages: list[A
     world.say(stream, *messages)
     stream.end()
     assert choices(world) == ",".join(then)
+
+
+def test_with_if_available_a_fallback_is_one_of_the_endpoints_with_the_prefix() -> None:
+    world = PickerUnderTest(pool("a1", "a2", "a3", "a4"), RANKED)
+    report(world.view, {WAITING_QUEUE_SIZE: [0, 1, 2, 3]})
+    stream, _ = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    prompt = world.view.prefixes.states(server_hash(world.view.layout.endpoints[0]))[0][::-1]
+    world.say(stream, response_headers(served=A1, end=True))
+    for id in ("a3", "a4"):
+        world.view.prefixes.add(id, prompt, 1000)
+    stream, answers = world.begin(headers([*CHAT, ("prefer", "if-available")], modes=LEAN), body(MESSAGE, end=True))
+    assert destinations(answers) == f"{A1},{A3},10.0.0.4:8000"
+    world.view.reset(facts(endpoint("a1"), endpoint("a2"), endpoint("a3")))  # the last one leaves
+    world.say(stream, response_headers(served="10.0.0.4:8000"))
+    assert world.load == {"a4": 1}
+    assert world.ring.newest(1)[0].progress.endpoint == "a4"
+    assert world.view.health.unhealthy == {0: REPLACED, 2: REPLACED}
 
 
 def test_nothing_follows_for_a_single_destination_when_another_endpoint_of_the_pool_served() -> None:

@@ -74,12 +74,13 @@ def test_the_file_is_replaced_and_never_written_in_place(tmp_path: Path) -> None
 
 def test_the_parts_that_a_killed_watcher_has_left_are_removed(tmp_path: Path) -> None:
     parts = [tmp_path / f".eds[1].json.{number:08x}" for number in range(3)]
-    for part in (*parts, other := tmp_path / ".eds.json.00000000"):
+    others = [tmp_path / name for name in (".eds.json.00000000", ".eds[1].json.swp", ".eds[1].json.notahexa")]
+    for part in (*parts, *others):
         part.touch()
-    for part in (*parts[:2], other):
+    for part in (*parts[:2], *others):
         os.utime(part, (0, 0))
     EdsFile(str(tmp_path / "eds[1].json")).write(b"{}")
-    assert {path.name for path in tmp_path.iterdir()} == {"eds[1].json", parts[2].name, other.name}
+    assert {path.name for path in tmp_path.iterdir()} == {"eds[1].json", *(path.name for path in (parts[2], *others))}
 
 
 def test_an_unchanged_file_is_not_written_again(tmp_path: Path) -> None:

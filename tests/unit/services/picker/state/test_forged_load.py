@@ -7,7 +7,7 @@ from services.picker.state.layout import Layout
 from tests.unit.services.picker.world import endpoint, load
 
 
-@pytest.mark.parametrize("ahead", [1.0, 1e6])
+@pytest.mark.parametrize("ahead", [11.0, 1e6])
 @pytest.mark.parametrize("leaving", [False, True])
 def test_a_row_that_cant_have_been_sent_then_isnt_taken_and_the_next_sound_one_is(ahead: float, leaving: bool) -> None:
     made = InFlight()

@@ -25,7 +25,7 @@ from services.watcher.kubernetes.errors import (
     Unavailable,
     error_from_response,
 )
-from services.watcher.kubernetes.reflector import Reflector, list_all
+from services.watcher.kubernetes.reflector import Paging, Reflector, list_all
 from services.watcher.kubernetes.resource import JsonObject, Selection
 from services.watcher.kubernetes.settings import KubernetesSettings
 from tests.fake_kubernetes.api import FakeApi
@@ -496,7 +496,7 @@ async def test_a_list_whose_pages_never_end_is_a_wrong_answer() -> None:
 
     api: Any = Endless()
     with pytest.raises(BadAnswer, match="more than 10000 pages"):
-        await list_all(api, ALL_PODS, 500, lambda item, _: item)
+        await list_all(api, ALL_PODS, Paging(500), lambda item, _: item)
 
 
 async def test_others_run_while_the_objects_of_a_long_page_are_made() -> None:
@@ -518,7 +518,7 @@ async def test_others_run_while_the_objects_of_a_long_page_are_made() -> None:
 
     api: Any = Long()
     running = asyncio.create_task(run())
-    items, _ = await list_all(api, ALL_PODS, 500, lambda item, _: item)
+    items, _ = await list_all(api, ALL_PODS, Paging(500), lambda item, _: item)
     running.cancel()
     assert len(items) == 20
     assert items[-1]["metadata"]["others"] > items[0]["metadata"]["others"]

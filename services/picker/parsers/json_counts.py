@@ -116,7 +116,8 @@ def _parts(body: bytes, start: int, end: int) -> Iterator[npt.NDArray[Any]]:
     values, find = np.frombuffer(body, np.uint8), body.find
     for at in range(start, end, _SLICE):
         stop = min(at + _SLICE, end)
-        if all(find(mark, at, stop) < 0 for mark in _MARKS):
+        digits = body[at : at + 1].isdigit() and body[stop - 1 : stop].isdigit()  # perhaps all of it is a number
+        if not digits and all(find(mark, at, stop) < 0 for mark in _MARKS):
             if start < at:
                 yield values[start:at]
             start = stop

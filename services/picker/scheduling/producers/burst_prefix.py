@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 from services.picker.request import BYTES_PER_TOKEN, Request, prompt_tokens
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Producer
+from services.picker.scheduling.producers.approx_prefix import MIN_BLOCK
 from services.picker.state.layout import Floats
 from services.picker.state.prefix import block_hashes
 from shared.plugin import Stability
@@ -34,17 +35,23 @@ class BurstPrefixParameters(Struct, frozen=True, rename="camel"):
     max_prefix_tokens_to_match: Annotated[int, Meta(ge=0)] = 0
     min_colocate_blocks: Annotated[int, Meta(ge=0)] = 0
     """Leading blocks that different prompts have to share; 0: only equal prompts belong together."""
-    max_batch_size: Annotated[int, Meta(gt=0)] = 1000
+    max_batch_size: Annotated[int, Meta(gt=0, le=1000)] = 1000
     balance_by: Literal["requests", "tokens"] = "requests"
 
 
 class _Member:
-    """A request of a batch."""
+    """A request of a batch. It may wait for long, so it keeps two of its prompt's hashes, not all."""
 
-    __slots__ = ("batch", "endpoint", "hashes", "weight")
+    __slots__ = ("batch", "blocks", "endpoint", "shared", "weight", "whole")
 
-    def __init__(self, batch: "_Batch", hashes: list[int], weight: float) -> None:
-        self.batch, self.hashes, self.weight = batch, hashes, weight
+    def __init__(self, batch: "_Batch", hashes: list[int], shared_blocks: int, weight: float) -> None:
+        self.batch, self.weight = batch, weight
+        self.blocks = len(hashes)
+        self.whole = hashes[-1]
+        """The hash of the whole prompt."""
+        self.shared = hashes[shared_blocks - 1] if 0 < shared_blocks <= len(hashes) else None
+        """The hash of the leading blocks that prompts have to share; None where the prompt is shorter, or none has to
+        be shared."""
         self.endpoint: str | None = None
         """The id of its endpoint, when it has been placed; None where it belongs to no other request."""
 
@@ -69,7 +76,7 @@ class _Batch:
         holders: dict[int, int] = {}
         """By the hash of the leading blocks that prompts have to share: the place that has them."""
         for group in self._units():
-            shared = self._shared(group[0])
+            shared = group[0].shared
             most = limits.max_per_replica if limits.max_per_replica > 0 else len(group)
             full = np.zeros(len(rows))  # requests of this group, in pieces of the most
             for start in range(0, len(group), most):
@@ -86,28 +93,23 @@ class _Batch:
                 id = cycle.layout.endpoints[rows.item(place)].id
                 for member in members:
                     member.endpoint = id
+        self.members = []  # each still has the batch
 
     def _units(self) -> Iterator[list[_Member]]:
         """What is placed together: equal prompts, then single ones that share their beginning; long ones first."""
         groups: dict[int, list[_Member]] = {}
         for member in self.members:
-            groups.setdefault(member.hashes[-1], []).append(member)
-        longest_first = sorted(groups.values(), key=lambda group: -len(group[0].hashes))
+            groups.setdefault(member.whole, []).append(member)
+        longest_first = sorted(groups.values(), key=lambda group: -group[0].blocks)
         yield from (group for group in longest_first if len(group) > 1)
         count: dict[int, int] = {}
         for group in longest_first:
-            if (shared := self._shared(group[0])) is not None:
+            if (shared := group[0].shared) is not None:
                 count[shared] = count.get(shared, 0) + len(group)
         for group in longest_first:
-            shared = self._shared(group[0])
+            shared = group[0].shared
             if len(group) == 1 and shared is not None and count[shared] > 1:
                 yield group
-
-    def _shared(self, member: _Member) -> int | None:
-        """The hash of the leading blocks that prompts have to share; None where the prompt is shorter, or no blocks
-        have to be shared."""
-        blocks = self._parameters.min_colocate_blocks
-        return member.hashes[blocks - 1] if 0 < blocks <= len(member.hashes) else None
 
 
 class BurstPrefixProducer(Producer):
@@ -123,6 +125,7 @@ class BurstPrefixProducer(Producer):
     def __init__(self, name: str, parameters: BurstPrefixParameters | None = None) -> None:
         super().__init__(name, parameters)
         self._window = self.parameters.window_duration_ms / 1000.0
+        self._block = max(self.parameters.block_size_tokens, MIN_BLOCK)
         self.BUDGET = self._window + MARGIN
         self._batch: _Batch | None = None
         self.bursts = 0
@@ -138,12 +141,12 @@ class BurstPrefixProducer(Producer):
         total = 0
         if isinstance(member, _Member):
             member.batch.place(cycle)
-            total = len(member.hashes)
+            total = member.blocks
             row = None if member.endpoint is None else cycle.layout.index.get(member.endpoint)
             if row is not None:
                 matched[row] = total
                 self.placed += 1
-        cycle.put(PREFIX_MATCH, PrefixMatch(matched, total, self.parameters.block_size_tokens))
+        cycle.put(PREFIX_MATCH, PrefixMatch(matched, total, self._block))
 
     def state(self) -> dict[str, Any]:
         return {"bursts": self.bursts, "placed": self.placed}
@@ -151,7 +154,7 @@ class BurstPrefixProducer(Producer):
     def _hashes(self, request: Request) -> list[int]:
         limits, content = self.parameters, request.content
         seed = f"{content.model}\x00{content.cache_salt}".encode()
-        block, most = limits.block_size_tokens, limits.max_prefix_tokens_to_match
+        block, most = self._block, limits.max_prefix_tokens_to_match
         blocks = max(most // block, 1) if most else DEFAULT_BLOCKS
         return block_hashes(content.prompt, block * BYTES_PER_TOKEN, seed, blocks)
 
@@ -161,7 +164,7 @@ class BurstPrefixProducer(Producer):
             batch = self._batch = _Batch(self.parameters)
             asyncio.get_running_loop().call_later(self._window, self._close, batch)
         weight = 1.0 if self.parameters.balance_by == "requests" else float(prompt_tokens(request))
-        member = _Member(batch, hashes, weight)
+        member = _Member(batch, hashes, self.parameters.min_colocate_blocks, weight)
         batch.members.append(member)
         if len(batch.members) >= self.parameters.max_batch_size:
             self._close(batch)

@@ -131,8 +131,8 @@ def test_a_name_is_decoded_and_a_salt_kept_up_to_a_length() -> None:
     assert len(long.cache_salt) == 32
 
 
-@pytest.mark.parametrize("before", [0, 1, 30_000, 65_500, 65_535])
-@pytest.mark.parametrize(("digits", "decoded"), [(64, True), (65, False), (4290, False)])
+@pytest.mark.parametrize("before", [0, 1, 30_000, 65_473, 65_500, 65_535])
+@pytest.mark.parametrize(("digits", "decoded"), [(64, True), (65, False), (4290, False), (65_576, False)])
 def test_a_body_with_long_numbers_isnt_decoded(digits: int, decoded: bool, before: int) -> None:
     body = b'{"model":"m",%s"prompt":"%s%s"}' % (b" " * before, b"9" * digits, b" a" * 20_000)
     content = read("/v1/completions", body)

@@ -1,6 +1,7 @@
 """`burst-prefix-cache-producer`: equal prompts of one burst go to one endpoint."""
 
 import asyncio
+import gc
 from collections import Counter
 from typing import Any
 
@@ -101,3 +102,21 @@ def test_the_budget_covers_the_window() -> None:
     assert read(BurstPrefixProducer.Parameters, {"windowDurationMs": 10_001})[1] == [
         "at.windowDurationMs: 10001 is above 10000"
     ]
+
+
+async def test_a_request_that_waits_on_keeps_neither_its_window_nor_its_hashes() -> None:
+    """Under flow control it may wait for a minute after its window, while the others have gone."""
+    producer = plugin(BurstPrefixProducer, {"windowDurationMs": 1})
+    asked = [prompt("ab"), prompt("ab")]
+    first, waiting = await asyncio.gather(*(wait for each in asked if (wait := producer.prepare(each)) is not None))
+    run = cycle(pool("a1"), asked[0])
+    run.prepared = {producer: first}
+    producer.produce(run)
+    assert not [held for held in gc.get_referents(waiting, waiting.batch) if isinstance(held, list) and held]
+
+
+async def test_small_blocks_count_as_those_of_64_tokens() -> None:
+    producer = plugin(BurstPrefixProducer, {"windowDurationMs": 1, "blockSizeTokens": 1})
+    waits = producer.prepare(prompt("abc"))
+    assert waits is not None
+    assert (await waits).blocks == 3

@@ -283,25 +283,21 @@ class RequestStream:
         elif served == destinations[0]:
             progress.served_by, progress.endpoint = "first choice", routed.picked[0].id
         else:
-            row = view.layout.row_of_authority(served)
-            skipped = destinations.index(served) if served in destinations else None
-            progress.served_by = "other" if skipped is None else "fallback"
-            # the endpoint may have left since the pick; another address belongs to another proxy
-            id = (
-                view.layout.endpoints[row].id
-                if row is not None
-                else ""
-                if skipped is None
-                else routed.picked[skipped].id
-            )
-            progress.endpoint = id or served
-            if id:
-                self._charge.move(id)
+            skipped = destinations.index(served) if served in destinations else 0
+            progress.served_by = "fallback" if skipped else "other"
+            row, endpoint = view.layout.row_of_authority(served), None
+            if row is not None:
+                endpoint = view.layout.endpoints[row]
+            elif skipped:  # it has left since the pick; another address belongs to another proxy
+                endpoint = routed.picked[skipped]
+            progress.endpoint = served if endpoint is None else endpoint.id
+            if endpoint is not None:
+                self._charge.move(endpoint.id)
                 for placement in placements:
-                    placement(id)
+                    placement(endpoint.id)
             now = self._handler.clock()
-            for endpoint in routed.picked[:skipped] if skipped else ():
-                view.health.suspect(endpoint, now)
+            for replaced in routed.picked[:skipped]:
+                view.health.suspect(replaced, now)
         if event.status == _BAD_GATEWAY and routed.prefill is not None:
             view.health.suspect(routed.prefill, self._handler.clock(), NO_PREFILL)
         self._handler.metrics.served(progress.served_by)

@@ -523,6 +523,15 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
         assert words in str(rejected.problems)
 
 
+@pytest.mark.parametrize("data", [["config.yaml"], ["config.yaml", {}], "x", 5, True, {"config.yaml": GOOD, "b": 5}])
+async def test_data_that_is_no_map_of_texts_refuses_the_configuration_and_ends_nothing(data: object) -> None:
+    peer = Peer(stand_alone=ALONE, config_map=CONFIG)
+    peer.informers.say(peer.informers.find("ConfigMap"), {**config_map(), "data": data})
+    rejected = (await peer.changes())["ConfigMap default/picker"]
+    assert isinstance(rejected, Rejected)
+    assert [*map(str, rejected.problems)] == ["data: it isn't a map of texts"]
+
+
 async def test_a_plugin_that_fails_on_a_configuration_refuses_it_and_ends_nothing() -> None:
     def fails(_: Configuration) -> LoadedConfig:
         raise ZeroDivisionError("division by zero")

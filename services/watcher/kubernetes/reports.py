@@ -6,7 +6,6 @@ there is no pool of the name at all, every watcher may report that.
 
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Any
 
 from msgspec import Struct
 
@@ -291,8 +290,9 @@ def _age(result: ResourceResult) -> tuple[str, ObjectId]:
 
 
 def _labels(item: JsonObject) -> Iterator[tuple[str, str]]:
-    labels: Mapping[str, Any] = item["metadata"].get("labels") or {}
-    return (label for label in labels.items() if isinstance(label[1], str))
+    labels = item["metadata"].get("labels")
+    found = labels.items() if isinstance(labels, Mapping) else ()
+    return (label for label in found if isinstance(label[1], str))
 
 
 def _selector(result: ResourceResult) -> Mapping[str, str] | None:

@@ -261,10 +261,9 @@ def test_the_pods_of_many_labels_are_compared_in_turns_until_none_has_all() -> N
     assert steps(labels, first, second) < shared - 40
 
 
-def test_a_label_that_is_no_text_ends_no_report() -> None:
-    labelled = pods("a", x="1")
-    for labels in (pod["metadata"]["labels"] for pod in labelled.values()):
-        labels["list"] = ["no text"]
+@pytest.mark.parametrize("odd", [{"list": ["no text"]}, ["x"], "x", 5])
+def test_labels_that_are_no_texts_end_no_report(odd: object) -> None:
+    labelled = {**pods("a", x="1"), ("default", "b"): {"metadata": {"name": "b", "labels": odd}}}
     ours, older = pool("ours", created=LATER, x="1"), pool("older", x="1")
     assert reasons(said(view(ours, older, name="ours", selected=labelled))["ours"]) == ["PodClaimedTwice"]
 

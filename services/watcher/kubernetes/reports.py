@@ -4,8 +4,10 @@ The watcher that serves a pool reports on the resources that refer to it; anothe
 there is no pool of the name at all, every watcher may report that.
 """
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -91,7 +93,11 @@ class Report(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
+Guard: TypeAlias = Callable[[ResourceResult | Report], AbstractContextManager[None, bool | None]]
+"""Ends what is done for one resource if that fails, and nothing else."""
+
+
+def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcontext()) -> Iterator[Report | None]:
     """A report for each resource, except those being deleted, in steps: None is a step without a report. While the
     existing pools are unknown, there are none for what refers to pools. The views may not change meanwhile."""
     best: dict[tuple[str, str, ObjectId], tuple[ResourceResult, PoolView]] = {}
@@ -105,16 +111,18 @@ def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
                 best[key] = result, view
     holders: dict[str, tuple[ResourceResult, Model]] = {}
     for result, _ in best.values():
-        _hold_name(result, holders)
+        with guard(result):
+            _hold_name(result, holders)
         yield None
     groups: dict[int, dict[str, set[str]]] = {}
     for view in views:
         groups[id(view)] = yield from _pool_groups(view)
     for result, view in best.values():
-        if result.kind == POOL:
-            yield (yield from _pool_report(result, view))
-        else:
-            yield _resource_report(result, view, groups[id(view)], holders)
+        with guard(result):
+            if result.kind == POOL:
+                yield (yield from _pool_report(result, view))
+            else:
+                yield _resource_report(result, view, groups[id(view)], holders)
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
     for result in configurations.values():
         yield _report(result, None, _rejection(result))

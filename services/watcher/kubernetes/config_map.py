@@ -36,7 +36,9 @@ def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Vali
     origin = str(place)
     if item is None:
         return Rejected(origin, (Problem("", "it doesn't exist, and --config-map names it"),))
-    data: dict[str, str] = item.get("data") or {}
+    data = item.get("data") or {}
+    if not isinstance(data, dict) or not all(isinstance(text, str) for text in data.values()):
+        return Rejected(origin, (Problem("data", "it isn't a map of texts"),))
     key = place.key or next((name for name in sorted(data) if len(data) == 1 or name.endswith(".yaml")), "")
     if key not in data:
         there = ", ".join(sorted(data)) or "none"

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import ip_address
 from typing import Any
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, tidy
 from services.watcher.kubernetes.settings import IpFamily
-from shared.model import DRAIN, Endpoint, Pool, drains
+from shared.model import DRAIN, SHOWN_ADDRESS, Endpoint, Pool, drains, is_ip
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 """Annotations with the ports on which a pod serves, separated by commas. The first one that exists counts."""
@@ -84,7 +85,7 @@ def address_of(pod: Mapping[str, Any], family: IpFamily = "any") -> str:
 def endpoints_of(
     pod: Mapping[str, Any], pool: Pool, family: IpFamily = "any", serves: Callable[[Mapping[str, Any]], bool] = is_ready
 ) -> tuple[Endpoint, ...]:
-    """The pod's endpoints by rank; none if it can't take requests."""
+    """The pod's endpoints by rank; none if it can't take requests. Raises any exception if the pod is malformed."""
     address = address_of(pod, family)
     if not address or not serves(pod):
         return ()
@@ -93,21 +94,32 @@ def endpoints_of(
     annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     active = active_ports(annotations)
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
-    server = Endpoint(
-        id="",
-        name=name,
-        namespace=namespace,
-        address=address,
-        port=0,
-        labels=dict(labels),
-        node=spec.get("nodeName") or "",
-        node_address=status.get("hostIP") or "",
-        uid=metadata.get("uid") or "",
-        draining=drains(annotations) or drains(labels),
+    server = _checked(
+        Endpoint(
+            id="",
+            name=name,
+            namespace=namespace,
+            address=address,
+            port=0,
+            labels=dict(labels),
+            node=spec.get("nodeName") or "",
+            node_address=status.get("hostIP") or "",
+            uid=metadata.get("uid") or "",
+            draining=drains(annotations) or drains(labels),
+        )
     )
     return tuple(
         rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports) if active is None or port in active
     )
+
+
+def _checked(server: Endpoint) -> Endpoint:
+    """The server. Raises ValueError if a field has another type than a reader of the fact expects, or if the address is
+    none: Envoy refuses the whole file that has it."""
+    convert(to_builtins(server), Endpoint)
+    if not is_ip(server.address):
+        raise ValueError(f"{server.address[:SHOWN_ADDRESS]!r} isn't an IP address")
+    return server
 
 
 def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
@@ -137,7 +149,8 @@ def selector_text(labels: Mapping[str, str]) -> str:
 
 
 def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "any") -> tuple[Endpoint, ...]:
-    """The slice's endpoints that can take requests; none if it has another address family, or host names."""
+    """The slice's endpoints that can take requests; none if it has another address family, or host names. Raises any
+    exception if the slice is malformed."""
     kind = item.get("addressType")
     if kind not in ("IPv4", "IPv6") or family not in ("any", kind):
         return ()
@@ -151,14 +164,16 @@ def endpoints_of_slice(item: Mapping[str, Any], pool: Pool, family: IpFamily = "
         address = entry["addresses"][0]
         target = entry.get("targetRef") or {}
         pod = target.get("name") if target.get("kind") == "Pod" else None  # the name is optional
-        server = Endpoint(
-            id="",
-            name=pod or address,
-            namespace=namespace,
-            address=address,
-            port=0,
-            node=entry.get("nodeName") or "",
-            uid=target.get("uid") or "",
+        server = _checked(
+            Endpoint(
+                id="",
+                name=pod or address,
+                namespace=namespace,
+                address=address,
+                port=0,
+                node=entry.get("nodeName") or "",
+                uid=target.get("uid") or "",
+            )
         )
         found += [rank_of(server, rank, port) for rank, port in enumerate(pool.target_ports)]
     return tuple(found)

@@ -23,7 +23,7 @@ def event_name(item: JsonObject, finding: Finding) -> str:
     """The same for the same finding on the same generation of an object."""
     metadata = item["metadata"]
     parts = (
-        *(item["apiVersion"], item["kind"], *identity(item), metadata.get("uid") or ""),
+        *(item["apiVersion"], item["kind"], *identity(item), str(metadata.get("uid") or "")),
         *(str(metadata.get("generation") or 0), finding.reason, finding.text),
     )
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
@@ -43,7 +43,7 @@ def event_of(item: JsonObject, finding: Finding, instance: str, now: str) -> Jso
         "reason": finding.reason,
         "note": _shorten(finding.note),
         "action": "Read",
-        "regarding": {**regarding, "name": metadata["name"], "uid": metadata.get("uid") or ""},
+        "regarding": {**regarding, "name": metadata["name"], "uid": str(metadata.get("uid") or "")},
         "reportingController": CONTROLLER,
         "reportingInstance": instance[:128],
         "eventTime": now,

@@ -8,7 +8,8 @@ published all the same.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,7 +19,7 @@ from services.watcher.kubernetes.backoff import Timing
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import Conflict, ErrorKind, KubernetesError, NotFound
 from services.watcher.kubernetes.events import EVENTS, event_name, event_of
-from services.watcher.kubernetes.reports import Finding, PoolView, Report, iterate_reports
+from services.watcher.kubernetes.reports import Finding, PoolView, Report, ResourceResult, iterate_reports
 from services.watcher.kubernetes.resource import JsonObject, identity
 from services.watcher.kubernetes.settings import KubernetesSettings
 from services.watcher.kubernetes.status import (
@@ -93,6 +94,9 @@ class Reporter:
         self._skipped: dict[str, tuple[object, str]] = {}
         """By uid: what isn't written until it changes, and why."""
         self._contested = ContestedWrites()
+        self._crashed: dict[str, JsonObject] = {}
+        """By uid: the forms of resources for which something failed unexpectedly, in this revision and the last."""
+        self._crashed_before: dict[str, JsonObject] = {}
 
     async def run(self) -> None:
         """Write until cancelled. Failures are reported, never raised."""
@@ -115,19 +119,35 @@ class Reporter:
         if self._api is None or (revision == self._seen_revision and now < self._due):
             return
         if revision != self._seen_revision:
-            reports = [report async for report in in_turns(iterate_reports(self._views())) if report is not None]
-            self._reports = tuple(reports)
+            self._crashed_before, self._crashed = self._crashed, {}
+            steps = iterate_reports(self._views(), self._guard)
+            self._reports = tuple([report async for report in in_turns(steps) if report is not None])
             await self._prune(now)
             self._seen_revision = revision
         self._due = NEVER
         self._pending.clear()
         ordered = self._ordered()
         async for report in in_turns(ordered):
-            await self._write_condition(self._api, report)
+            with self._guard(report):
+                await self._write_condition(self._api, report)
         async for report in in_turns(ordered):
-            for finding in report.findings:
-                await self._create_event(self._api, report, finding)
+            with self._guard(report):
+                for finding in report.findings:
+                    await self._create_event(self._api, report, finding)
         self._targets = {name: target for name, target in self._targets.items() if name in self._pending}
+
+    @contextmanager
+    def _guard(self, about: Report | ResourceResult) -> Iterator[None]:
+        """A defect in what is done for one resource doesn't affect the others. It is logged once for each form."""
+        try:
+            yield
+        except Exception as error:
+            self._metrics.report_failures.inc()
+            uid = _uid(about.item)
+            if self._crashed.get(uid, self._crashed_before.get(uid)) is not about.item:
+                log.exception("report.crashed", resource=_name(about), reason=f"{type(error).__name__}: {error}")
+            self._crashed[uid] = about.item
+            self._retry_at(self._timing.clock() + self._settings.kubernetes_max_backoff)
 
     def _ordered(self) -> Sequence[Report]:
         """The reports, those with the most failures last."""
@@ -143,7 +163,8 @@ class Reporter:
         items: dict[str, JsonObject] = {}
         async for report in in_turns(self._reports):
             items[_uid(report.item)] = report.item
-            names.update(event_name(report.item, finding) for finding in report.findings)
+            with self._guard(report):
+                names.update(event_name(report.item, finding) for finding in report.findings)
         self._found_at = {name: self._found_at.get(name, now) for name in names}
         self._created_at = {name: at for name, at in self._created_at.items() if name in names}
         self._skipped = {uid: skipped for uid, skipped in self._skipped.items() if uid in items}
@@ -296,8 +317,8 @@ def _uid(item: JsonObject) -> str:
     return str(item["metadata"].get("uid") or identity(item))
 
 
-def _name(report: Report) -> str:
-    return f"{report.resource.kind.kind} {'/'.join(identity(report.item))}"
+def _name(about: Report | ResourceResult) -> str:
+    return f"{about.resource.kind.kind} {'/'.join(identity(about.item))}"
 
 
 def _newer(item: JsonObject, other: JsonObject) -> bool:

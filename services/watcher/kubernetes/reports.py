@@ -4,8 +4,10 @@ The watcher that serves a pool reports on the resources that refer to it; anothe
 there is no pool of the name at all, every watcher may report that.
 """
 
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from heapq import heappop, heappush
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -91,7 +93,11 @@ class Report(Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
 
 
-def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
+Guard: TypeAlias = Callable[[ResourceResult | Report], AbstractContextManager[None, bool | None]]
+"""Ends what is done for one resource if that fails, and nothing else."""
+
+
+def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcontext()) -> Iterator[Report | None]:
     """A report for each resource, except those being deleted, in steps: None is a step without a report. While the
     existing pools are unknown, there are none for what refers to pools. The views may not change meanwhile."""
     best: dict[tuple[str, str, ObjectId], tuple[ResourceResult, PoolView]] = {}
@@ -105,26 +111,28 @@ def iterate_reports(views: Sequence[PoolView]) -> Iterator[Report | None]:
                 best[key] = result, view
     holders: dict[str, tuple[ResourceResult, Model]] = {}
     for result, _ in best.values():
-        _hold_name(result, holders)
+        with guard(result):
+            _hold_name(result, holders)
         yield None
     groups: dict[int, dict[str, set[str]]] = {}
     for view in views:
-        groups[id(view)] = _pool_groups(view)
-        yield None
+        groups[id(view)] = yield from _pool_groups(view)
     for result, view in best.values():
-        if result.kind == POOL:
-            yield (yield from _pool_report(result, view))
-        else:
-            yield _resource_report(result, view, groups[id(view)], holders)
+        with guard(result):
+            if result.kind == POOL:
+                yield (yield from _pool_report(result, view))
+            else:
+                yield _resource_report(result, view, groups[id(view)], holders)
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
     for result in configurations.values():
         yield _report(result, None, _rejection(result))
 
 
-def _pool_groups(view: PoolView) -> dict[str, set[str]]:
+def _pool_groups(view: PoolView) -> Generator[None, None, dict[str, set[str]]]:
     """The API groups that have a pool, by the pool's name."""
     groups: dict[str, set[str]] = {}
     for result in view.results:
+        yield
         if result.kind == POOL:
             groups.setdefault(result.id[1], set()).add(result.resource.kind.group)
     return groups
@@ -236,29 +244,42 @@ def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None
     """An older pool of the namespace, whoever serves it, selects pods of this one too."""
     if not view.selected or view.slices_of:
         return None
-    others = (other for other in view.results if _competes(other) and other.id[1] != result.id[1])
-    older = sorted((other for other in others if _age(other) < _age(result)), key=_age)
+    age, older = _age(result), list[ResourceResult]()
+    for other in view.results:
+        yield
+        if _competes(other) and other.id[1] != result.id[1] and _age(other) < age:
+            older.append(other)
     carried: set[tuple[str, str]] = set()
     for pod in view.selected.values() if older else ():
         yield
         carried.update(_labels(pod))
-    selectors: list[tuple[ResourceResult, Mapping[str, str]]] = []
-    having: dict[tuple[str, str], set[ObjectId]] = {}
-    for other in older:
+    oldest_first: list[tuple[tuple[str, ObjectId], int, ResourceResult, Mapping[str, str]]] = []
+    listed: dict[tuple[str, str], list[ObjectId]] = {}
+    for at, other in enumerate(older):
         yield
         theirs = _selector(other)
         if theirs is not None and carried.issuperset(theirs.items()):
-            selectors.append((other, theirs))
-            having |= {label: set() for label in theirs.items()}
-    labels = frozenset(having)
+            heappush(oldest_first, (_age(other), at, other, theirs))
+            listed |= {label: [] for label in theirs.items()}
+    labels = frozenset(listed)
     for id, pod in view.selected.items() if labels else ():
         yield
         for label in labels.intersection(_labels(pod)):
-            having[label].add(id)
-    for other, theirs in selectors:
+            listed[label].append(id)
+    having: dict[tuple[str, str], frozenset[ObjectId]] = {}
+    for label, ids in listed.items():
         yield
-        sets = sorted((having[label] for label in theirs.items()), key=len)
-        if shared := set.intersection(*sets) if sets else set(view.selected):
+        having[label] = frozenset(ids)
+    while oldest_first:
+        _, _, other, theirs = heappop(oldest_first)
+        shared: Collection[ObjectId] = view.selected.keys()
+        for pods in sorted((having[label] for label in theirs.items()), key=len):
+            yield
+            shared = pods.intersection(shared)
+            if not shared:
+                break
+        yield
+        if shared:
             text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
             hint = "labels that only its own model servers have are expected"
             example = f"({len(shared)} of them, such as {min(shared)[1]})"
@@ -277,8 +298,9 @@ def _age(result: ResourceResult) -> tuple[str, ObjectId]:
 
 
 def _labels(item: JsonObject) -> Iterator[tuple[str, str]]:
-    labels: Mapping[str, Any] = item["metadata"].get("labels") or {}
-    return (label for label in labels.items() if isinstance(label[1], str))
+    labels = item["metadata"].get("labels")
+    found = labels.items() if isinstance(labels, Mapping) else ()
+    return (label for label in found if isinstance(label[1], str))
 
 
 def _selector(result: ResourceResult) -> Mapping[str, str] | None:

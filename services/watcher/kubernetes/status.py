@@ -6,7 +6,7 @@ conditions are those of its parents, the Gateways, in a list that one writer own
 (`x-kubernetes-list-type: atomic`). Writing there would mean to pose as a Gateway, or to take the list from one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.watcher.kubernetes.reports import ACCEPTED, Condition
@@ -22,7 +22,7 @@ MAX_MESSAGE = 4096
 
 def strip(item: JsonObject, resource: Resource) -> JsonObject:
     """What is kept of a resource. Of `managedFields`, only whether we own a part of its status."""
-    managers = item["metadata"].get("managedFields") or ()
+    managers = _mappings(item["metadata"].get("managedFields"))
     ours = any(field.get("manager") == FIELD_MANAGER and field.get("subresource") == SUBRESOURCE for field in managers)
     item = tidy(item, resource)
     if ours:
@@ -37,8 +37,14 @@ def takes_conditions(resource: Resource) -> bool:
 
 def accepted_of(item: JsonObject) -> Mapping[str, Any] | None:
     """The existing condition, whoever wrote it."""
-    conditions = (item.get("status") or {}).get("conditions") or ()
+    status = item.get("status")
+    conditions = _mappings(status.get("conditions")) if isinstance(status, Mapping) else ()
     return next((condition for condition in conditions if condition.get("type") == ACCEPTED), None)
+
+
+def _mappings(found: object) -> Sequence[Mapping[str, Any]]:
+    """Those of a list. Nothing else has checked it."""
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else ()
 
 
 def body_of(item: JsonObject, condition: Condition | None, now: str) -> JsonObject | None:
@@ -58,12 +64,12 @@ def body_of(item: JsonObject, condition: Condition | None, now: str) -> JsonObje
         "reason": condition.reason,
         "message": message if len(message) <= MAX_MESSAGE else f"{message[: MAX_MESSAGE - 1]}…",
     }
-    if generation := item["metadata"].get("generation"):
+    if generation := _generation(item["metadata"].get("generation")):
         wanted["observedGeneration"] = generation
     if existing is not None and {**existing, "lastTransitionTime": None} == {**wanted, "lastTransitionTime": None}:
         return None
     since = existing.get("lastTransitionTime") if existing and existing.get("status") == wanted["status"] else None
-    return _body(item, [{**wanted, "lastTransitionTime": since or now}])
+    return _body(item, [{**wanted, "lastTransitionTime": since if since and isinstance(since, str) else now}])
 
 
 def _body(item: JsonObject, conditions: list[JsonObject]) -> JsonObject:
@@ -79,4 +85,8 @@ def _body(item: JsonObject, conditions: list[JsonObject]) -> JsonObject:
 def _is_outdated(item: JsonObject, condition: Mapping[str, Any]) -> bool:
     """Whether the condition is about an earlier generation. Another watcher, with the same field manager, may have
     written a newer one."""
-    return bool((condition.get("observedGeneration") or 0) < (item["metadata"].get("generation") or 0))
+    return _generation(condition.get("observedGeneration")) < _generation(item["metadata"].get("generation"))
+
+
+def _generation(found: object) -> int:
+    return found if isinstance(found, int) else 0

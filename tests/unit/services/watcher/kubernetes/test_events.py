@@ -65,3 +65,7 @@ def test_an_object_without_generation_or_uid_has_one_too() -> None:
     made = event_of(config_map().item, FINDING, "watcher-1", NOW)
     assert made["metadata"]["name"].startswith("picker.")
     assert made["regarding"]["apiVersion"] == "v1"
+
+
+def test_a_uid_that_is_no_text_becomes_one() -> None:
+    assert event_of(objective(uid=5), FINDING, "watcher-1", NOW)["regarding"]["uid"] == "5"

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.watcher.kubernetes import reporter as module
+from services.watcher.kubernetes import reports
 from services.watcher.kubernetes.client import Client
 from services.watcher.kubernetes.errors import (
     ApiError,
@@ -337,6 +338,57 @@ async def test_a_defect_ends_neither_the_reporter_nor_who_leads() -> None:
     await until(lambda: world.api.names == ["premium", "second"])  # though nothing has changed since
     leading.cancel()
     await asyncio.wait({leading})
+
+
+@pytest.mark.parametrize(
+    ("where", "step", "events"),
+    [
+        ("reports", "_hold_name", 2),
+        ("reports", "_resource_report", 1),
+        ("reporter", "event_name", 1),
+        ("reporter", "body_of", 2),
+        ("reporter", "event_of", 1),
+    ],
+)
+async def test_a_defect_in_what_one_resource_needs_affects_no_other(
+    where: str, step: str, events: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"reports": reports, "reporter": module}[where]
+    sound = getattr(place, step)
+
+    def fails(about: Any, *more: Any) -> Any:
+        item = about if isinstance(about, dict) else about.item
+        if item["metadata"]["name"] == "a":
+            raise ZeroDivisionError("division by zero")
+        return sound(about, *more)
+
+    monkeypatch.setattr(place, step, fails)
+    world = World(view(objective("a", priority="x"), objective("b", priority="x")))
+    with capture_logs() as logs:
+        for _ in range(3):
+            await world.look()
+            world.change(*world.views)
+    assert "b" in world.api.names
+    assert len(world.api.events) == events
+    assert {event["regarding"]["name"] for event in world.api.events} >= {"b"}
+    crashes = [log for log in logs if log["event"] == "report.crashed"]
+    assert [log["resource"] for log in crashes] == ["InferenceObjective default/a"], "once"
+    assert (world.count("report_failures") or 0.0) >= 3.0
+    world.change(view(objective("a", priority="y"), objective("b", priority="x")))
+    with capture_logs() as logs:
+        await world.look()
+    assert [log["resource"] for log in logs if log["event"] == "report.crashed"] == ["InferenceObjective default/a"]
+
+
+async def test_what_a_defect_has_stopped_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(view(objective()), kubernetes_max_backoff=30.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "body_of", lambda *_: 1 / 0)
+        await world.look()
+    await world.look(after=29.0)
+    assert world.api.names == []
+    await world.look(after=1.0)
+    assert world.api.names == ["premium"]
 
 
 async def test_where_one_namespace_refuses_another_is_written_to() -> None:

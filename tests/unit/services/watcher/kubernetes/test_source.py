@@ -523,6 +523,15 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
         assert words in str(rejected.problems)
 
 
+@pytest.mark.parametrize("data", [["config.yaml"], ["config.yaml", {}], "x", 5, True, {"config.yaml": GOOD, "b": 5}])
+async def test_data_that_is_no_map_of_texts_refuses_the_configuration_and_ends_nothing(data: object) -> None:
+    peer = Peer(stand_alone=ALONE, config_map=CONFIG)
+    peer.informers.say(peer.informers.find("ConfigMap"), {**config_map(), "data": data})
+    rejected = (await peer.changes())["ConfigMap default/picker"]
+    assert isinstance(rejected, Rejected)
+    assert [*map(str, rejected.problems)] == ["data: it isn't a map of texts"]
+
+
 async def test_a_plugin_that_fails_on_a_configuration_refuses_it_and_ends_nothing() -> None:
     def fails(_: Configuration) -> LoadedConfig:
         raise ZeroDivisionError("division by zero")
@@ -559,11 +568,12 @@ async def test_the_key_is_the_named_one_the_only_one_or_the_first_yaml(
         assert found.documents.configuration.origin == origin
 
 
-async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_listed_first() -> None:
-    def slice_of(name: str, address: str, kind: str = "IPv4") -> JsonObject:
-        entry = {"addresses": [address], "targetRef": {"kind": "Pod", "name": "a"}}
-        return {"metadata": {"name": name, "namespace": "default"}, "addressType": kind, "endpoints": [entry]}
+def slice_of(name: str, address: Any, kind: str = "IPv4", **more: Any) -> JsonObject:
+    entry = {"addresses": [address], "targetRef": {"kind": "Pod", "name": "a"}, **more}
+    return {"metadata": {"name": name, "namespace": "default"}, "addressType": kind, "endpoints": [entry]}
 
+
+async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_listed_first() -> None:
     for both in (
         (slice_of("x", "fd00::1", "IPv6"), slice_of("y", "10.0.0.1")),
         (slice_of("x", "10.0.0.1"), slice_of("y", "10.0.0.2")),
@@ -573,6 +583,45 @@ async def test_of_a_server_in_two_slices_one_address_is_taken_whichever_is_liste
         assert informer.spec.labels == "kubernetes.io/service-name=servers"
         peer.informers.say(informer, *both)
         assert endpoints((await peer.loaded())[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
+
+
+MALFORMED_PODS: list[tuple[str, str, Any]] = [
+    *(("status", "hostIP", odd) for odd in (5, ["x"], {"a": 1})),
+    *(("status", "podIP", odd) for odd in (5, ["x"], "node-1", "10.0.0.300")),
+    *(("metadata", "labels", odd) for odd in ("x", ["x"], {"app": 5}, {"app": {"a": "b"}})),
+    ("metadata", "uid", 5),
+    ("spec", "nodeName", ["x"]),
+]
+
+
+@pytest.mark.parametrize(("part", "field", "odd"), MALFORMED_PODS)
+async def test_a_malformed_pod_is_no_endpoint_and_affects_no_other(part: str, field: str, odd: object) -> None:
+    malformed = pod("bad")
+    malformed[part][field] = odd
+    peer = Peer(stand_alone=ALONE)
+    peer.informers.say(peer.pods(), malformed, pod("good"))
+    assert endpoints((await peer.loaded())[PODS]).keys() == {"default/good-rank-0"}
+    assert "default/bad can't be read" in peer.pods().problem
+    peer.informers.say(peer.pods(), pod("bad"), pod("good"))
+    assert endpoints((await peer.changes())[PODS]).keys() == {"default/bad-rank-0", "default/good-rank-0"}
+    assert not peer.pods().problem
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"addresses": [address]} for address in (5, True, ["x"], {"a": 1}, "node-1")),
+        *({"targetRef": {"kind": "Pod", "name": "a", **more}} for more in ({"uid": 5}, {"name": 5}, {"name": ["x"]})),
+        {"nodeName": 5},
+    ],
+    ids=str,
+)
+async def test_a_malformed_slice_has_no_endpoints_and_affects_no_other(odd: dict[str, Any]) -> None:
+    peer = Peer(stand_alone=ALONE, slices_of="servers")
+    informer = peer.informers.find("EndpointSlice", "discovery.k8s.io")
+    peer.informers.say(informer, slice_of("x", "10.0.0.1"), slice_of("y", "10.0.0.2", **odd))
+    assert endpoints((await peer.loaded())[PODS]) == {"default/a-rank-0": "10.0.0.1:8000"}
+    assert "default/y can't be read" in informer.problem
 
 
 async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted() -> None:

@@ -10,6 +10,7 @@ from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.status import (
     FIELD_MANAGER,
     MAX_MESSAGE,
+    accepted_of,
     body_of,
     strip,
     takes_conditions,
@@ -97,6 +98,34 @@ def test_only_our_own_condition_of_an_earlier_generation_is_taken_back(
 ) -> None:
     body = body_of(item, condition, NOW)
     assert (body and body["status"]["conditions"]) == applied
+
+
+MALFORMED: tuple[Any, ...] = (
+    *("x", 5, True, ["x"]),
+    *({"conditions": odd} for odd in ("x", 5, True, {"a": 1}, [5], [None], [["x"]])),
+)
+
+
+@pytest.mark.parametrize("status", MALFORMED, ids=str)
+def test_a_malformed_status_has_no_condition(status: object) -> None:
+    assert accepted_of({**objective(), "status": status}) is None
+    assert body_of({**objective(), "status": status}, YES, NOW) == body_of(objective(), YES, NOW)
+
+
+@pytest.mark.parametrize("odd", [["x"], {"a": 1}, 1.5], ids=str)
+def test_a_malformed_generation_or_time_counts_as_none(odd: object) -> None:
+    former = written(NO, objective())
+    assert body_of(there({**former, "observedGeneration": odd}, managedFields=OURS), None, NOW) is not None
+    assert body_of(there(former, generation=odd, managedFields=OURS), None, NOW) is None
+    assert "observedGeneration" not in written(NO, objective(generation=odd))
+    other = {**former, "reason": "PoolNotFound", "lastTransitionTime": odd}
+    assert written(NO, there(other), NOW)["lastTransitionTime"] == NOW
+
+
+@pytest.mark.parametrize("odd", ["x", 5, ["x"], [None], [["x"]]], ids=str)
+def test_malformed_managed_fields_are_dropped(odd: object) -> None:
+    kept = strip(objective(managedFields=odd), resource_of("InferenceObjective"))
+    assert "managedFields" not in kept["metadata"]
 
 
 def test_of_managed_fields_only_whether_some_are_ours_is_kept() -> None:

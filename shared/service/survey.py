@@ -5,7 +5,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +20,8 @@ from shared.bus.query_messages import StatusQuery
 from shared.bus.subjects import Subjects, split_pool
 from shared.service.status import MemberStatus
 from shared.tasks import in_turns
+
+T = TypeVar("T")
 
 TIERS = ("watcher", "collector", "picker")
 LEASE = "watcher"
@@ -37,7 +39,7 @@ GROUPS = 20
 MAX_TEXTS = 200
 """Problems, and notes, of a survey."""
 MAX_OF_MEMBER = 50
-"""Reasons, notes, configurations and warnings of a member that count, each."""
+"""Reasons, notes, differing parts, named endpoints, configurations and warnings of a member that count, each."""
 MAX_SEEN = 10_000
 """Other members that all of them see; their configurations. Each member counts with as many as the others."""
 
@@ -140,13 +142,24 @@ def read_status(answer: Answer) -> MemberStatus:
     status = answer.read(MemberStatus)
     if (status.tier, status.id) != (answer.tier, answer.id):
         raise Malformed(f"{answer.tier} {answer.id} answers as {status.tier} {status.id}"[:SHOWN])
+    if (picker := status.picker) is not None:
+        picker = replace(picker, unhealthy=_cut(picker.unhealthy), stale=picker.stale[:MAX_OF_MEMBER])
+    if (collector := status.collector) is not None:
+        collector = replace(collector, down=collector.down[:MAX_OF_MEMBER])
     return replace(
         status,
-        reasons=dict(islice(status.reasons.items(), MAX_OF_MEMBER)),
-        notes=dict(islice(status.notes.items(), MAX_OF_MEMBER)),
+        picker=picker,
+        collector=collector,
+        reasons=_cut(status.reasons),
+        notes=_cut(status.notes),
+        convergence=_cut(status.convergence),
         configurations=status.configurations[:MAX_OF_MEMBER],
         configuration_warnings=status.configuration_warnings[:MAX_OF_MEMBER],
     )
+
+
+def _cut(found: Mapping[str, T]) -> dict[str, T]:
+    return dict(islice(found.items(), MAX_OF_MEMBER))
 
 
 def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Texts:

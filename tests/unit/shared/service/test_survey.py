@@ -1,7 +1,7 @@
 """What is wrong with the members of a pool, from what they say."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -238,6 +238,30 @@ async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypat
     assert len(found.problems) == MAX_TEXTS + 1
     assert found.problems[-1] == "and more of that"
     assert len(found.notes) == MAX_OF_MEMBER
+
+
+def test_lists_of_a_status_are_cut_when_it_is_read() -> None:
+    names = tuple(str(number) for number in range(MAX_OF_MEMBER + 1))
+    texts, parts = dict.fromkeys(names, "x"), dict.fromkeys(names, Repairs())
+    chatty = member(
+        "picker",
+        "p",
+        reasons=texts,
+        notes=texts,
+        convergence=parts,
+        configurations=REVISION * len(names),
+        configuration_warnings=names,
+        picker=PickerStatus(unhealthy=texts, stale=names),
+        collector=CollectorStatus(down=names),
+    )
+    read = read_status(Answer("p", "picker", 1, msgspec.json.encode(chatty)))
+    assert read.picker is not None
+    assert read.collector is not None
+    lists: list[Collection[object]] = [
+        *(read.reasons, read.notes, read.convergence, read.configurations, read.configuration_warnings),
+        *(read.picker.unhealthy, read.picker.stale, read.collector.down),
+    ]
+    assert [len(found) for found in lists] == [MAX_OF_MEMBER] * len(lists)
 
 
 def differing(count: int) -> list[MemberStatus]:

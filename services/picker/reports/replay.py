@@ -25,7 +25,7 @@ from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
 from shared.plugin import Registry
 from shared.service.child import confined_with_plugins
-from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, gaps, moves
+from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, cut, gaps, moves
 
 SEED = 1
 """Of the replay's random choices."""
@@ -217,7 +217,7 @@ def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:
 def main() -> None:
     """Replay what comes on stdin."""
     registry, answers = confined_with_plugins()
-    answers.buffer.write(json.encode(replay(Records(sys.stdin.buffer), registry)))
+    answers.buffer.write(json.encode(cut(replay(Records(sys.stdin.buffer), registry))))
     answers.flush()
 
 

@@ -206,7 +206,7 @@ def replay(records: Records, registry: Registry, clock: Callable[[], float] = ti
         found.count(decision, replayer.outcome(decision), replayer.unrecorded)
         if decision.configuration == revision:
             found.count_same(running.outcome(decision))
-    return found.report(replayer, decisions)
+    return cut(found.report(replayer, decisions))
 
 
 def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:
@@ -217,7 +217,7 @@ def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:
 def main() -> None:
     """Replay what comes on stdin."""
     registry, answers = confined_with_plugins()
-    answers.buffer.write(json.encode(cut(replay(Records(sys.stdin.buffer), registry))))
+    answers.buffer.write(json.encode(replay(Records(sys.stdin.buffer), registry)))
     answers.flush()
 
 

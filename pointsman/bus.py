@@ -22,6 +22,7 @@ from shared.bus import jetstream
 from shared.bus.errors import BusError, JetStreamError, NoResponders
 from shared.bus.subjects import escape
 from shared.config.problems import Invalid, Problem
+from shared.printable import printable
 from shared.service.settings import parse
 
 ACTIONS = ("get", "ls")
@@ -52,6 +53,18 @@ class Row(Struct, frozen=True):
     revision: int
     bytes: int
     what: str
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts with characters that `printable` escapes, line breaks aside: YAML then reads its escapes."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    plain = text.replace("\n", "").isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if plain else '"')
+
+
+_Dumper.add_representer(str, _quoted)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -97,10 +110,16 @@ async def _get(settings: BusCommandSettings, keys: Sequence[str]) -> int:
     if settings.format == "json":
         print_json(documents[0] if len(keys) == 1 and len(documents) == 1 else documents)
     elif documents:
-        print(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120), end="")
+        print_lines(yaml_lines(documents))
     for key in missing:
         print(f"no entry {key!r}; `pointsman bus ls` lists them", file=sys.stderr)
     return FAILED if missing else 0
+
+
+def yaml_lines(documents: Sequence[dict[str, Any]]) -> list[str]:
+    """The documents in YAML, in lines that a terminal can show."""
+    text = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    return [printable(line) for line in text.removesuffix("\n").split("\n")]
 
 
 def _buckets(client: QueryClient, only: str) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
 from fastapi.responses import StreamingResponse
 from msgspec import to_builtins
+from msgspec.structs import replace
 from pydantic import BaseModel
 
 from services.console.bodies import described, json_body
@@ -164,9 +165,10 @@ def api_routes(console: Console) -> APIRouter:
             found = await console.decisions.replay(document.text)
         except BusError as error:
             raise HTTPException(503, str(error)) from error
-        page = to_builtins(found.total)
-        shown = {"moves": page["moves"][:MAX_MOVES], "more_moves": len(page["moves"][MAX_MOVES:])}
-        return as_json({**page, **shown, "pickers": found.pickers, "missing": found.missing})
+        moves = found.total.moves
+        page = to_builtins(replace(found.total, moves=moves[:MAX_MOVES]))
+        more = len(moves[MAX_MOVES:])
+        return as_json({**page, "more_moves": more, "pickers": found.pickers, "missing": found.missing})
 
     return router
 

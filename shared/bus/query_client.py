@@ -13,6 +13,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed, NoResponders, RequestTimeout
 from shared.bus.query_messages import MAX_TOTAL, AnswerPiece, QueryArguments, make_query
 from shared.bus.subjects import Subjects
+from shared.digits import Numbers
 
 T = TypeVar("T")
 
@@ -62,15 +63,18 @@ class _Parts:
     def __init__(self, limits: tuple[int, int]) -> None:
         self.content: list[bytes] = []
         self._bytes, self._values = limits
+        self._numbers = Numbers()
 
-    def add(self, content: bytes, values: int) -> bool:
-        """Whether there is room for it."""
+    def add(self, content: bytes, values: int) -> str:
+        """Why it can't be added; empty if it was."""
         self._bytes -= len(content)
         self._values -= values
         if self._bytes < 0 or self._values < 0:
-            return False
+            return "the answer is too large"
+        if self._numbers.too_long(content):
+            return "the answer has a number with too many digits"
         self.content.append(content)
-        return True
+        return ""
 
 
 def _count_values(content: bytes) -> int:
@@ -126,8 +130,8 @@ class AnswerPieces:
         error = piece.error
         if piece.number != len(parts.content):
             error = error or "a part of the answer got lost"
-        if not parts.add(piece.content, values):
-            error = error or "the answer is too large"
+        fault = parts.add(piece.content, values)
+        error = error or fault
         if piece.more and not error:
             return None
         del self._parts[member]

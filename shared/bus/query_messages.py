@@ -27,8 +27,8 @@ MAX_DOCUMENT = 900_000
 MAX_ANSWER, MAX_VALUES = 32 * 2**20, 1_000_000
 """Bytes and values of an answer: a value takes a hundred times the memory and time of a byte."""
 MAX_SHORT, MAX_FEW = 8 * 2**20, 50_000
-"""The same of answers that are asked for all the time: these are read in some milliseconds. A picker's status with a
-thousand peers has 0.4 MB and 20 000 values."""
+"""The same of answers that are asked for all the time, and of replays, whose lists are cut: these are read in some
+milliseconds. A picker's status with a thousand peers has 0.4 MB and 20 000 values."""
 MAX_TOTAL, MAX_SHORT_TOTAL = 256 * 2**20, 128 * 2**20
 """Bytes of the answers of all members; of those that are short. Each piece and each value of an answer counts for more.
 What exceeds them ends the query."""
@@ -136,6 +136,7 @@ class ReplayQuery(QueryArguments, frozen=True):
     `shared.service.replay.Replay`. Nothing is published."""
 
     KIND = "replay"
+    LIMITS = (MAX_SHORT, MAX_FEW)
     text: Annotated[str, Meta(max_length=MAX_DOCUMENT)]
     limit: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Of the decisions that the picker keeps, how many of the newest."""

@@ -4,19 +4,28 @@ Each picker replays its own decisions; the requester adds up their reports.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
+from typing import Literal, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shared.bus.connection import Bus
 from shared.bus.errors import BusError, Malformed
 from shared.bus.query_client import query_members
 from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, ReplayQuery
 from shared.bus.subjects import Subjects
+from shared.tasks import in_turns
+
+K = TypeVar("K")
 
 EXAMPLES = 3
 """Request ids of a move."""
+MAX_ENTRIES, MAX_MOVES = 1000, 10_000
+"""Entries of each list of a replay, the most frequent ones. Moves of a sum: further pairs of endpoints don't count."""
+MAX_TEXT = 4096
+"""Characters of a text of it."""
 MARGIN = 3.0
 """Seconds before the timeout of a query at which pickers answer with the results that they have."""
 
@@ -101,33 +110,77 @@ async def replay(
     timeout = min(timeout, MAX_WAIT)
     query = ReplayQuery(text=text, limit=limit, seconds=max(timeout - MARGIN, timeout / 2))
     answers = await query_members(bus, subjects, pool, "picker", query, timeout=timeout, expected=expected)
-    found: dict[str, Replay] = {}
     missing = [f"picker {id} doesn't answer" for id in sorted({*expected} - {answer.id for answer in answers})]
-    for answer in answers:
+    if (ignored := len(answers) - (most := bus.limits.max_senders)) > 0:
+        missing.append(f"{ignored} answers are ignored: there are more than {most}")
+    found, pickers = _Sum(), dict[str, None]()
+    async for answer in in_turns(answers[:most]):
         try:
-            found[answer.id] = answer.read(Replay)
+            one = cut(answer.read(Replay))
         except (BusError, Malformed) as error:
             missing.append(str(error))
-    return ReplayAnswers(total(list(found.values())), tuple(found), tuple(missing))
+        else:
+            if answer.id not in pickers:  # two processes may have one id
+                found.add(one)
+                pickers[answer.id] = None
+    return ReplayAnswers(found.replay(), tuple(pickers), tuple(missing))
+
+
+def cut(found: Replay) -> Replay:
+    """As much of a replay as is sent and read."""
+    return replace(
+        found,
+        revision=found.revision[:MAX_TEXT],
+        errors=_texts(found.errors, MAX_ENTRIES),
+        warnings=_texts(found.warnings, MAX_ENTRIES),
+        skipped=_counts(found.skipped),
+        moves=tuple(
+            replace(
+                move,
+                chosen=move.chosen[:MAX_TEXT],
+                instead=move.instead[:MAX_TEXT],
+                examples=_texts(move.examples, EXAMPLES),
+            )
+            for move in found.moves[:MAX_ENTRIES]
+        ),
+        gaps=tuple(replace(gap, input=gap.input[:MAX_TEXT]) for gap in found.gaps[:MAX_ENTRIES]),
+        failures=_counts(found.failures),
+    )
+
+
+def _texts(found: tuple[str, ...], limit: int) -> tuple[str, ...]:
+    return tuple(text[:MAX_TEXT] for text in found[:limit])
+
+
+def _counts(found: Mapping[str, int]) -> dict[str, int]:
+    return {name[:MAX_TEXT]: count for name, count in islice(found.items(), MAX_ENTRIES)}
 
 
 def moves(found: Iterable[Move]) -> tuple[Move, ...]:
     """One for each pair of endpoints, the most frequent first."""
     merged: dict[tuple[str, str], Move] = {}
     for move in found:
-        pair = move.chosen, move.instead
-        known = merged.get(pair)
-        merged[pair] = (
-            move
-            if known is None
-            else Move(
-                chosen=move.chosen,
-                instead=move.instead,
-                decisions=known.decisions + move.decisions,
-                examples=(*known.examples, *move.examples)[:EXAMPLES],
-            )
+        _merge(merged, move)
+    return _most_frequent(merged.values())
+
+
+def _merge(merged: dict[tuple[str, str], Move], move: Move) -> None:
+    pair = move.chosen, move.instead
+    known = merged.get(pair)
+    merged[pair] = (
+        move
+        if known is None
+        else Move(
+            chosen=move.chosen,
+            instead=move.instead,
+            decisions=known.decisions + move.decisions,
+            examples=(*known.examples, *move.examples)[:EXAMPLES],
         )
-    return tuple(sorted(merged.values(), key=lambda move: (-move.decisions, move.chosen, move.instead)))
+    )
+
+
+def _most_frequent(found: Iterable[Move]) -> tuple[Move, ...]:
+    return tuple(sorted(found, key=lambda move: (-move.decisions, move.chosen, move.instead)))
 
 
 def gaps(found: Iterable[Gap]) -> tuple[Gap, ...]:
@@ -135,32 +188,65 @@ def gaps(found: Iterable[Gap]) -> tuple[Gap, ...]:
     counts: Counter[tuple[str, Literal["current", "nothing"]]] = Counter()
     for gap in found:
         counts[gap.input, gap.used] += gap.decisions
+    return _sorted(counts)
+
+
+def _sorted(counts: Mapping[tuple[str, Literal["current", "nothing"]], int]) -> tuple[Gap, ...]:
     return tuple(Gap(input=input, used=used, decisions=count) for (input, used), count in sorted(counts.items()))
 
 
-def total(replays: Sequence[Replay]) -> Replay:
-    """The sum of these replays."""
-    return Replay(
-        revision=next((answer.revision for answer in replays if answer.revision), ""),
-        errors=tuple(dict.fromkeys(error for answer in replays for error in answer.errors)),
-        warnings=tuple(dict.fromkeys(warning for answer in replays for warning in answer.warnings)),
-        decisions=sum(answer.decisions for answer in replays),
-        skipped=_sum(answer.skipped for answer in replays),
-        replayed=sum(answer.replayed for answer in replays),
-        elsewhere=sum(answer.elsewhere for answer in replays),
-        by_chance=sum(answer.by_chance for answer in replays),
-        moves=moves(move for answer in replays for move in answer.moves),
-        gaps=gaps(gap for answer in replays for gap in answer.gaps),
-        failures=_sum(answer.failures for answer in replays),
-        fidelity=Fidelity(
-            replayed=sum(answer.fidelity.replayed for answer in replays),
-            elsewhere=sum(answer.fidelity.elsewhere for answer in replays),
-        ),
-    )
+class _Sum:
+    """Of replays: adding one takes as long as that one is, however many there are. What exceeds its limits is left
+    out."""
+
+    def __init__(self) -> None:
+        self._numbers = Replay()
+        """What isn't in lists."""
+        self._errors: Counter[str] = Counter()
+        self._warnings: Counter[str] = Counter()
+        self._skipped: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._moves: dict[tuple[str, str], Move] = {}
+        self._gaps: Counter[tuple[str, Literal["current", "nothing"]]] = Counter()
+
+    def add(self, more: Replay) -> None:
+        sums = self._numbers
+        self._numbers = Replay(
+            revision=sums.revision or more.revision,
+            decisions=sums.decisions + more.decisions,
+            replayed=sums.replayed + more.replayed,
+            elsewhere=sums.elsewhere + more.elsewhere,
+            by_chance=sums.by_chance + more.by_chance,
+            fidelity=Fidelity(
+                replayed=sums.fidelity.replayed + more.fidelity.replayed,
+                elsewhere=sums.fidelity.elsewhere + more.fidelity.elsewhere,
+            ),
+        )
+        _add(self._errors, dict.fromkeys(more.errors, 1))
+        _add(self._warnings, dict.fromkeys(more.warnings, 1))
+        _add(self._skipped, more.skipped)
+        _add(self._failures, more.failures)
+        _add(self._gaps, {(gap.input, gap.used): gap.decisions for gap in more.gaps})
+        for move in more.moves:
+            if (move.chosen, move.instead) in self._moves or len(self._moves) < MAX_MOVES:
+                _merge(self._moves, move)
+
+    def replay(self) -> Replay:
+        return replace(
+            self._numbers,
+            errors=tuple(self._errors),
+            warnings=tuple(self._warnings),
+            skipped=dict(self._skipped.most_common()),
+            moves=_most_frequent(self._moves.values()),
+            gaps=_sorted(self._gaps),
+            failures=dict(self._failures.most_common()),
+        )
+
+    def __repr__(self) -> str:
+        return f"<_Sum of {self._numbers.decisions} decisions>"
 
 
-def _sum(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    added: Counter[str] = Counter()
-    for some in counts:
-        added.update(some)
-    return dict(added.most_common())
+def _add(counts: Counter[K], more: Mapping[K, int]) -> None:
+    for key, count in more.items():
+        if key in counts or len(counts) < MAX_ENTRIES:
+            counts[key] += count

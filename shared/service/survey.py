@@ -3,8 +3,9 @@
 import asyncio
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from typing import TypeAlias, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -20,6 +21,8 @@ from shared.bus.subjects import Subjects, split_pool
 from shared.service.status import MemberStatus
 from shared.tasks import in_turns
 
+T = TypeVar("T")
+
 TIERS = ("watcher", "collector", "picker")
 LEASE = "watcher"
 """The lease's name: all watchers of an installation share it."""
@@ -31,12 +34,17 @@ PAUSE = 1.0
 """Seconds of a pause of an event loop that are worth a note: peers take a member for dead after 1.5 s."""
 NAMED = 5
 """Names that a problem lists at most."""
+GROUPS = 20
+"""Different values of members that a problem lists at most."""
 MAX_TEXTS = 200
 """Problems, and notes, of a survey."""
 MAX_OF_MEMBER = 50
-"""Reasons, notes, configurations and warnings of a member that count, each."""
+"""Reasons, notes, differing parts, named endpoints, configurations and warnings of a member that count, each."""
 MAX_SEEN = 10_000
-"""Other members that all of them see. Each counts with as many as the others."""
+"""Other members that all of them see; their configurations. Each member counts with as many as the others."""
+
+Texts: TypeAlias = Iterator[str | None]
+"""None comes after a part of the work that found nothing: others may have their turn."""
 
 
 class Failed(Struct, frozen=True):
@@ -70,26 +78,34 @@ async def survey(bus: Bus, subjects: Subjects, pool: str, *, timeout: float = 1.
     NotConnected."""
     asked = (query_members(bus, subjects, pool, tier, StatusQuery(), timeout=timeout) for tier in TIERS)
     (leader, unknown), answers = await asyncio.gather(_leader(bus, subjects), asyncio.gather(*asked))
-    unread = deque(answer for found in answers for answer in found)
+    limit = bus.limits.max_senders
+    unread = deque(answer for found in answers for answer in found[:limit])
+    ignored = [
+        f"{len(found) - limit} answers of {tier}s are ignored: there are more than {limit}"
+        for tier, found in zip(TIERS, answers, strict=True)
+        if len(found) > limit
+    ]
     del answers
     members, failed = await _read(unread)
-    found = problems(members, failed, leader if not unknown else None)
-    said = chain([unknown] if unknown else [], notes(members))
+    found = await _first(chain(ignored, problems(members, failed, leader if not unknown else None)))
+    said = await _first(chain([unknown] if unknown else [], notes(members)))
     return Survey(
         pool="/".join(split_pool(pool)),
         at=time.time(),
         leader=leader,
         members=tuple(members),
         failed=tuple(failed),
-        problems=_first(found),
-        notes=_first(said),
+        problems=found,
+        notes=said,
     )
 
 
-def _first(texts: Iterable[str]) -> tuple[str, ...]:
+async def _first(texts: Iterable[str | None]) -> tuple[str, ...]:
     """Each once, as many as there may be."""
     found: dict[str, None] = {}
-    for text in texts:
+    async for text in in_turns(texts):
+        if text is None:
+            continue
         if text not in found and len(found) == MAX_TEXTS:
             return (*found, "and more of that")
         found[text] = None
@@ -126,16 +142,27 @@ def read_status(answer: Answer) -> MemberStatus:
     status = answer.read(MemberStatus)
     if (status.tier, status.id) != (answer.tier, answer.id):
         raise Malformed(f"{answer.tier} {answer.id} answers as {status.tier} {status.id}"[:SHOWN])
+    if (picker := status.picker) is not None:
+        picker = replace(picker, unhealthy=_cut(picker.unhealthy), stale=picker.stale[:MAX_OF_MEMBER])
+    if (collector := status.collector) is not None:
+        collector = replace(collector, down=collector.down[:MAX_OF_MEMBER])
     return replace(
         status,
-        reasons=dict(islice(status.reasons.items(), MAX_OF_MEMBER)),
-        notes=dict(islice(status.notes.items(), MAX_OF_MEMBER)),
+        picker=picker,
+        collector=collector,
+        reasons=_cut(status.reasons),
+        notes=_cut(status.notes),
+        convergence=_cut(status.convergence),
         configurations=status.configurations[:MAX_OF_MEMBER],
         configuration_warnings=status.configuration_warnings[:MAX_OF_MEMBER],
     )
 
 
-def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:
+def _cut(found: Mapping[str, T]) -> dict[str, T]:
+    return dict(islice(found.items(), MAX_OF_MEMBER))
+
+
+def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Texts:
     """What is wrong with these members. `leader` holds the lease; None if that isn't known."""
     tiers = {tier: [member for member in members if member.tier == tier] for tier in TIERS}
     for tier, found in tiers.items():
@@ -151,23 +178,26 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
     yield from _pickers(tiers["picker"])
 
 
-def notes(members: Sequence[MemberStatus]) -> Iterator[str]:
+def notes(members: Sequence[MemberStatus]) -> Texts:
     """What is worth to know of these members."""
     versions = defaultdict(list)
     for member in members:
         versions[member.version].append(f"{member.tier} {member.id}")
     if len(versions) > 1:
-        yield "versions differ: " + "; ".join(f"{version}: {few(who)}" for version, who in sorted(versions.items()))
-    yield from dict.fromkeys(f"configuration: {text}" for member in members for text in member.configuration_warnings)
+        yield f"versions differ: {_groups(versions)}"
+    for member in members:
+        yield from (f"configuration: {text}" for text in member.configuration_warnings)
+        yield None
     yield from _grouped(members, _notes_of)
 
 
-def _grouped(members: Sequence[MemberStatus], texts_of: Callable[[MemberStatus], Iterator[str]]) -> Iterator[str]:
+def _grouped(members: Sequence[MemberStatus], texts_of: Callable[[MemberStatus], Iterator[str]]) -> Texts:
     """The texts about the members. A text about several members of a tier appears once, with their ids."""
     said: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
         for text in texts_of(member):
             said[member.tier, text].append(member.id)
+        yield None
     for (tier, text), ids in said.items():
         yield f"{tier} {few(ids)}: {text}"
 
@@ -195,20 +225,27 @@ def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterato
 
 def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Iterator[str]:
     """Members that others see and that don't answer, and those that answer twice."""
-    answering = {(member.tier, member.id) for member in members} | {(failure.tier, failure.id) for failure in failed}
-    for tier, id in sorted(answering):
-        same = [member for member in members if (member.tier, member.id) == (tier, id)]
+    processes: dict[tuple[str, str], list[MemberStatus]] = defaultdict(list)
+    for member in members:
+        processes[member.tier, member.id].append(member)
+    for (tier, id), same in processes.items():
         if len(same) > 1:
             where = few([f"process {member.pid} on {member.host}" for member in same])
             yield f"{len(same)} processes are {tier} {id}: {where}"
+    answering = processes.keys() | {(failure.tier, failure.id) for failure in failed}
     seen: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in members:
         sights = ((tier, id) for tier, ids in member.sees.items() for id in ids)
-        for sight in islice(sights, max(1, MAX_SEEN // len(members))):
-            seen[sight].append(member.id)
-    for (tier, id), by in sorted(seen.items()):
-        if (tier, id) not in answering:
-            yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
+        for sight in islice(sights, _share(members)):
+            if sight not in answering:
+                seen[sight].append(member.id)
+    for (tier, id), by in sorted(islice(seen.items(), MAX_TEXTS + 1)):
+        yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
+
+
+def _share(members: Sequence[MemberStatus]) -> int:
+    """Of what all members may have together, how much counts of each."""
+    return max(1, MAX_SEEN // len(members))
 
 
 def _problems_of(member: MemberStatus) -> Iterator[str]:
@@ -238,17 +275,15 @@ def _problems_of(member: MemberStatus) -> Iterator[str]:
             yield f"ranked last: {_endpoints_text(picker.unhealthy_count, named)}"
 
 
-def _configurations(members: Sequence[MemberStatus]) -> Iterator[str]:
+def _configurations(members: Sequence[MemberStatus]) -> Texts:
     """Members of one pool should run one configuration."""
     revisions: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for member in members:
-        for configured in member.configurations:
+        for configured in member.configurations[: _share(members)]:
             revisions[configured.pool][configured.revision].append(f"{member.tier} {member.id}")
+        yield None
     for pool, found in sorted(revisions.items()):
-        if len(found) > 1:
-            yield f"{pool}: configurations differ: " + "; ".join(
-                f"{revision}: {few(who)}" for revision, who in sorted(found.items())
-            )
+        yield f"{pool}: configurations differ: {_groups(found)}" if len(found) > 1 else None
 
 
 def _copies(members: Sequence[MemberStatus]) -> Iterator[str]:
@@ -260,12 +295,10 @@ def _copies(members: Sequence[MemberStatus]) -> Iterator[str]:
             copies[member.pools[:1], facts.epoch, facts.sequence][facts.digest].append(f"{member.tier} {member.id}")
     for digests in copies.values():
         if len(digests) > 1:
-            yield "copies of the facts differ: " + "; ".join(
-                f"{digest}: {few(who)}" for digest, who in sorted(digests.items())
-            )
+            yield f"copies of the facts differ: {_groups(digests)}"
 
 
-def _pickers(pickers: Sequence[MemberStatus]) -> Iterator[str]:
+def _pickers(pickers: Sequence[MemberStatus]) -> Texts:
     """What pickers say of each other."""
     own = {member.id: member.picker for member in pickers if member.picker is not None}
     hashing = defaultdict(list)
@@ -283,14 +316,19 @@ def _pickers(pickers: Sequence[MemberStatus]) -> Iterator[str]:
                 continue
             if theirs.sequence == origin.applied and theirs.digest and origin.digest not in ("", theirs.digest):
                 yield f"picker {id} has other prefix placements of picker {origin.id} than that one announced"
+        yield None
     if len(hashing) > 1:
-        yield "pickers hash prompts differently, and don't share placements: " + "; ".join(
-            f"{text}: {few(who)}" for text, who in sorted(hashing.items())
-        )
+        yield f"pickers hash prompts differently, and don't share placements: {_groups(hashing)}"
 
 
 def _endpoints_text(count: int, names: Sequence[str]) -> str:
     return f"{count} endpoint{'' if count == 1 else 's'}: {few(names, count)}"
+
+
+def _groups(found: Mapping[str, Sequence[str]]) -> str:
+    """Who has which value, of the first values; and how many more there are."""
+    shown = [f"{value}: {few(who)}" for value, who in sorted(found.items())[:GROUPS]]
+    return "; ".join([*shown, *([f"{len(found) - GROUPS} more"] if len(found) > GROUPS else [])])
 
 
 def few(names: Sequence[str], count: int | None = None) -> str:

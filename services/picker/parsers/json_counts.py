@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.digits import MAX_RUN, are_digits, has_long_run, may_have_long_run
+
 SHORT = 32 * 2**10
 """Bytes of a body that may be decoded whatever they are."""
 MAX_DECODED = 2 * 2**20
@@ -25,15 +27,8 @@ BYTE, COMMA, QUOTE, OPENING = 3.0, 60.0, 60.0, 1000.0
 with what it opens with."""
 _ITEM = 2000.0
 """Nanoseconds for everything that a comma may separate: objects that are decoded are at most three deep."""
-_ZERO = np.uint8(ord("0"))
 _SLICE = 64 * 2**10
 """Bytes that are looked at at a time: so many stay in a processor's cache."""
-_MAX_RUN = 64
-"""Digits in a row that may be decoded: what a longer number costs grows with the square of its digits."""
-_STRIDE = 32
-"""A run that is too long has digits at two places in a row that are so far apart."""
-_DOUBLINGS = (1, 2, 4, 8, 16, 32, 1)
-"""Each makes the runs that are looked for longer by itself: from 1 digit to one more than the longest."""
 _MARKS = (b" ", b'"', b"\\", b",", b"[", b"{", b"\n", b"\r", b"\t")
 """What takes a decoder time, the most common ones first."""
 
@@ -79,9 +74,9 @@ class JsonCounts:
     def long_numbers(self) -> bool:
         """Whether there are more digits in a row than may be decoded, in a number or in a text."""
         return any(
-            _has_long_run(part[start : start + _SLICE + _MAX_RUN])
+            has_long_run(are_digits(part[start : start + _SLICE + MAX_RUN]))
             for part in self._parts
-            if _may_have_long_run(part)
+            if may_have_long_run(part)
             for start in range(0, len(part), _SLICE)
         )
 
@@ -93,22 +88,6 @@ class JsonCounts:
                 piece = part[start : start + _SLICE]
                 count += int(np.count_nonzero((piece | np.uint8(also) if also else piece) == mark[0]))
         return count
-
-
-def _may_have_long_run(part: npt.NDArray[Any]) -> bool:
-    """Whether two places in a row, `_STRIDE` apart, have digits."""
-    sampled = part[::_STRIDE] - _ZERO < 10
-    return bool((sampled[1:] & sampled[:-1]).any())
-
-
-def _has_long_run(piece: npt.NDArray[Any]) -> bool:
-    """Whether so many digits stand in a row. A regular expression takes up to a hundred times as long."""
-    found = piece - _ZERO < 10
-    for more in _DOUBLINGS:
-        found = found[more:] & found[:-more]
-        if not found.any():
-            return False
-    return True
 
 
 def _parts(body: bytes, start: int, end: int) -> Iterator[npt.NDArray[Any]]:

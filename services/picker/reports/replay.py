@@ -25,7 +25,7 @@ from shared.config.loaded import LoadedConfig
 from shared.config.problems import Invalid
 from shared.plugin import Registry
 from shared.service.child import confined_with_plugins
-from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, gaps, moves
+from shared.service.replay import EXAMPLES, Fidelity, Gap, Move, Replay, cut, gaps, moves
 
 SEED = 1
 """Of the replay's random choices."""
@@ -206,7 +206,7 @@ def replay(records: Records, registry: Registry, clock: Callable[[], float] = ti
         found.count(decision, replayer.outcome(decision), replayer.unrecorded)
         if decision.configuration == revision:
             found.count_same(running.outcome(decision))
-    return found.report(replayer, decisions)
+    return cut(found.report(replayer, decisions))
 
 
 def _loaded(task: ReplayTask, text: str, registry: Registry) -> LoadedConfig:

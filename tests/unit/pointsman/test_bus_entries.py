@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
-from pointsman.bus import spellings
+from pointsman.bus import spellings, yaml_lines
 from pointsman.bus_entries import decode_entry, summary
 from shared.bus.codec import encode, encode_fact
 from shared.bus.columns import pack_ages, pack_floats
@@ -83,3 +84,12 @@ def test_what_was_deleted_or_cant_be_read_is_told() -> None:
 )
 def test_a_key_may_lack_its_pool_and_its_escapes(key: str, expected: list[str]) -> None:
     assert spellings("p_q", key) == expected
+
+
+@pytest.mark.parametrize("text", ["\u202eabc", "a\u2028b", "\U000e0041: x # y", "\x9b2J", "a\n\u200bb", "\x85", "\t\\"])
+def test_entries_in_yaml_control_no_terminal_and_can_be_read_back(text: str) -> None:
+    documents: list[dict[str, Any]] = [{"name": text, text: [text * 99]}, {"name": "é 日本\nx"}]
+    lines = yaml_lines(documents)
+    assert all(line.isprintable() for line in lines)
+    assert list(yaml.safe_load_all("\n".join(lines))) == documents
+    assert lines[-3:] == ["name: 'é 日本", "", "  x'"]

@@ -88,6 +88,20 @@ def test_an_answer_that_takes_too_much_ends_alone(pieces: list[bytes]) -> None:
         large.document()
 
 
+@pytest.mark.parametrize("pieces", [[b"[" + b"9" * 65 + b"]"], [b"[" + b"9" * 40, b"9" * 40 + b"]"]])
+def test_an_answer_with_a_number_that_takes_long_to_read_is_an_error(pieces: list[bytes]) -> None:
+    """What a number costs grows with the square of its digits, and two of 4 300 digits have a sum that can't be
+    printed."""
+    collected = AnswerPieces()
+    for number, content in enumerate(pieces):
+        collected.take(piece(number, content, more=number < len(pieces) - 1))
+    collected.take(piece(0, b'["' + b"9" * 65 + b'"]', id="q"))
+    long, text = collected.answers()
+    assert text.document() == ["9" * 65]
+    with pytest.raises(QueryFailed, match="a number with too many digits"):
+        long.document()
+
+
 def test_who_is_of_another_tier_than_was_asked_gives_no_answer() -> None:
     collected = AnswerPieces(tier="watcher")
     with pytest.raises(Malformed, match="a watcher was asked, and 'p' answers as 'picker'"):

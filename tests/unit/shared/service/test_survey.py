@@ -1,17 +1,20 @@
 """What is wrong with the members of a pool, from what they say."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
+from shared import tasks
 from shared.bus import jetstream
 from shared.bus.connection import Bus
 from shared.bus.errors import Malformed
 from shared.bus.query_client import Answer
 from shared.bus.subjects import Subjects
+from shared.limits import BusLimits
 from shared.service import survey as module
 from shared.service.configured import Configured
 from shared.service.status import (
@@ -26,7 +29,19 @@ from shared.service.status import (
     Repairs,
     WatcherStatus,
 )
-from shared.service.survey import MAX_OF_MEMBER, MAX_TEXTS, Failed, notes, problems, read_status, survey
+from shared.service.survey import (
+    GROUPS,
+    MAX_OF_MEMBER,
+    MAX_TEXTS,
+    Failed,
+    Survey,
+    Texts,
+    notes,
+    problems,
+    read_status,
+    survey,
+)
+from tests.work import counted, longest_turn
 
 FACTS = FactsStatus(synced=True, age=0.5, epoch=1, sequence=7, count=3, digest="aa", announced_sequence=7)
 REVISION = (Configured("default/default", "a file", "1234"),)
@@ -35,6 +50,10 @@ REVISION = (Configured("default/default", "a file", "1234"),)
 def member(tier: str, id: str, **details: Any) -> MemberStatus:
     common = {"version": "1", "ready": True, "pools": ("default/default",), "facts": FACTS, "configurations": REVISION}
     return MemberStatus(tier=tier, id=id, **{**common, **details})
+
+
+def said(texts: Texts) -> list[str]:
+    return list(filter(None, texts))
 
 
 WATCHER = member("watcher", "w", watcher=WatcherStatus(leads=True))
@@ -160,20 +179,20 @@ CASES: list[tuple[str, Sequence[MemberStatus], list[str]]] = [
 
 @pytest.mark.parametrize(("members", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_what_is_wrong_is_named(members: Sequence[MemberStatus], expected: list[str]) -> None:
-    assert list(problems(members, (), "w")) == expected
+    assert said(problems(members, (), "w")) == expected
 
 
 def test_a_lease_that_nobody_holds_and_an_answer_that_failed_are_problems() -> None:
-    assert list(problems(WELL, [Failed("picker", "q", "too large")], "")) == [
+    assert said(problems(WELL, [Failed("picker", "q", "too large")], "")) == [
         "picker q: too large",
         "no watcher holds the lease",
     ]
-    assert list(problems(WELL, (), None)) == []
+    assert said(problems(WELL, (), None)) == []
 
 
 def test_what_may_be_in_order_is_a_note() -> None:
     newer = replace(PICKER, version="2", notes={"metrics": "gone"}, longest_pause=2.0, configuration_warnings=("old",))
-    assert list(notes([WATCHER, newer])) == [
+    assert said(notes([WATCHER, newer])) == [
         "versions differ: 1: watcher w; 2: picker p",
         "configuration: old",
         "picker p: metrics: gone",
@@ -189,6 +208,23 @@ def test_a_member_that_gives_the_status_of_another_one_has_failed(says: MemberSt
         read_status(Answer("p", "picker", 1, msgspec.json.encode(says)))
 
 
+async def surveyed(monkeypatch: pytest.MonkeyPatch, members: Sequence[MemberStatus], **limits: int) -> Survey:
+    """A survey of members that answer so."""
+
+    async def query_members(
+        _: object, __: object, ___: object, tier: str, *____: object, **_____: object
+    ) -> list[Answer]:
+        return [Answer(one.id, tier, 1, msgspec.json.encode(one)) for one in members if one.tier == tier]
+
+    async def last(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr(module, "query_members", query_members)
+    monkeypatch.setattr(jetstream, "last", last)
+    bus = Bus("nats://127.0.0.1:1", name="asker", limits=BusLimits(**limits))
+    return await survey(bus, Subjects(), "default_default")
+
+
 async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
     many = {f"n{number}": "x" for number in range(500)}
     chatty = [
@@ -197,17 +233,77 @@ async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypat
         )
         for id in "pq"
     ]
-
-    async def query_members(*_: object, **__: object) -> list[Answer]:
-        return [Answer(one.id, one.tier, 1, msgspec.json.encode(one)) for one in chatty]
-
-    async def last(*_: object) -> None:
-        return None
-
-    monkeypatch.setattr(module, "query_members", query_members)
-    monkeypatch.setattr(jetstream, "last", last)
-    found = await survey(Bus("nats://127.0.0.1:1", name="asker"), Subjects(), "default_default")
+    found = await surveyed(monkeypatch, chatty)
     assert [len(one.reasons) for one in found.members] == [MAX_OF_MEMBER] * len(found.members)
     assert len(found.problems) == MAX_TEXTS + 1
     assert found.problems[-1] == "and more of that"
     assert len(found.notes) == MAX_OF_MEMBER
+
+
+def test_lists_of_a_status_are_cut_when_it_is_read() -> None:
+    names = tuple(str(number) for number in range(MAX_OF_MEMBER + 1))
+    texts, parts = dict.fromkeys(names, "x"), dict.fromkeys(names, Repairs())
+    chatty = member(
+        "picker",
+        "p",
+        reasons=texts,
+        notes=texts,
+        convergence=parts,
+        configurations=REVISION * len(names),
+        configuration_warnings=names,
+        picker=PickerStatus(unhealthy=texts, stale=names),
+        collector=CollectorStatus(down=names),
+    )
+    read = read_status(Answer("p", "picker", 1, msgspec.json.encode(chatty)))
+    assert read.picker is not None
+    assert read.collector is not None
+    lists: list[Collection[object]] = [
+        *(read.reasons, read.notes, read.convergence, read.configurations, read.configuration_warnings),
+        *(read.picker.unhealthy, read.picker.stale, read.collector.down),
+    ]
+    assert [len(found) for found in lists] == [MAX_OF_MEMBER] * len(lists)
+
+
+def differing(count: int) -> list[MemberStatus]:
+    """Pickers that agree in nothing."""
+    return [
+        member(
+            "picker",
+            f"p{number:05}",
+            version=str(number),
+            facts=replace(FACTS, digest=str(number)),
+            reasons={"view": str(number)},
+            notes={"bus": str(number)},
+            configurations=(Configured("default/default", "a file", str(number)),),
+            configuration_warnings=(str(number),),
+            sees={"picker": (f"q{number}",)},
+        )
+        for number in range(count)
+    ]
+
+
+async def test_of_members_beyond_the_limit_of_senders_only_the_number_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = await surveyed(monkeypatch, [WATCHER, *differing(12)], max_senders=5)
+    assert len(found.members) == 6
+    assert found.problems[0] == "7 answers of pickers are ignored: there are more than 5"
+
+
+def test_what_a_survey_costs_grows_with_its_members() -> None:
+    def cost(count: int) -> int:
+        members = differing(count)
+        with counted() as work:
+            said(problems(members, (), "")), said(notes(members))
+        return work.instructions
+
+    assert cost(400) < 6 * cost(100)
+
+
+async def test_members_are_judged_in_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each part
+    assert await longest_turn(surveyed(monkeypatch, differing(300))) < 0.15
+
+
+def test_a_list_of_values_ends_early() -> None:
+    (versions, *_) = said(notes(differing(GROUPS + 3)))
+    assert versions.startswith("versions differ: 0: picker p00000; 1: picker p00001; ")
+    assert versions.endswith("; 3 more")

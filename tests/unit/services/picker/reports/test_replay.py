@@ -20,6 +20,7 @@ from services.picker.scheduling import profile
 from shared.attributes import KV_CACHE_USAGE, RUNNING_REQUESTS_SIZE, WAITING_QUEUE_SIZE
 from shared.bus.query_messages import ReplayQuery
 from shared.bus.responder import QueryRefused
+from shared.service import replay as reports
 from shared.service.replay import Move, Replay
 from tests.children import children_end_before_the_loop
 from tests.unit.services.picker.handler import REGISTRY, PickerUnderTest
@@ -134,6 +135,12 @@ def test_decisions_that_change_are_counted_by_their_endpoints(picker: PickerUnde
     )
     assert (found.decisions, found.replayed, found.elsewhere, found.by_chance) == (3, 3, 3, 0)
     assert found.moves == (Move(chosen="a1", instead="a3", decisions=3, examples=("id", "id", "id")),)
+
+
+def test_no_more_moves_are_sent_than_are_read(picker: PickerUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "MAX_ENTRIES", 0)
+    found = replayed(picker, ONLY_B)
+    assert (found.elsewhere, found.moves) == (3, ())
 
 
 def test_an_endpoint_that_lots_may_choose_is_no_change(picker: PickerUnderTest) -> None:

@@ -100,8 +100,9 @@ def good_document(stack: LocalStack, hostile: Sequence[int] = ()) -> dict[str, A
 
 
 def good_file(stack: LocalStack, hostile: Sequence[int] = ()) -> bytes:
-    """The endpoints file that is always there between two hostile ones."""
-    return f"{yaml.safe_dump(good_document(stack, hostile), sort_keys=False)}---\n{stack.plan.resources}".encode()
+    """The endpoints file that is always there between two hostile ones. Half of it may be a valid file, so what closes
+    the pool comes first."""
+    return f"{stack.plan.resources}---\n{yaml.safe_dump(good_document(stack, hostile), sort_keys=False)}".encode()
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -41,7 +41,7 @@ class NatsServer(Process):
         return f"nats://{LOOPBACK}:{self.port}"
 
     def files(self) -> dict[Path, str]:
-        """The configuration: a setting a line, so that others can be added."""
+        """The configuration: a setting a line, so that another file can include it."""
         return {self._config: "".join(f"{name}: {json.dumps(value)}\n" for name, value in self._settings.items())}
 
     async def start(self, *, wait: bool = True) -> "NatsServer":

@@ -36,7 +36,7 @@ class KubernetesSettings(CommonSettings, frozen=True, kw_only=True):
         Size,
         Meta(
             description="maximum bytes of a response; a page of a list that is larger, or has more than 16 MiB, is "
-            "requested again with half as many objects"
+            "requested again with a quarter of as many objects"
         ),
     ] = 256 * 2**20
     kubernetes_line_limit: Annotated[Size, Meta(description="maximum bytes of a watch event")] = 16 * 2**20

@@ -36,8 +36,8 @@ NAMED = 5
 """Names that a problem lists at most."""
 GROUPS = 20
 """Different values of members that a problem lists at most."""
-MAX_TEXTS = 200
-"""Problems, and notes, of a survey."""
+MAX_TEXTS, MAX_TEXT = 200, 4096
+"""Problems, and notes, of a survey; characters of each."""
 MAX_OF_MEMBER = 50
 """Reasons, notes, differing parts, named endpoints, configurations and warnings of a member that count, each."""
 MAX_SEEN = 10_000
@@ -106,6 +106,7 @@ async def _first(texts: Iterable[str | None]) -> tuple[str, ...]:
     async for text in in_turns(texts):
         if text is None:
             continue
+        text = text[:MAX_TEXT]
         if text not in found and len(found) == MAX_TEXTS:
             return (*found, "and more of that")
         found[text] = None

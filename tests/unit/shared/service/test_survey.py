@@ -32,6 +32,7 @@ from shared.service.status import (
 from shared.service.survey import (
     GROUPS,
     MAX_OF_MEMBER,
+    MAX_TEXT,
     MAX_TEXTS,
     Failed,
     Survey,
@@ -226,7 +227,7 @@ async def surveyed(monkeypatch: pytest.MonkeyPatch, members: Sequence[MemberStat
 
 
 async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = {f"n{number}": "x" for number in range(500)}
+    many = {f"n{number}": "x" * 2 * MAX_TEXT for number in range(500)}
     chatty = [
         member(
             "picker", id, reasons=many, notes=many, sees={"picker": tuple(f"{id}{number}" for number in range(20_000))}
@@ -238,6 +239,7 @@ async def test_however_much_members_say_a_survey_says_a_bounded_amount(monkeypat
     assert len(found.problems) == MAX_TEXTS + 1
     assert found.problems[-1] == "and more of that"
     assert len(found.notes) == MAX_OF_MEMBER
+    assert {len(note) for note in found.notes} == {MAX_TEXT}
 
 
 def test_lists_of_a_status_are_cut_when_it_is_read() -> None:

@@ -80,12 +80,16 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List every test that was tried again, with its first failure: each is a defect to mend."""
+    """Show the failures of every test that was tried again, and list these tests: each is a defect to mend."""
     failures: dict[str, list[str]] = defaultdict(list)
     for report in terminalreporter.getreports("rerun"):
         failures[report.nodeid].append(str(report.longrepr).rstrip())
     if not failures:
         return
+    for test, reports in failures.items():
+        for report in reports:
+            terminalreporter.section(f"{test} failed and was tried again", sep="_")
+            terminalreporter.write_line(report)
     terminalreporter.section("retried")
     for test, reports in failures.items():
         error = next((line for line in reports[0].splitlines() if line.startswith("E ")), reports[0][-300:])

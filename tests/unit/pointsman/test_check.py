@@ -300,6 +300,19 @@ def test_what_a_picker_refuses_is_an_error(tmp_path: Path) -> None:
             b"endpoints:\n- {name: a, address: 10.0.0.1, port: 0}\n",
             "endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)",
         ),
+        (
+            b"endpoints:\n- {name: a, address: 10.0.0.1, port: 80, rank: 1180591620717411303424}\n",
+            "endpoints[0].rank: 1180591620717411303424 is above 2147483647 (line 2)",
+        ),
+        (
+            b'{"endpoints": [{"name": "a\\ud800", "address": "10.0.0.1", "port": 80}]}',
+            "endpoints[0].name: \\ud800 is half a character; both halves of a surrogate pair are needed",
+        ),
+        pytest.param(
+            b"endpoints:\n- {name: a, address: 10.0.0.1, port: 80, labels: {a: %s}}\n" % (b"x" * 1_100_000),
+            "endpoints[0]: it makes a message of 1100154 bytes; NATS takes 1040384 at most (line 2)",
+            id="a large label",
+        ),
     ],
 )
 def test_what_is_no_document_is_an_error_not_a_traceback(

@@ -65,6 +65,12 @@ NINES = "9" * 18
             "vllm",
             CACHE_NUM_BLOCKS,
             'vllm:cache_config_info{num_gpu_blocks="900"} 1',
+            f'vllm:cache_config_info{{num_gpu_blocks="{NINES}"}} 1',
+        ),
+        (
+            "vllm",
+            CACHE_NUM_BLOCKS,
+            'vllm:cache_config_info{num_gpu_blocks="900"} 1',
             f'vllm:cache_config_info{{num_gpu_blocks="{"9" * 5000}"}} 1',
         ),
         (

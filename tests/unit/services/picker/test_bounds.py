@@ -105,7 +105,8 @@ def test_what_one_server_says_of_its_blocks_moves_no_prompt(others: int, wrong: 
         run = cycle(made, request(prompt))
         producer.produce(run)
         producer.picked(run, 1)
-    report(made, {CACHE_BLOCK_SIZE: [wrong] + [16] * others, CACHE_NUM_BLOCKS: [wrong] + [100_000] * others})
+    later = {CACHE_BLOCK_SIZE: [wrong] + [16] * others, CACHE_NUM_BLOCKS: [wrong] + [100_000] * others}
+    report(made, later, now=NOW + 1)
     for prompt in prompts:
         run = cycle(made, request(prompt + b"and then"))
         producer.produce(run)

@@ -139,17 +139,16 @@ def test_each_filter_says_whom_it_removed() -> None:
 
 def test_of_a_request_little_is_kept_however_large_it_is() -> None:
     large = "x" * 100_000
-    asked = RequestSummary.of(
-        request(
-            b"p" * 100_000,
-            id=large,
-            model=large,
-            headers=[("x-large", large)],
-            subset=tuple(f"{large}{number}" for number in range(1000)),
-        )
+    made = request(
+        b"p" * 100_000,
+        id=large,
+        model=large,
+        headers=[("x-large", large)],
+        subset=tuple(f"{large}{number}" for number in range(1000)),
     )
+    asked = RequestSummary.of(structs.replace(made, path=f"/{large}"))
     assert (asked.prompt_bytes, asked.body_bytes, asked.subset_entries) == (100_000, 100_000, 1000)
-    assert (len(asked.id), len(asked.model)) == (SHOWN, SHOWN)
+    assert (len(asked.id), len(asked.path), len(asked.model)) == (SHOWN, SHOWN, SHOWN)
     assert asked.subset is not None
     assert [len(entry) for entry in asked.subset] == [SHOWN] * SHOWN_SUBSET
     explained = Decision(request=asked, outcome=Refusal(status=503, message=""), layout=pool().layout).explain()

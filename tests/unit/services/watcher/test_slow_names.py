@@ -140,6 +140,20 @@ async def test_names_that_hang_leave_slots_to_new_and_to_known_names_of_the_same
         await eventually(lambda: running.knows("new"))
 
 
+async def test_names_of_one_file_that_turn_out_to_hang_make_no_room_for_more_of_them(dns: Dns) -> None:
+    def origin(endpoint: Endpoint) -> str:
+        return endpoint.host.partition("-")[0]
+
+    failures = "pointsman_watcher_lookup_failures_total"
+    async with Running(timeout=0.01, concurrent=8) as running:
+        running.follow(endpoints(*slow(20)), origin)
+        await eventually(lambda: (running.registry.get_sample_value(failures) or 0.0) >= 4)
+        await eventually(lambda: sum(dns.hanging.values()) >= 4)
+        running.follow(endpoints(*slow(20), "good"), origin)
+        await eventually(lambda: running.knows("good"))
+        assert sum(dns.hanging.values()) == 4
+
+
 async def test_names_of_one_file_that_hang_leave_slots_to_other_files(dns: Dns) -> None:
     def origin(endpoint: Endpoint) -> str:
         return "bad.yaml" if endpoint.host in hanging else "good.yaml"

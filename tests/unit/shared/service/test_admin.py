@@ -14,14 +14,16 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import APIRouter, HTTPException, Response
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from starlette.types import Message
 
 from shared.config.problems import Invalid
 from shared.service.admin import AdminServer, InTurn, ProcessPages, build_app
+from shared.service.pages import SLICE
 from shared.service.readiness import Phase, Readiness
 from shared.tasks import cancel
 from shared.version import VERSION
+from tests.asgi import pieces
 from tests.waiting import eventually
 
 STATE: dict[str, Any] = {}
@@ -149,6 +151,16 @@ async def test_metrics_are_in_prometheus_text_format(client: httpx.AsyncClient) 
     answer = await client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "picks_total 3.0\n" in answer.text
+
+
+async def test_a_long_page_of_metrics_is_sent_in_slices(readiness: Readiness) -> None:
+    registry = CollectorRegistry()
+    queue = Gauge("queue", "Queue", ["endpoint"], registry=registry)
+    for number in range(3 * SLICE):
+        queue.labels(f"{number}").set(number)
+    sent = await pieces(build_app(ProcessPages(readiness, registry, dict)), "/metrics")
+    counts = [piece.count(b"queue{") for piece in sent]
+    assert (max(counts), sum(counts)) == (SLICE, 3 * SLICE)
 
 
 async def test_the_state_is_json_whatever_is_in_it(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

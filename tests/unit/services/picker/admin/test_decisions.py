@@ -4,6 +4,7 @@ import weakref
 from typing import Any
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from msgspec import structs
@@ -13,10 +14,13 @@ from starlette.types import Message
 from services.picker.admin.decisions import IN_FULL, DecisionRing, ring_routes
 from services.picker.decision import SHOWN, Decision, RequestSummary
 from services.picker.request import Refusal
+from services.picker.scheduling.cycle import Samples
 from services.picker.state.layout import Layout
 from shared.service.admin import ProcessPages, build_app
+from shared.service.pages import SLICE
 from shared.service.readiness import Readiness
-from tests.unit.services.picker.world import request
+from tests.asgi import pieces
+from tests.unit.services.picker.world import endpoint, request
 
 
 def decision(request_id: str, at: float = 0.0) -> Decision:
@@ -106,6 +110,15 @@ def test_a_limit_out_of_range_is_refused_by_name_and_value(limit: str) -> None:
     assert body["error"].startswith("limit: Input should be ")
     assert body["error"].endswith(f", not {limit!r}")
     assert get(ring("a"), "/debug/decisions/a?limit=101")[0] == 400
+
+
+async def test_a_decision_is_sent_in_pieces_of_some_endpoints() -> None:
+    made, layout = DecisionRing(1), Layout([endpoint(f"a{number}") for number in range(3 * SLICE)])
+    samples = {"queue": Samples(layout.all_rows, np.zeros(len(layout)))}
+    made.add(structs.replace(decision("a"), layout=layout, samples=samples))
+    app = build_app(ProcessPages(Readiness(), CollectorRegistry(), dict), ring_routes(made))
+    counts = [piece.count(b'"fresh"') for piece in await pieces(app, "/debug/decisions/a")]
+    assert (max(counts), sum(counts)) == (SLICE, 3 * SLICE)
 
 
 async def test_few_decisions_stay_for_clients_that_read_slowly() -> None:

@@ -155,9 +155,11 @@ def test_what_is_remembered_of_proxies_is_bounded(context: str) -> None:
     assert held < 6 * 2**20
 
 
-def test_a_context_that_comes_again_is_decoded_once() -> None:
-    first, second = (incoming.read(headers({"x-id": id}, hint="10.0.0.1").SerializeToString()) for id in "ab")
-    assert first.context is second.context
+@pytest.mark.parametrize(("length", "kept"), [(900, True), (1_100, False)])
+def test_a_context_that_comes_again_is_decoded_once_unless_it_is_long(length: int, kept: bool) -> None:
+    first, second = (incoming.read(headers({"x-id": id}, hint="x" * length).SerializeToString()) for id in "ab")
+    assert (first.context is second.context) == kept
+    assert first.context == second.context
     assert first.shown != second.shown
 
 

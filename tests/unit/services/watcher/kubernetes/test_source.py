@@ -515,6 +515,7 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
     for bad, words in (
         (config_map("plugins: 1"), "plugins"),
         ({**config_map(), "data": None}, "isn't among its keys: none"),
+        (config_map(GOOD + "#" * 1_100_000), "it makes a message of 1100"),
         (None, "it doesn't exist"),
     ):
         peer.informers.say(maps, *([bad] if bad else []))

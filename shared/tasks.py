@@ -74,6 +74,42 @@ class Turns:
         return f"<Turns {len(self._light)} light, {len(self._heavy)} heavy>"
 
 
+SECONDS_AT_ONCE = 0.005
+"""Seconds for which connections together do at once what comes, before the others wait for their turn."""
+LONG_TURN = 0.001
+"""Seconds of a long turn."""
+
+
+class Pace:
+    """What is left of the time in which a group of connections does at once what comes, and the turns in which the rest
+    is done. Nobody knows when a round of the event loop begins, so the time isn't a round's: it is renewed in the next
+    one after a long turn, or when it has been used up."""
+
+    __slots__ = ("_renewing", "left", "turns")
+
+    def __init__(self) -> None:
+        self.left = SECONDS_AT_ONCE
+        self._renewing = False
+        self.turns = Turns()
+
+    def spend(self, seconds: float) -> bool:
+        """Whether that was a long turn, or the last one for now."""
+        self.left -= seconds
+        if seconds <= LONG_TURN and self.left > 0.0:
+            return False
+        if not self._renewing:
+            self._renewing = True
+            asyncio.get_running_loop().call_soon(self._renew)
+        return True
+
+    def _renew(self) -> None:
+        self._renewing = False
+        self.left = SECONDS_AT_ONCE
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {self.left:.4f} s left>"
+
+
 async def set_within(event: asyncio.Event, seconds: float | None) -> bool:
     """Wait until the event is set, at most so many seconds (None: for ever). Returns whether it is set."""
     try:

@@ -23,6 +23,8 @@ from services.collector.http.response import (
 )
 from services.collector.http.tls import tls_context
 from shared.quantities import format_duration
+from shared.tasks import Pace
+from shared.tls import TlsConnection
 from shared.version import VERSION
 
 KEEPALIVE = 60.0
@@ -233,6 +235,7 @@ class Client:
         """One timer for all requests: a timer each would cost more than the request."""
         self._sweep: asyncio.TimerHandle | None = None
         self._tls: dict[bool, SSLContext] = {}
+        self._pace = Pace()
         self._closed = False
 
     async def close(self) -> None:
@@ -335,13 +338,8 @@ class Client:
         try:
             for address in await self._names.addresses(host):
                 try:
-                    _, connection = await asyncio.get_running_loop().create_connection(
-                        lambda: _Connection(request, self.page_limit, self.header_limit, self._large),
-                        address,
-                        url.port or 0,
-                        ssl=context,
-                        server_hostname=host if context else None,
-                    )
+                    connection = _Connection(request, self.page_limit, self.header_limit, self._large)
+                    await self._open(connection, address, url.port or 0, host, context)
                 except (TimeoutError, SSLError):
                     raise
                 except OSError as error:
@@ -353,6 +351,18 @@ class Client:
         except (OSError, ValueError) as error:
             failure = error
         raise ScrapeError(Failure.CONNECT, f"can't connect: {_cause(failure)}") from failure
+
+    async def _open(
+        self, connection: _Connection, address: str, port: int, host: str, context: SSLContext | None
+    ) -> None:
+        """Connect it. Raises SSLError and OSError."""
+        loop = asyncio.get_running_loop()
+        if context is None:
+            await loop.create_connection(lambda: connection, address, port)
+            return
+        tls = TlsConnection(connection, context, self._pace, server_hostname=host)
+        await loop.create_connection(lambda: tls, address, port)
+        await tls.agree()
 
     def _default_context(self, *, verify: bool) -> SSLContext:
         if verify not in self._tls:

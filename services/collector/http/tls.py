@@ -34,6 +34,7 @@ def tls_context(*, verify: bool, ca: str = "") -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    context.options |= ssl.OP_NO_RENEGOTIATION
     limit_key_exchange(context)
     return context
 

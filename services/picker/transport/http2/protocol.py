@@ -9,42 +9,24 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
+from services.picker.transport.http2.errors import flooded
 from services.picker.transport.http2.streams import StreamCount
-from shared.tasks import Turns
+from shared.tasks import LONG_TURN, Pace, Turns
+from shared.tls import TooMuchOverhead
 
-SECONDS_AT_ONCE = 0.005
-"""Seconds for which all connections together read at once what comes, before the others wait for their turn."""
-_LONG_TURN = 0.001
-"""Seconds of a turn that make a connection busy."""
 _BUSY = 100.0
 """For so many times as long it counts as busy: what it sends waits behind what others send."""
 
 
-class Reading:
-    """What is left of the time for which the connections of a server read at once what comes, and the turns in which
-    the rest is read. Nobody knows when a round of the event loop begins, so the time isn't a round's: it is renewed in
-    the next one after a long turn, or when it has been used up."""
+class Reading(Pace):
+    """The time in which the connections of a server read at once what comes. Busy connections have turns of their
+    own."""
 
-    __slots__ = ("_renewing", "busy", "left", "others")
+    __slots__ = ("busy",)
 
     def __init__(self) -> None:
-        self.left = SECONDS_AT_ONCE
-        self._renewing = False
-        self.busy, self.others = Turns(), Turns()
-        """Turns of busy connections, and of all others."""
-
-    def renew(self) -> None:
-        """What is left may be nothing: in the next round, all of it is there again."""
-        if not self._renewing:
-            self._renewing = True
-            asyncio.get_running_loop().call_soon(self._renew)
-
-    def _renew(self) -> None:
-        self._renewing = False
-        self.left = SECONDS_AT_ONCE
-
-    def __repr__(self) -> str:
-        return f"<Reading, {self.left:.4f} s left>"
+        super().__init__()
+        self.busy = Turns()
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -101,11 +83,8 @@ class Http2Protocol(asyncio.Protocol):
             more = True
         else:
             more = connection.receive(data, now)
-            took = connection.took
-            reading.left -= took
-            if took > _LONG_TURN or reading.left <= 0.0:
+            if reading.spend(connection.took):
                 self._note_turn(now)
-                reading.renew()
         if more:
             self._transport.pause_reading()
             self._go_on()
@@ -114,7 +93,7 @@ class Http2Protocol(asyncio.Protocol):
     def _note_turn(self, now: float) -> None:
         """A turn may have been a long one."""
         took = self.connection.took
-        if took > _LONG_TURN:
+        if took > LONG_TURN:
             self._busy_until = now + _BUSY * took
 
     def _go_on(self) -> None:
@@ -122,7 +101,7 @@ class Http2Protocol(asyncio.Protocol):
         if not self._going_on:
             self._going_on = True
             busy = self._clock() < self._busy_until
-            (self._reading.busy if busy else self._reading.others).add(self._continue)
+            (self._reading.busy if busy else self._reading.turns).add(self._continue)
 
     def _continue(self) -> bool:
         """Read on in what has come, and send on what has waited."""
@@ -160,6 +139,8 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        if isinstance(exc, TooMuchOverhead) and self.connection.failure is None:
+            self.connection.fail(flooded(str(exc)))
         if self.connection.open:
             self._end_by_turns()
         else:

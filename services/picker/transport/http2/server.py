@@ -18,6 +18,7 @@ from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol, Reading
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import Turns, in_turns
+from shared.tls import TlsConnection
 
 log = structlog.get_logger(__name__)
 
@@ -94,15 +95,16 @@ class Http2Server:
             accepted.close()
             return
         accepted.setblocking(False)
-        protocol = self._protocol()
+        loop, protocol = asyncio.get_running_loop(), self._protocol()
         self._beginning.add(protocol)
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol,
-                accepted,
-                ssl=None if self._tls is None else self._tls(),
-                ssl_handshake_timeout=None if self._tls is None else self._options.handshake_timeout,
-            )
+            if self._tls is None:
+                await loop.connect_accepted_socket(lambda: protocol, accepted)
+                return
+            tls = TlsConnection(protocol, self._tls(), self._reading, server_side=True)
+            async with asyncio.timeout(self._options.handshake_timeout):
+                await loop.connect_accepted_socket(lambda: tls, accepted)
+                await tls.agree()
         finally:
             self._beginning.discard(protocol)
 

@@ -9,8 +9,9 @@ from structlog.testing import capture_logs
 from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
-from services.picker.transport.http2.protocol import SECONDS_AT_ONCE
 from services.picker.transport.http2.server import LOG_EVERY, Http2Server
+from shared.tasks import SECONDS_AT_ONCE
+from shared.tls import TooMuchOverhead
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
     PREFACE,
@@ -24,6 +25,20 @@ from tests.unit.services.picker.transport.http2.peer import (
     settings,
 )
 from tests.waiting import eventually
+
+
+async def test_a_client_whose_tls_brings_no_data_is_counted_and_logged() -> None:
+    server = Http2Server({}, Http2Options(max_message_size=2**10), memory=MemoryBudget(), clock=time.monotonic)
+    await server.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await eventually(lambda: server.connections)
+    [protocol] = server._connections
+    with capture_logs() as logs:
+        protocol.connection_lost(TooMuchOverhead())
+    assert server.ended == {"ENHANCE_YOUR_CALM": 1}
+    assert logs[0]["reason"] == f"ENHANCE_YOUR_CALM: {TooMuchOverhead()}"
+    writer.close()
+    await server.stop(0.0)
 
 
 async def test_the_streams_of_a_lost_connection_end_by_turns() -> None:

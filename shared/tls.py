@@ -89,7 +89,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         elif self._transport is not None:
             self._waits = True
             self._transport.pause_reading()
-            self._pace.turns.add(self._take_turn)
+            # handshakes, and what brings no data, don't keep others waiting
+            self._pace.turns.add(self._take_turn, heavy=not self._connected or self._silent > PIECE)
 
     def eof_received(self) -> bool:
         if self._connected:

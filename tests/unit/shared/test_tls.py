@@ -90,7 +90,7 @@ class Peer:
         self._secret = b""
         self._sent = 0
 
-    def shake(self, connection: TlsConnection, wire: Wire) -> None:
+    async def shake(self, connection: TlsConnection, wire: Wire) -> None:
         """The whole handshake. Raises ssl.SSLError."""
         for _ in range(3):
             self._incoming.write(wire.take())
@@ -99,9 +99,10 @@ class Peer:
             except ssl.SSLWantReadError:
                 pass
             feed(connection, self._outgoing.read())
+            await asyncio.sleep(0)  # until its turn
         assert self.tls.cipher() == ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
         lines = [line.split() for line in self._log.read_text().splitlines()]
-        [self._secret] = [bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0"]
+        self._secret = [bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0"][-1]
 
     def write(self, data: bytes) -> bytes:
         """Its records."""
@@ -169,7 +170,7 @@ class Ends:
 @pytest.fixture
 async def ends(authority: Authority) -> Ends:
     made = Ends(authority)
-    made.peer.shake(made.connection, made.wire)
+    await made.peer.shake(made.connection, made.wire)
     await made.connection.agree()
     return made
 
@@ -206,6 +207,23 @@ async def test_messages_without_data_that_come_at_once_are_read_in_turns(ends: E
     assert not ends.wire.reading, "whatever the application wants"
     await asyncio.sleep(0)
     assert ends.wire.reading
+
+
+async def test_of_those_that_bring_no_data_one_has_its_turn_after_all_others(authority: Authority) -> None:
+    pace = Pace()
+    made = [Ends(authority, pace) for _ in range(3)]
+    for ends in made:
+        await ends.peer.shake(ends.connection, ends.wire)
+    *silent, good = made
+    for ends in silent:
+        pace.left = 3600.0
+        feed(ends.connection, b"".join(ends.peer.key_update() for _ in range(PIECE // 25)))
+    pace.left = 0.0
+    for ends in silent:
+        feed(ends.connection, ends.peer.record(b"late", DATA))
+    feed(good.connection, good.peer.write(b"data"))
+    await asyncio.sleep(0)
+    assert [ends.application.received for ends in made] == [b"late", b"", b"data"]
 
 
 async def test_an_application_that_pauses_in_its_turn_gets_no_more(ends: Ends) -> None:

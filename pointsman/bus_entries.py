@@ -16,6 +16,8 @@ from shared.service.status import hexadecimal
 
 SHOWN = 256
 """Bytes of an entry that can't be decoded which are shown."""
+MAX_DEPTH = 64
+"""Levels of an attribute's value that are shown."""
 
 
 class Entry(Struct, frozen=True):
@@ -101,10 +103,11 @@ def _frame(_: str, data: bytes) -> tuple[str, Mapping[str, Any]]:
     endpoints: dict[str, dict[str, Any]] = {id: {} for id in frame.ids}
     for name, packed in frame.ages.items():
         ages = unpack_ages(packed).tolist()
-        values: list[Any] = frame.objects.get(name) or unpack_floats(frame.columns[name]).tolist()
+        objects = frame.objects.get(name)
+        values: list[Any] = unpack_floats(frame.columns[name]).tolist() if objects is None else objects
         for id, value, age in zip(frame.ids, values, ages, strict=True):
             if value is not None and not (isinstance(value, float) and isnan(value)):
-                endpoints[id][name] = {"value": value, "age": round(age, 3)}
+                endpoints[id][name] = {"value": _plain(value), "age": round(age, 3)}
     absent = {name: [frame.ids[position] for position in positions] for name, positions in frame.absent.items()}
     return "frame", {
         "sender": frame.sender,
@@ -114,3 +117,20 @@ def _frame(_: str, data: bytes) -> tuple[str, Mapping[str, Any]]:
         "endpoints": endpoints,
         "absent": absent,
     }
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A value as JSON and YAML can represent it: in MessagePack, any client of the bus can send others."""
+    if isinstance(value, list | tuple | dict) and depth >= MAX_DEPTH:
+        return f"more than {MAX_DEPTH} levels"
+    match value:
+        case list() | tuple():
+            return [_plain(each, depth + 1) for each in value]
+        case dict():
+            return {
+                key if isinstance(key, str) else str(_plain(key, depth + 1)): _plain(each, depth + 1)
+                for key, each in value.items()
+            }
+        case msgspec.msgpack.Ext():
+            return {"extension": value.code, "data": bytes(value.data).hex()}
+    return value

@@ -7,7 +7,6 @@ Prometheus need neither the page's address nor its token.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from typing import Any
 
 import structlog
@@ -26,7 +25,6 @@ from services.console.members import Members
 from services.console.pool_topic import PoolTopic
 from services.console.settings import ConsoleSettings
 from shared.config.problems import Invalid, Problem
-from shared.model import is_ip
 from shared.pool_view.reader import PoolReader
 from shared.service.admin import AdminServer, add_refusals
 from shared.service.bus import BusMetrics, make_bus
@@ -116,7 +114,7 @@ class ConsoleService(Service):
         self.spawn(self._follow_configuration(), "configuration")
         for name, feed in self.feeds.items():
             self.spawn(feed.run(), f"{name} feed")
-        if not settings.console_token and not is_loopback(settings.console_host):
+        if not settings.console_token and not web.loopback:
             log.warning("console.open", host=settings.console_host, reason="anybody who reaches it sees the pool")
         log.info("console.serving", url=f"http://{web.address}/", token=bool(settings.console_token))
 
@@ -183,11 +181,6 @@ class ConsoleService(Service):
         while True:
             await self.documents.run(self.reader.configuration)
             await asyncio.sleep(CONFIGURATION_INTERVAL)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
-    return host == "localhost" or (is_ip(host) and ip_address(host).is_loopback)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """Checks every request to the console: who may ask, how much, and what browsers may do with the answer.
 
-Without a token, only requests by an IP address, `localhost` or a configured name are answered: a page of another origin
-can have its own name lead to this machine (DNS rebinding), and would read the API as its own.
+Without a token, only requests by an IP address, `localhost` or a configured name are answered
+(`shared.service.host_names`).
 """
 
 import hmac
@@ -11,8 +11,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.model import is_ip, split_host_port
 from shared.service.admin import as_json
+from shared.service.host_names import HostNames
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -37,7 +37,7 @@ class Guard:
         """`limit`: bytes of a body."""
         self._app = app
         self._token = token.encode()
-        self._hostnames = {name.lower() for name in hostnames} | {"localhost"}
+        self._hostnames = HostNames(hostnames, "--console-hostnames")
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,17 +72,8 @@ class Guard:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
             return (401, "the API requires the console's token") if api and not known else None
-        host = headers.get("host", "")
-        if not self._is_known(host):
-            return 403, f"{host[:SHOWN]!r} is no name of this console; --console-hostnames lists them"
-        return None
-
-    def _is_known(self, host: str) -> bool:
-        try:
-            name, _ = split_host_port(host)
-        except ValueError:
-            return False
-        return name.lower() in self._hostnames or is_ip(name)
+        problem = self._hostnames.refusal(headers.get("host", ""))
+        return None if problem is None else (403, problem)
 
     def _bounded(self, receive: Receive) -> Receive:
         left = self._limit

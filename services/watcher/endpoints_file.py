@@ -142,12 +142,13 @@ def _read_address(text: object, path: str, problems: Problems) -> tuple[str, str
             problems.error(path, f"{show(text)} {reason}")
             return "", ""
         return "", text.removesuffix(".").lower()
-    if reason := _address_problem(address):
+    if reason := address_problem(address):
         problems.error(path, f"{show(text)} {reason}")
     return str(address), ""
 
 
-def _address_problem(address: IPv4Address | IPv6Address) -> str:
+def address_problem(address: IPv4Address | IPv6Address) -> str:
+    """Why no server can have this address; empty if one can."""
     if isinstance(address, IPv6Address) and address.scope_id:
         return "has a zone, which means something on one machine only; an address without one is expected"
     if address.is_unspecified:
@@ -189,7 +190,7 @@ def _check_metrics_host(raw: object, path: str, problems: Problems) -> None:
     if port is None:
         problems.error(path, f"{show(raw)} isn't an address with a port; host:port is expected")
     elif ":" in host:
-        if reason := _address_problem(ip_address(host)):
+        if reason := address_problem(ip_address(host)):
             problems.error(path, f"{show(raw)} {reason}")
     elif (reason := _host_name_problem(host)) and not is_ip(host):
         problems.error(path, f"{show(raw)} {reason}")
@@ -200,7 +201,7 @@ def _check_node_address(raw: object, path: str, problems: Problems) -> None:
         return
     if not is_ip(str(raw)):
         problems.error(path, f"{show(raw)} isn't an IP address")
-    elif reason := _address_problem(ip_address(str(raw))):
+    elif reason := address_problem(ip_address(str(raw))):
         problems.error(path, f"{show(raw)} {reason}")
 
 

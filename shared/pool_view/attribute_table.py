@@ -4,22 +4,33 @@ Frames update: the newer sample of a value holds, and a value that is missing or
 to age, as at the pickers. Of attributes that aren't numbers, only lists of names that are shown are kept.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from sys import getsizeof
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.attributes import ACTIVE_MODELS, SERVED_MODELS, WAITING_MODELS, bounds_of
+from shared.attributes import (
+    ACTIVE_MODELS,
+    KV_CACHE_USAGE,
+    REACHABLE,
+    RUNNING_REQUESTS_SIZE,
+    SERVED_MODELS,
+    WAITING_MODELS,
+    WAITING_QUEUE_SIZE,
+    bounds_of,
+)
 from shared.bus.columns import Floats, unpack_ages, unpack_floats
 from shared.bus.messages import Frame
 from shared.pool_view.rows import AttributeValue
 
 Rows: TypeAlias = NDArray[np.intp]
 
+IN_ROWS = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, REACHABLE)
+"""The numbers in the rows of endpoints. They always have a place."""
 MAX_ATTRIBUTES = 256
-"""Attributes of numbers that are kept; further ones are ignored."""
+"""Other attributes of numbers that are kept. The oldest make room for those of a new frame."""
 REMEMBERED, PLACE = 16 * 2**20, 1000
 """Bytes of the ids of frames whose rows are remembered, each frame with so many more. A collector's frames mostly have
 the same ids."""
@@ -28,6 +39,7 @@ MAX_NAMES = 100
 """Of a list that is kept."""
 NEVER = -np.inf
 _NONE: tuple[tuple[str, ...], float] = (), NEVER
+_IN_ROWS = frozenset(key.wire for key in IN_ROWS)
 
 
 class AttributeTable:
@@ -68,11 +80,9 @@ class AttributeTable:
         sent = now - extra_age
         for position in positions.tolist():
             self._senders[frame.ids[position]] = frame.sender
-        for name, column in frame.columns.items():
-            if name not in self._values and len(self._values) >= MAX_ATTRIBUTES:
-                continue
+        for name in self._taken(frame.columns.keys()):
             values, at = self._column(name), self._at[name]
-            new, bounds = unpack_floats(column)[positions], bounds_of(name)
+            new, bounds = unpack_floats(frame.columns[name])[positions], bounds_of(name)
             sampled = sent - np.maximum(unpack_ages(frame.ages[name])[positions].astype(np.float64), 0.0)
             taken = (new >= bounds.minimum) & (new <= bounds.maximum) & (sampled > at[rows])
             values[rows[taken]], at[rows[taken]] = new[taken], sampled[taken]
@@ -128,6 +138,20 @@ class AttributeTable:
                 names, at = lists[id]
                 known[name] = AttributeValue(names, max(0.0, now - at))
         return known
+
+    def _taken(self, names: Set[str]) -> Collection[str]:
+        """Which of a frame's attributes of numbers are taken in: those in rows, and of the others as many as there is
+        room for, those that are known first. The ones whose newest sample is the oldest make room for them."""
+        if names <= self._values.keys():
+            return names
+        others = sorted((name for name in names if name not in _IN_ROWS), key=lambda name: name not in self._values)
+        taken = _IN_ROWS.union(others[:MAX_ATTRIBUTES])
+        spare = [name for name in self._values if name not in taken]
+        room = MAX_ATTRIBUTES - len(taken - _IN_ROWS)
+        spare.sort(key=lambda name: self._at[name].max(initial=NEVER).item(), reverse=True)
+        for name in spare[room:]:
+            del self._values[name], self._at[name]
+        return [name for name in names if name in taken]
 
     def _column(self, name: str) -> Floats:
         if name not in self._values:

@@ -9,21 +9,14 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shared.attributes import (
-    ACTIVE_MODELS,
-    KV_CACHE_USAGE,
-    REACHABLE,
-    RUNNING_REQUESTS_SIZE,
-    SERVED_MODELS,
-    WAITING_QUEUE_SIZE,
-)
+from shared.attributes import ACTIVE_MODELS, SERVED_MODELS
 from shared.bus.columns import Hashes, endpoint_hash, unpack_counts, unpack_hashes
 from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.messages import Frame, Load
 from shared.bus.queueing_delay import QueueingDelays
 from shared.limits import LIMITS, BusLimits
 from shared.model import ROLE, Configuration, Endpoint, Fact, Pool
-from shared.pool_view.attribute_table import AttributeTable
+from shared.pool_view.attribute_table import IN_ROWS, AttributeTable
 from shared.pool_view.queues import Queues
 from shared.pool_view.rows import AttributeValue, BandRow, EndpointRow, MemberRow
 
@@ -195,8 +188,7 @@ class PoolView:
         order = self._order
         requests, tokens = self._in_flight()
         table = self._attributes
-        keys = (WAITING_QUEUE_SIZE, RUNNING_REQUESTS_SIZE, KV_CACHE_USAGE, REACHABLE)
-        queue, running, kv, reachable = metrics = [_Metric(*table.numbers(key.wire)) for key in keys]
+        queue, running, kv, reachable = metrics = [_Metric(*table.numbers(key.wire)) for key in IN_ROWS]
         for row, endpoint in enumerate(order):
             oldest = min((metric.at[row] for metric in metrics[:3] if metric.at[row] > -math.inf), default=None)
             waiting, started, alive = queue.value(row), running.value(row), reachable.value(row)

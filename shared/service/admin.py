@@ -10,7 +10,8 @@ import importlib
 import math
 import reprlib
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 import anyio
@@ -21,6 +22,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from pydantic import BaseModel, ConfigDict
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,6 +30,7 @@ from shared.config.problems import Invalid, Problem
 from shared.model import join_host_port
 from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
+from shared.service.host_names import HostNames
 from shared.service.index import add_index
 from shared.service.pages import exposition, json_sections, stream_pieces
 from shared.service.readiness import Readiness
@@ -265,13 +268,20 @@ class AdminServer:
         *,
         timeout: float = AdminProtocol.TIMEOUT,
         connections: int = AdminProtocol.MAX_CONNECTIONS,
+        hostnames: Collection[str] | None = None,
         flag: str = "--admin",
     ) -> None:
-        """`timeout`: seconds for a request and its answer; `flag`: how the settings of host and port begin. Raises
-        `Invalid` when the address can't be had."""
+        """`timeout`: seconds for a request and its answer; `hostnames`: on a loopback address, the names of hosts for
+        which it answers, besides `localhost` and IP addresses, or None for all; `flag`: how the settings of host, port
+        and names begin. Raises `Invalid` when the address can't be had."""
         self.host = host
         self._sockets = [] if port is None else [_listen(host, port, flag)]
-        self.port: int = self._sockets[0].getsockname()[1] if self._sockets else 0
+        address: tuple[Any, ...] = self._sockets[0].getsockname() if self._sockets else ("0.0.0.0", 0)
+        self.port: int = address[1]
+        self.loopback = ip_address(address[0]).is_loopback
+        """Whether only this machine reaches the port."""
+        if self.loopback and hostnames is not None:
+            app = _ByHost(app, HostNames(hostnames, f"{flag}-hostnames"))
         self._server = _Server(
             uvicorn.Config(
                 _HeadAsGet(app),
@@ -332,6 +342,17 @@ class _HeadAsGet:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+
+class _ByHost:
+    """Refuses requests for other hosts. One without a host isn't a browser's: HTTP/1.1 requires it."""
+
+    def __init__(self, app: ASGIApp, hosts: HostNames) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = self._hosts.refusal(Headers(scope=scope).get("host", "localhost"))
+        await (self._app if problem is None else as_json({"error": problem}, 403))(scope, receive, send)
 
 
 class _Server(uvicorn.Server):

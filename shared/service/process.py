@@ -142,6 +142,7 @@ class Service:
             common.admin_port if self.listens else None,
             timeout=common.admin_timeout,
             connections=common.admin_connections,
+            hostnames=common.admin_hostnames,
         )
         self.admin_port = admin.port
         answering = asyncio.create_task(self._guard(admin.serve(), "admin", essential=True), name="admin")

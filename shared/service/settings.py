@@ -93,6 +93,13 @@ class CommonSettings(BusSettings, frozen=True, kw_only=True):
     admin_port: Annotated[int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 uses a free one")] = (
         9090
     )
+    admin_hostnames: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="if the admin HTTP server listens on a loopback address: host names under which it is reached,"
+            " such as that of a reverse proxy; IP addresses and localhost always work"
+        ),
+    ] = ()
     admin_timeout: Annotated[
         PositiveDuration, Meta(description="time limit of a request to the admin HTTP server, including its response")
     ] = 30.0

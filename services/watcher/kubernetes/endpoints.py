@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
+from services.watcher.endpoints_file import address_problem
 from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, tidy
 from services.watcher.kubernetes.settings import IpFamily
 from shared.model import DRAIN, SHOWN_ADDRESS, Endpoint, Pool, drains, is_ip
@@ -114,11 +115,12 @@ def endpoints_of(
 
 
 def _checked(server: Endpoint) -> Endpoint:
-    """The server. Raises ValueError if a field has another type than a reader of the fact expects, or if the address is
-    none: Envoy refuses the whole file that has it."""
+    """The server. Raises ValueError if a field has another type than a reader of the fact expects, or if no server can
+    have the address: Envoy refuses the whole file that has one such as `fe80::1%eth0`."""
     convert(to_builtins(server), Endpoint)
-    if not is_ip(server.address):
-        raise ValueError(f"{server.address[:SHOWN_ADDRESS]!r} isn't an IP address")
+    address = server.address
+    if reason := address_problem(ip_address(address)) if is_ip(address) else "isn't an IP address":
+        raise ValueError(f"{address[:SHOWN_ADDRESS]!r} {reason}")
     return server
 
 

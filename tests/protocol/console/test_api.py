@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from services.console.app import ConsoleService, is_loopback
+from services.console.app import ConsoleService
 from services.console.settings import ConsoleSettings
 from shared.bus.query_messages import MAX_DOCUMENT
 from shared.config.problems import Invalid
@@ -230,13 +230,6 @@ async def test_a_taken_port_stops_the_process(pool: InventedPool) -> None:
         )
         with pytest.raises(Invalid, match="--console-port"):
             await ConsoleService(settings).serve()
-
-
-@pytest.mark.parametrize(
-    ("host", "loopback"), [("127.0.0.1", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("pc", False)]
-)
-def test_addresses_that_only_this_machine_reaches(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
 
 
 async def test_the_login_of_readers_is_enough(tmp_path: Path) -> None:

@@ -67,11 +67,11 @@ class TinyProcess:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    async def get(self, path: str) -> httpx.Response:
+    async def get(self, path: str, **headers: str) -> httpx.Response:
         async with httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{self.port}", trust_env=False, timeout=TIMEOUT
         ) as client:
-            return await client.get(path)
+            return await client.get(path, headers=headers)
 
     async def post(self, path: str) -> None:
         async with httpx.AsyncClient(
@@ -130,6 +130,13 @@ async def test_a_draining_process_is_not_ready_and_answers_until_the_end() -> No
         assert (answer.status_code, answer.json()["reasons"]) == (503, {"process": "the process is stopping"})
         assert (await child.get("/healthz")).status_code == 200
         assert (await child.get("/metrics")).status_code == 200
+
+
+async def test_a_page_of_another_origin_cant_read_a_process_of_this_machine() -> None:
+    async with tiny("--admin-hostnames", "metrics.example") as child:
+        await child.logged("service.started")
+        for host, status in (("evil.example", 403), ("metrics.example", 200), ("localhost", 200)):
+            assert (await child.get("/debug/state", host=host)).status_code == status
 
 
 async def test_a_drain_and_a_close_that_take_too_long_are_cut_off() -> None:

@@ -73,6 +73,40 @@ def test_what_was_deleted_or_cant_be_read_is_told() -> None:
     assert unreadable.document()["raw"] == "c1"
 
 
+NESTED: list[Any] = []
+for _ in range(600):
+    NESTED = [NESTED]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], None),
+        ([msgspec.msgpack.Ext(5, b"ab")], {"extension": 5, "data": "6162"}),
+        ([{"a": [msgspec.msgpack.Ext(5, b"")]}], {"a": [{"extension": 5, "data": ""}]}),
+        ([{(1, (2,)): {None: 3}}], {"[1, [2]]": {"None": 3}}),
+        ([NESTED], None),
+        ([{(1,): NESTED}], None),
+    ],
+    ids=["none", "extension", "extension inside", "keys", "nested", "nested in a map"],
+)
+def test_values_that_no_collector_sends_are_shown_in_both_formats(values: list[Any], expected: Any) -> None:
+    frame = Frame(
+        sender="c",
+        sent=0.0,
+        sequence=1,
+        ids=("a",)[: len(values)],
+        objects={"x/y": values},
+        ages={"x/y": pack_ages([0.0] * len(values))},
+    )
+    entry = decode_entry("key", Stored("$KV.b.key", encode(frame), {}, 5))
+    assert (entry.kind, summary(entry)) == ("frame", f"frame of c: {len(values)} endpoints")
+    [from_yaml] = yaml.safe_load_all("\n".join(yaml_lines([entry.document()])))
+    assert from_yaml == msgspec.json.decode(msgspec.json.encode(entry.document()))
+    if expected is not None:
+        assert from_yaml["endpoints"]["a"]["x/y"]["value"] == expected
+
+
 @pytest.mark.parametrize(
     ("key", "expected"),
     [

@@ -9,7 +9,7 @@ from shared.bus.facts import Delete, Event, Reset, Upsert
 from shared.bus.messages import Frame, Load, QueueTable
 from shared.bus.subjects import fact_key
 from shared.model import Configuration, Endpoint, Fact, Pool
-from shared.pool_view import queues
+from shared.pool_view import attribute_table, queues
 from shared.pool_view.attribute_table import REMEMBERED
 from shared.pool_view.rows import EndpointRow
 from shared.pool_view.view import COLLECTOR, PICKER, WATCHER, PoolView
@@ -107,6 +107,30 @@ def test_a_row_has_the_newest_values_and_the_age_of_the_oldest() -> None:
     attributes = made.attributes("default/m", 11.0)
     assert attributes[WAITING_QUEUE_SIZE.wire].value == 4
     assert attributes[WAITING_QUEUE_SIZE.wire].age == pytest.approx(0.6)
+
+
+def test_attributes_that_somebody_invents_dont_keep_real_ones_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attribute_table, "MAX_ATTRIBUTES", 2)
+    made = view("m")
+
+    def hear(now: float, *names: str) -> None:
+        columns, ages = ({name: pack([0.0]) for name in names} for pack in (pack_floats, pack_ages))
+        made.frame(Frame(sender="c", sent=0.0, sequence=1, ids=("default/m",), columns=columns, ages=ages), now, 0.0)
+
+    def known(now: float) -> list[str]:
+        return sorted(made.attributes("default/m", now))
+
+    hear(1.0, "x1", "x2", "x3")
+    assert known(1.0) == ["x1", "x2"]
+    made.frame(frame(("m",), queue=(3,), running=(5,), kv=(0.5,), alive=(1,)), 2.0, 0.0)
+    row = only(made, 2.0)
+    assert (row.queue, row.running, row.kv, row.reachable, row.age) == (3, 5, 0.5, True, 0.0)
+    rows = [key.wire for key in attribute_table.IN_ROWS]
+    hear(3.0, "x2")
+    hear(4.0, "own")
+    assert known(4.0) == sorted((*rows, "own", "x2"))
+    hear(5.0, "x4", "x5", "x6", "own")
+    assert known(5.0) == sorted((*rows, "own", "x4"))
 
 
 def test_what_a_server_is_known_not_to_have_is_unknown_again() -> None:

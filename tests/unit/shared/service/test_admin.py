@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import pytest
 from fastapi import APIRouter, HTTPException, Response
@@ -220,9 +221,9 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
 
 
 @asynccontextmanager
-async def served(readiness: Readiness, **limits: float) -> AsyncIterator[int]:
-    """The port of a server with these limits."""
-    server = AdminServer(build_app(ProcessPages(readiness, CollectorRegistry(), _state)), "127.0.0.1", 0, **limits)  # type: ignore[arg-type]
+async def served(readiness: Readiness, host: str = "127.0.0.1", **options: Any) -> AsyncIterator[int]:
+    """The port of a server with these options."""
+    server = AdminServer(build_app(ProcessPages(readiness, CollectorRegistry(), _state)), host, 0, **options)
     serving = asyncio.create_task(server.serve())
     try:
         yield server.port
@@ -234,6 +235,37 @@ async def served(readiness: Readiness, **limits: float) -> AsyncIterator[int]:
 async def ended(reader: asyncio.StreamReader) -> None:
     with suppress(ConnectionResetError):
         assert await reader.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("listening", "asked", "status"),
+    [
+        ("127.0.0.1", "localhost:9090", 200),
+        ("127.0.0.1", "127.0.0.2", 200),
+        ("127.0.0.1", "[::1]:9090", 200),
+        ("127.0.0.1", "Metrics.example:80", 200),
+        ("127.0.0.1", None, 200),
+        ("127.0.0.1", "evil.example:9090", 403),
+        ("127.0.0.1", "127.0.0.1.evil.example", 403),
+        ("127.0.0.1", "", 403),
+        ("localhost", "evil.example", 403),
+        ("0.0.0.0", "evil.example", 200),
+    ],
+)
+async def test_on_a_loopback_address_only_requests_for_known_hosts_are_answered(
+    readiness: Readiness, listening: str, asked: str | None, status: int
+) -> None:
+    async with served(readiness, listening, hostnames=("metrics.example",)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        host = "" if asked is None else f"host: {asked}\r\n"
+        writer.write(f"GET /healthz HTTP/1.0\r\n{host}\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert int(head.split()[1]) == status
+        if status == 403:
+            assert msgspec.json.decode(body) == {
+                "error": f"{asked!r} is no name of this process; --admin-hostnames lists them"
+            }
+        writer.close()
 
 
 async def test_a_request_that_never_ends_is_given_up(readiness: Readiness) -> None:

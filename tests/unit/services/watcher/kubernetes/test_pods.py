@@ -1,6 +1,7 @@
 """When a pod is an endpoint, which ones, and what is known of them."""
 
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from services.watcher.kubernetes.endpoints import (
     address_of,
     endpoints_of,
+    endpoints_of_slice,
     is_ready,
     is_unreachable,
     selector_text,
@@ -155,6 +157,26 @@ def test_of_several_addresses_the_primary_one_or_the_familys_is_taken(
 ) -> None:
     assert address_of(pod("a", *ips), family) == address
     assert bool(endpoints_of(pod("a", *ips), POOL, family)) is bool(address)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("fe80::1%nope", "has a zone"),
+        ("::", "means every address"),
+        ("ff02::1", "is a multicast address"),
+        ("a", "isn't an IP address"),
+    ],
+)
+def test_an_address_that_no_server_can_have_is_refused(address: str, reason: str) -> None:
+    item = {
+        "metadata": {"name": "s", "namespace": "serving"},
+        "addressType": "IPv6",
+        "endpoints": [{"addresses": [address]}],
+    }
+    for read in (partial(endpoints_of, pod("a", address)), partial(endpoints_of_slice, item)):
+        with pytest.raises(ValueError, match=f"^'{address}' {reason}"):
+            read(POOL)
 
 
 def test_what_is_kept_of_a_pod_makes_the_same_endpoints_and_is_a_fraction_of_it() -> None:

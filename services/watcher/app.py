@@ -7,6 +7,7 @@ from objects.
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -14,6 +15,7 @@ from fastapi import APIRouter
 
 from services.watcher.actions import Actions
 from services.watcher.eds import EdsWriter
+from services.watcher.few import SHOWN, few
 from services.watcher.file_provider import FileProvider
 from services.watcher.leadership import Leadership
 from services.watcher.lookup import Lookup, Lookups, SystemLookup
@@ -33,10 +35,12 @@ from shared.bus.responder import Document
 from shared.bus.subjects import pool_token
 from shared.datalayer.events import EventCounts
 from shared.model import Endpoint, Fact
-from shared.service.answers import SHOWN, make_responder, status_of
+from shared.service.admin import encoded
+from shared.service.answers import make_responder, status_of
 from shared.service.bus import BusMetrics, make_bus
 from shared.service.certificates import CertificateMetrics
 from shared.service.configured import Configured
+from shared.service.pages import json_state
 from shared.service.process import Service, run
 from shared.service.status import MemberStatus
 from shared.service.view import one_endpoint, view_document, view_routes
@@ -293,10 +297,10 @@ class WatcherService(Service):
     # Reports
 
     def state(self) -> Mapping[str, Any]:
-        first, *others = (reconciler.state() for reconciler in self.reconcilers)
+        first, *others = self.reconcilers
         return {
-            **first,
-            **({"pools": others} if others else {}),
+            **first.state(),
+            **({"pools": (json_state(pool.state(), encoded) for pool in others)} if others else {}),
             **self._provider.state(),
             "bus": {"connected": self.bus.connected, "problem": self.bus.readiness()},
             "leadership": self.leadership.state(),
@@ -311,15 +315,15 @@ class WatcherService(Service):
             [reconciler.token for reconciler in self.reconcilers],
             self.leadership.replica,
             configuration_problem=self._join(PoolReconciler.invalid_origins) or "",
-            configuration_warnings=tuple(
-                f"{origin}: {problem}"
-                for reconciler in self.reconcilers
-                for origin, found in reconciler.desired.warnings().items()
-                for problem in found[:SHOWN]
-            ),
+            configuration_warnings=self._warnings(),
             sees={self.tier: others},
             watcher=watcher,
         )
+
+    def _warnings(self) -> tuple[str, ...]:
+        """The first warnings of all origins, and the number of the others."""
+        first = islice((text for reconciler in self.reconcilers for text in reconciler.warnings(SHOWN)), SHOWN)
+        return tuple(few(list(first), sum(reconciler.desired.warning_count for reconciler in self.reconcilers)))
 
     def configurations(self) -> Sequence[Configured]:
         return tuple(reconciler.configured() for reconciler in self.reconcilers if reconciler.loaded)
@@ -361,7 +365,7 @@ class WatcherService(Service):
             (
                 "bad_files",
                 "Files or cluster resources with an error, whose last good content is active",
-                total(lambda pool: len(pool.desired.problems())),
+                total(lambda pool: pool.desired.problematic_count),
             ),
             (
                 "last_good_age_seconds",

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.watcher.endpoints_file import read_endpoints
 from services.watcher.positions import LineFinder, document_text
 from services.watcher.resources import GROUPS, KINDS, PoolId, Resource, read_names, read_resource
 from shared.bus.publishable import fault
 from shared.config.decode import kind_of
-from shared.config.problems import MAX_PROBLEMS, Problem, Problems, first_problems, join, nearest, show
+from shared.config.problems import MAX_PROBLEMS, More, Problem, Problems, first_problems, join, nearest, show
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.config.yaml import parse_documents
 from shared.datalayer.objects import KubernetesObject, ObjectKind
@@ -96,8 +97,10 @@ def _lists_endpoints(document: object) -> bool:
 
 
 def by_line(problems: Iterable[Problem]) -> list[Problem]:
-    """Sorted by line; those without a line last."""
-    return sorted(problems, key=lambda problem: problem.line or sys.maxsize)
+    """Sorted by line; those without a line last, and the number of others."""
+    return sorted(
+        problems, key=lambda problem: sys.maxsize if isinstance(problem, More) else problem.line or sys.maxsize
+    )
 
 
 def read_object(raw: Mapping[str, Any], kind: ObjectKind, path: str, problems: Problems) -> KubernetesObject | None:
@@ -272,4 +275,4 @@ def _prefixed(prefix: str, problem: Problem) -> Problem:
     if not prefix:
         return problem
     gap = "." if problem.path and not problem.path.startswith("[") else ""
-    return Problem(f"{prefix}{gap}{problem.path}", problem.message, problem.line)
+    return replace(problem, path=f"{prefix}{gap}{problem.path}")

@@ -75,7 +75,7 @@ class FileProvider(Provider):
             await reconciler.apply(await self.files.load())
             reconciler.raise_problems()
         reconciler.accept()
-        reconciler.log_remarks()
+        await reconciler.log_remarks()
 
     def accepted(self, reconciler: PoolReconciler) -> None:
         """Follow the file that the configuration names."""

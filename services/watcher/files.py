@@ -17,6 +17,7 @@ from msgspec import Struct
 from services.watcher.collection import paused_collection
 from services.watcher.configuration import Registries, validate
 from services.watcher.documents import MAX_VALUES, Documents, by_line, read_documents
+from services.watcher.problem_budget import ProblemBudget
 from services.watcher.resources import PoolId
 from services.watcher.sources import Emit, Event, Rejected, Removed, Reset
 from shared.config.loaded import LoadedConfig
@@ -131,6 +132,7 @@ class FileSource:
         """Roots that could not be listed."""
         self._settled: set[Root] = set()
         """Roots that aren't watched and have been read."""
+        self._budget = ProblemBudget()
 
     def follow(self, roots: Sequence[Root]) -> None:
         """Read these paths from now on."""
@@ -191,6 +193,7 @@ class FileSource:
         for origin in sorted((self._seen.keys() | self._unlisted) - present):
             self._seen.pop(origin, None)
             self._unlisted.discard(origin)
+            self._budget.drop(origin)
             events.append(Removed(origin))
         return events
 
@@ -215,7 +218,7 @@ class FileSource:
         try:
             data = read_bytes(origin, self._reader.limits.file_size)
         except (OSError, Unusable) as error:
-            event: Event = Rejected(origin, (_problem(error, root),))
+            event: Reset | Rejected = Rejected(origin, (_problem(error, root),))
         else:
             if _signature(Path(origin)) != signature:
                 self._seen[origin] = None
@@ -224,9 +227,9 @@ class FileSource:
             with paused_collection():
                 event = self._parse(origin, data, root)
         self._seen[origin] = signature
-        events.append(event)
+        events.append(self._budget.fit(origin, event))
 
-    def _parse(self, origin: str, data: bytes, root: Root) -> Event:
+    def _parse(self, origin: str, data: bytes, root: Root) -> Reset | Rejected:
         try:
             return self._reader.read(origin, data, configures=root.configures).event(origin)
         except Exception as error:  # an unexpected file doesn't affect the others

@@ -6,19 +6,21 @@ from objects. The reconciler passes on changes only: it publishes an `Upsert` or
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, TypeAlias
 
 import structlog
 
 from services.watcher.eds import EdsWriter
+from services.watcher.few import LISTED, SHOWN, few, few_problems, listed
 from services.watcher.lookup import Lookups, Resolver
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.notifications.attribute_table import Described
 from services.watcher.notifications.notifications import Notifications
 from services.watcher.resolve import Names
 from services.watcher.resources import PoolId
-from services.watcher.sources import Event, Source, bounded
+from services.watcher.sources import Event, Source
 from services.watcher.state import Changes, Merged, State, collect
 from services.watcher.unpublishable import Unpublishable
 from shared.bus.facts import Delete, Upsert
@@ -26,6 +28,7 @@ from shared.bus.frame_publisher import FramePublisher
 from shared.bus.frame_sender import FrameSender
 from shared.bus.subjects import fact_key, named_key, pool_token
 from shared.config.defaults import BUILT_IN, revision
+from shared.config.problems import More, Problem
 from shared.datalayer.events import EventCounts
 from shared.model import Configuration, Endpoint, Fact, Pool
 from shared.service.configured import Configured
@@ -39,8 +42,6 @@ CONFIRM = 0.5
 """Seconds between two frames that repeat every attribute."""
 SLICE = 50
 """Endpoints that are published in one go."""
-SHOWN = 10
-"""The most endpoints in a log line, or problems in a message."""
 
 Publications: TypeAlias = Sequence[Upsert | Delete]
 
@@ -88,7 +89,7 @@ class PoolReconciler:
         """Those that have an address, by id."""
         self._others: set[str] = set()
         """Keys of facts that aren't endpoints."""
-        self._unknown: tuple[frozenset[tuple[str, str]], list[str]] = frozenset(), []
+        self._unknown: tuple[frozenset[tuple[str, str]], dict[tuple[str, str], str]] = frozenset(), {}
         """Facts that aren't known, and their keys."""
         self._leads = leads
         self._metrics = metrics
@@ -97,15 +98,13 @@ class PoolReconciler:
         self._makes_attributes = asyncio.Event()
         self._taking = asyncio.Lock()
         """Held while events are merged."""
-        self._remarks: dict[str, set[tuple[str, str]]] = {}
-        """What was logged, by origin."""
 
     # Input
 
     async def apply(self, events: Iterable[Event]) -> None:
         """Merge events without publishing."""
         async with self._taking:
-            await exhaust(self.desired.apply(map(bounded, events), time.monotonic()))
+            await exhaust(self.desired.apply(events, time.monotonic()))
 
     async def take(self, events: Sequence[Event]) -> None:
         """Merge events from a source, and publish what has changed: in turns with others, and so in parts."""
@@ -113,17 +112,20 @@ class PoolReconciler:
             await exhaust(self._take(events))
 
     def _take(self, events: Sequence[Event]) -> Iterator[None]:
-        origins = {event.origin for event in events}
-        problems, unknown = self.desired.problems(origins), self.desired.unknown()
-        changed = yield from self.desired.apply(map(bounded, events), time.monotonic())
-        self._log_problems(problems, self.desired.problems(origins))
-        self.log_remarks(origins)
+        desired, origins = self.desired, {event.origin for event in events}
+        # the origin that takes precedence affects what is said of other configurations
+        remarked = {*origins, *desired.configured} if desired.preferred in origins else origins
+        problems, unknown = desired.problems(origins), desired.unknown()
+        warnings, ignored = desired.warnings(remarked), desired.ignored(remarked)
+        changed = yield from desired.apply(events, time.monotonic())
         if changed:
             changes = self.accept()
             yield
             yield from self._refresh(changes)
-        elif unknown != self.desired.unknown():
+        elif unknown is not desired.unknown():
             self._on_change(self, [])
+        yield from self._log_problems(problems, desired.problems(origins))
+        yield from self._log_remarks(remarked, warnings, ignored)
 
     def accept(self) -> Changes:
         """Put the changed state in force, without publishing."""
@@ -174,32 +176,36 @@ class PoolReconciler:
         again = [source.set_object_kinds(self.notifications.kinds) for source in self.sources]
         return any(again)
 
-    def log_remarks(self, origins: Collection[str] | None = None) -> None:
-        """Log each warning, and each document that is left out, once. With `origins`, those of others haven't
-        changed, except what is said of their configurations."""
-        if origins is not None:
-            origins = {*origins, *self.desired.configured}
-        warnings, ignored = self.desired.warnings(origins), self.desired.ignored(origins)
-        for origin in sorted({*self._remarks, *warnings, *ignored} if origins is None else origins):
-            remarks = {("warning", str(warning)) for warning in warnings.get(origin, ())}
-            remarks |= {("debug", document) for document in ignored.get(origin, ())}
-            for level, text in sorted(remarks - self._remarks.get(origin, set())):
-                if level == "warning":
-                    log.warning("facts.warning", origin=origin, problem=text)
-                else:
-                    log.debug("facts.ignored", origin=origin, document=text)
-            if remarks:
-                self._remarks[origin] = remarks
-            else:
-                self._remarks.pop(origin, None)
+    async def log_remarks(self) -> None:
+        """Log all warnings, and all documents that are left out."""
+        await exhaust(self._log_remarks({*self.desired.warnings(), *self.desired.ignored()}, {}, {}))
 
-    def _log_problems(self, before: Mapping[str, list[Any]], after: Mapping[str, list[Any]]) -> None:
+    def _log_remarks(
+        self,
+        origins: Iterable[str],
+        warnings_before: Mapping[str, Sequence[Problem]],
+        ignored_before: Mapping[str, Sequence[str]],
+    ) -> Iterator[None]:
+        """Log the new warnings, and the documents that are newly left out, of one origin at a time."""
+        for origin in sorted(origins):
+            warnings, ignored = self.desired.warnings((origin,)), self.desired.ignored((origin,))
+            former = {*warnings_before.get(origin, ())}
+            if new := [warning for warning in warnings.get(origin, ()) if warning not in former]:
+                log.warning("facts.warning", origin=origin, problems=few_problems(new))
+            documents = {*ignored.get(origin, ())}.difference(ignored_before.get(origin, ()))
+            if documents:
+                log.debug("facts.ignored", origin=origin, documents=few(sorted(documents)))
+            yield
+
+    def _log_problems(self, before: Mapping[str, list[Problem]], after: Mapping[str, list[Problem]]) -> Iterator[None]:
         for origin, problems in after.items():
             if problems != before.get(origin):
+                log.error("facts.rejected", origin=origin, kept="last good", problems=few_problems(problems))
                 self._metrics.rejections.inc()
-                log.error("facts.rejected", origin=origin, kept="last good", problems=few(list(map(str, problems))))
+                yield
         for origin in before.keys() - after.keys():
             log.info("facts.accepted", origin=origin)
+            yield
 
     # Output
 
@@ -288,8 +294,9 @@ class PoolReconciler:
         watcher, and those that can't be published."""
         unknown = self.desired.unknown()
         if self._unknown[0] is not unknown:
-            self._unknown = unknown, [named_key(self.token, kind, name) for kind, name in unknown]
-        return [*self._unknown[1], *self.unpublishable.reasons]
+            keys = self._unknown[1]
+            self._unknown = unknown, {fact: keys.get(fact) or named_key(self.token, *fact) for fact in unknown}
+        return [*self._unknown[1].values(), *self.unpublishable.reasons]
 
     async def send_attributes(self) -> None:
         """Send what extractors derive for endpoints, once there is an extractor that does. Runs while this watcher
@@ -327,16 +334,16 @@ class PoolReconciler:
         return 0.0 if since is None else time.monotonic() - since
 
     def state(self) -> dict[str, Any]:
-        """For `/debug/state`."""
-        merged = self._merged
+        """For `/debug/state`. An iterator is a list whose items are made one by one."""
+        merged, desired, ignored = self._merged, self.desired, self.desired.ignored()
         return {
             "pool": str(self.pool),
-            "files": self.desired.origins,
-            "problems": {origin: list(map(str, found)) for origin, found in self.desired.problems().items()},
+            "files": desired.origins,
+            "problems": listed(_texts(desired.problems(desired.problematic(LISTED))), desired.problematic_count),
             "last_good_age": round(self.last_good_age(), 3),
-            "warnings": {origin: list(map(str, found)) for origin, found in self.desired.warnings().items()},
-            "ignored": self.desired.ignored(),
-            "endpoints": [
+            "warnings": listed(_texts(desired.warnings(desired.warned(LISTED))), desired.warned_count),
+            "ignored": listed(ignored.items(), len(ignored)),
+            "endpoints": (
                 {
                     "id": id,
                     "address": self.endpoints[id].authority if id in self.endpoints else None,
@@ -346,14 +353,14 @@ class PoolReconciler:
                     "attributes": self.notifications.table.of(id),
                 }
                 for id, endpoint in sorted(merged.endpoints.items())
-            ],
+            ),
             "resources": [f"{type(resource).__name__} {resource.name}" for resource in merged.resources.values()],
             "configuration": merged.configuration.origin if merged.configuration else None,
             "names": {
                 host: {"addresses": name.addresses, "error": name.error or None, "failures": name.failures}
                 for host, name in self.names.names.items()
             },
-            "unpublishable": dict(self.unpublishable.reasons),
+            "unpublishable": listed(self.unpublishable.reasons.items(), len(self.unpublishable.reasons)),
             "notifications": self.notifications.state(),
             "frames": {"sent": self.sender.frames, "dropped": self.sender.dropped},
             "eds": self.eds.state() if self.eds else None,
@@ -361,21 +368,28 @@ class PoolReconciler:
 
     def invalid_origins(self) -> str | None:
         """The problems of origins, whose last valid content is in force."""
-        return "; ".join(few([str(problem) for problem in collect(self.desired.problems()).errors])) or None
+        first = collect(self.desired.problems(self.desired.problematic(SHOWN))).errors
+        return "; ".join(few_problems(first, self.desired.problem_count)) or None
+
+    def warnings(self, most: int) -> list[str]:
+        """The first warnings of all origins."""
+        found = self.desired.warnings(self.desired.warned(most))
+        texts = (f"{origin}: {each}" for origin, some in found.items() for each in some if not isinstance(each, More))
+        return list(islice(texts, most))
 
     def unpublished(self) -> str | None:
         """The facts that can't be published."""
-        return "; ".join(few([f"{key}: {why}" for key, why in self.unpublishable.reasons.items()])) or None
+        reasons = self.unpublishable.reasons
+        first = [f"{key}: {why}" for key, why in islice(reasons.items(), SHOWN)]
+        return "; ".join(few(first, len(reasons))) or None
 
     def __repr__(self) -> str:
         return f"<PoolReconciler {self.pool}: {self.desired!r}>"
 
 
+def _texts(problems: Mapping[str, Iterable[Problem]]) -> Iterator[tuple[str, list[str]]]:
+    return ((origin, list(map(str, found))) for origin, found in problems.items())
+
+
 def _slices(ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (ids[at : at + SLICE] for at in range(0, len(ids), SLICE))
-
-
-def few(texts: Sequence[str]) -> list[str]:
-    """The first of them, and the number of the others."""
-    more = len(texts) - SHOWN
-    return [*texts[:SHOWN], *([f"… and {more} more"] if more > 0 else [])]

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from services.watcher.documents import Documents
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import MAX_PROBLEMS, Problem, first_problems
+from shared.config.problems import Problem
 from shared.datalayer.objects import ObjectKind, Parts
 from shared.model import Endpoint
 
@@ -46,6 +45,7 @@ class Rejected(Struct, frozen=True):
 
     origin: str
     problems: tuple[Problem, ...]
+    """At least one."""
     states: tuple[str, str] = ("", "")
     """Kind and name, as in keys on the bus, of the one fact that a valid origin would state. Empty if that is unknown
     or if the whole pool depends on the origin."""
@@ -58,22 +58,6 @@ class Removed(Struct, frozen=True):
 
 
 Event: TypeAlias = Reset | Upsert | Delete | Rejected | Removed
-
-
-def bounded(event: Event) -> Event:
-    """The event with the first problems, warnings and ignored documents."""
-    match event:
-        case Rejected(problems=problems) if len(problems) > MAX_PROBLEMS:
-            return replace(event, problems=first_problems(problems))
-        case Reset(documents=documents) if max(len(documents.warnings), len(documents.ignored)) > MAX_PROBLEMS:
-            warnings, ignored = first_problems(documents.warnings), documents.ignored
-            if len(ignored) > MAX_PROBLEMS:
-                ignored = (*ignored[:MAX_PROBLEMS], f"… and {len(ignored) - MAX_PROBLEMS} more")
-            return replace(event, documents=replace(documents, warnings=warnings, ignored=ignored))
-        case _:
-            return event
-
-
 Emit: TypeAlias = Callable[[Sequence[Event]], Awaitable[None]]
 """Takes events that belong together. They are merged as one change, in turns with other work."""
 

@@ -8,16 +8,18 @@ size.
 """
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from heapq import nsmallest
 from itertools import chain
 from typing import Any, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from services.watcher.documents import Documents
 from services.watcher.resources import PoolId, Resource
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import MAX_PROBLEMS, Problem, Problems
+from shared.config.problems import MAX_PROBLEMS, More, Problem, Problems, count_problems
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import KubernetesObject, ObjectKind
 from shared.model import Configuration, Endpoint, Fact, Pool
@@ -71,9 +73,17 @@ class State:
         """Those of them with a configuration."""
         self._listing: set[str] = set()
         """Those of them with a list of endpoints, which may be empty."""
-        self._remarked: set[str] = set()
-        """Those of them with warnings or ignored documents."""
+        self._warned: set[str] = set()
+        """Those of them with warnings."""
+        self._ignoring: set[str] = set()
+        """Those of them with ignored documents."""
         self._rejected: dict[str, Rejected] = {}
+        self._rejections = 0
+        """Their problems."""
+        self.warning_count = 0
+        """Warnings of all origins."""
+        self._never_valid: dict[str, tuple[str, str]] = {}
+        """Kind and name of the facts of rejected origins that have never been valid."""
         self._unknown: frozenset[tuple[str, str]] | None = frozenset()
         """What `unknown` returns; None: it has to be found out."""
         self._stated: dict[str, set[Key]] = {}
@@ -97,24 +107,22 @@ class State:
         """Apply events that belong together, in steps between which others may read. The last ones change `merged`: new
         and changed items come before those that go, so that there are never fewer. Returns whether it has changed."""
         for event in events:
-            unknown = self._unknown_fact(event.origin)
             match event:
                 case Reset(origin, documents):
                     self._set_valid(origin, event)
-                    self._rejected.pop(origin, None)
+                    self._set_rejected(origin, None)
                     yield from self._reset(origin, documents)
                 case Upsert(origin, endpoint):
                     self._state(origin, _key(endpoint), endpoint)
                 case Delete(origin, id):
                     self._withdraw(origin, (Endpoint, id))
                 case Rejected(origin):
-                    self._rejected[origin] = event
+                    self._set_rejected(origin, event)
                 case Removed(origin):
                     self._set_valid(origin, None)
-                    self._rejected.pop(origin, None)
+                    self._set_rejected(origin, None)
                     yield from self._reset(origin, Documents())
-            if unknown != self._unknown_fact(event.origin):
-                self._unknown = None
+            yield
         chosen, conflicts = self._choose_configuration()
         if not self._listing and not self._rejected:  # otherwise the rejected origin is the one to correct
             problem = Problem("endpoints", "in no document; `endpoints: []` says that there are none")
@@ -125,7 +133,8 @@ class State:
         conflicts = [*collisions, *conflicts]
         self._conflicts = tuple(conflicts[:MAX_PROBLEMS])
         if (more := len(conflicts) - len(collisions) + count - MAX_PROBLEMS) > 0:
-            self._conflicts += ((conflicts[-1][0], Problem("", f"… and {more} more that are given twice")),)
+            text = f"… and {more} more that are given twice"
+            self._conflicts += ((conflicts[-1][0], More("", text, count=more)),)
         if not self._rejected and not self._conflicts:
             self.since = None
         elif self.since is None:
@@ -140,8 +149,9 @@ class State:
     # Statements
 
     def _set_valid(self, origin: str, event: Reset | None) -> None:
-        for origins in (self._configured, self._listing, self._remarked):
+        for origins in (self._configured, self._listing, self._warned, self._ignoring):
             origins.discard(origin)
+        self.warning_count += count_problems(_warnings(event)) - count_problems(_warnings(self._valid.get(origin)))
         if event is None:
             self._valid.pop(origin, None)
             return
@@ -151,13 +161,24 @@ class State:
             self._configured.add(origin)
         if documents.endpoints is not None:
             self._listing.add(origin)
-        if documents.warnings or documents.ignored or (event.loaded and event.loaded.warnings):
-            self._remarked.add(origin)
+        if _warnings(event):
+            self._warned.add(origin)
+        if documents.ignored:
+            self._ignoring.add(origin)
 
-    def _unknown_fact(self, origin: str) -> tuple[str, str] | None:
-        """Kind and name of the origin's fact if it has never been valid."""
-        event = self._rejected.get(origin)
-        return event.states if event is not None and event.states[0] and origin not in self._valid else None
+    def _set_rejected(self, origin: str, event: Rejected | None) -> None:
+        if (former := self._rejected.pop(origin, None)) is not None:
+            self._rejections -= count_problems(former.problems)
+        if event is not None:
+            self._rejections += count_problems(event.problems)
+            self._rejected[origin] = event
+        states = event.states if event is not None and event.states[0] and origin not in self._valid else None
+        if states != self._never_valid.get(origin):
+            self._unknown = None
+            if states is None:
+                del self._never_valid[origin]
+            else:
+                self._never_valid[origin] = states
 
     def _reset(self, origin: str, documents: Documents) -> Iterator[None]:
         gone = set(self._stated.get(origin, ()))
@@ -284,20 +305,40 @@ class State:
         rejected = self._rejected
         return {origin: list(rejected[origin].problems) for origin in sorted({*origins} & rejected.keys())}
 
+    def problematic(self, most: int) -> list[str]:
+        """The first origins with problems."""
+        return sorted({*nsmallest(most, self._rejected), *(origin for origin, _ in self._conflicts)})[:most]
+
+    @property
+    def problematic_count(self) -> int:
+        """The number of origins with problems."""
+        return len(self._rejected) + len({origin for origin, _ in self._conflicts} - self._rejected.keys())
+
+    @property
+    def problem_count(self) -> int:
+        """The number of problems."""
+        return self._rejections + count_problems(problem for _, problem in self._conflicts)
+
+    def warned(self, most: int) -> list[str]:
+        """The first origins with warnings."""
+        return nsmallest(most, self._warned)
+
+    @property
+    def warned_count(self) -> int:
+        """The number of origins with warnings."""
+        return len(self._warned)
+
     def warnings(self, origins: Iterable[str] | None = None) -> dict[str, tuple[Problem, ...]]:
         """By origin; of all, or of these."""
-        found: dict[str, tuple[Problem, ...]] = {}
-        for origin in sorted(self._remarked if origins is None else self._remarked.intersection(origins)):
-            reset = self._valid[origin]
-            if warnings := (*reset.documents.warnings, *(reset.loaded.warnings if reset.loaded else ())):
-                found[origin] = warnings
-        return found
+        chosen = sorted(self._warned if origins is None else self._warned.intersection(origins))
+        return {origin: _warnings(self._valid[origin]) for origin in chosen}
 
     def ignored(self, origins: Iterable[str] | None = None) -> dict[str, tuple[str, ...]]:
         """Valid documents that are left out, by origin, each with the reason; of all, or of these."""
-        chosen = self._remarked | self._configured
-        if origins is not None:
-            chosen.intersection_update(origins)
+        if origins is None:
+            chosen = self._ignoring | self._configured
+        else:
+            chosen = {origin for origin in origins if origin in self._ignoring or origin in self._configured}
         note = f"{CONFIGURATION_KIND}: {self._preferred} takes precedence"
         found: dict[str, tuple[str, ...]] = {}
         for origin in sorted(chosen):
@@ -307,6 +348,11 @@ class State:
             if notes:
                 found[origin] = notes
         return found
+
+    @property
+    def preferred(self) -> str:
+        """The origin whose configuration takes precedence."""
+        return self._preferred
 
     @property
     def configured(self) -> Collection[str]:
@@ -321,8 +367,7 @@ class State:
     def unknown(self) -> frozenset[tuple[str, str]]:
         """Kind and name of facts whose origin has never been valid."""
         if self._unknown is None:
-            found = map(self._unknown_fact, self._rejected)
-            self._unknown = frozenset(fact for fact in found if fact is not None)
+            self._unknown = frozenset(self._never_valid.values())
         return self._unknown
 
     def origin(self, item: Item) -> str:
@@ -336,12 +381,18 @@ class State:
 
     def __repr__(self) -> str:
         endpoints = "none yet" if self.merged is None else f"{len(self.merged.endpoints)} endpoints"
-        return f"<State {endpoints} of {len(self._valid)} origins, {len(self.problems())} with problems>"
+        return f"<State {endpoints} of {len(self._valid)} origins, {self.problematic_count} with problems>"
 
 
 def _first(conflicts: list[tuple[str, Problem]]) -> list[tuple[str, Problem]]:
     """As many as are shown."""
     return sorted(conflicts, key=lambda conflict: (conflict[0], conflict[1].message))[:MAX_PROBLEMS]
+
+
+def _warnings(event: Reset | None) -> tuple[Problem, ...]:
+    if event is None:
+        return ()
+    return (*event.documents.warnings, *(event.loaded.warnings if event.loaded else ()))
 
 
 def _key(item: Item) -> Key:
@@ -369,5 +420,5 @@ def collect(problems: Mapping[str, list[Problem]]) -> Problems:
     collected = Problems()
     for origin, found in problems.items():
         for problem in found:
-            collected.error(f"{origin}: {problem.path}" if problem.path else origin, problem.message, problem.line)
+            collected.errors.append(replace(problem, path=f"{origin}: {problem.path}" if problem.path else origin))
     return collected

@@ -21,7 +21,7 @@ def watcher_status(
         epoch=leadership.publisher.epoch if leadership.leads else leadership.replica.epoch,
         published=leadership.publisher.published,
         source_age=seconds(max(0.0, confirmed)),
-        invalid=sum(len(reconciler.desired.problems()) for reconciler in reconcilers),
+        invalid=sum(reconciler.desired.problematic_count for reconciler in reconcilers),
         unpublishable=sum(len(reconciler.unpublishable.reasons) for reconciler in reconcilers),
         unresolved_names=sum(len(reconciler.names.unresolved) for reconciler in reconcilers),
         disagreement=leadership.disagreement.reason or "",

@@ -92,8 +92,9 @@ class BucketReconciler:
             split_pool(pool)
         stated = set(pools) - kept_pools
         wanted: dict[str, bytes] = {}
-        checked = self._facts.keys() if stated == set(self._pools) - self._kept else ()
-        for key in kept:
+        same = stated == set(self._pools) - self._kept
+        checked = self._facts.keys() if same else ()
+        for key in set(kept) - self._kept if same else kept:
             if key not in kept_pools:
                 _require_fact(key, stated)
         for key, fact in facts.items():

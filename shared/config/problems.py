@@ -30,6 +30,15 @@ class Problem(Struct, frozen=True):
         return f"{where}: {self.message}" + (f" (line {self.line})" if self.line else "")
 
 
+class More(Problem, frozen=True, kw_only=True):
+    """Stands for further problems, which aren't kept."""
+
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
 class Invalid(Exception):
     """A document, or the settings of a process, can't be used. Says everything that is wrong at once."""
 
@@ -41,7 +50,7 @@ class Invalid(Exception):
     def lines(self) -> list[str]:
         """One line a problem, led by the origin where there is one; of very many, the first ones."""
         lead = f"{self.origin}: " if self.origin else ""
-        more = len(self.problems) - MAX_LINES
+        more = count_problems(self.problems[MAX_LINES:])
         rest = [f"{lead}… and {more} more problems"] if more > 0 else []
         return [f"{lead}{problem}" for problem in self.problems[:MAX_LINES]] + rest
 
@@ -77,10 +86,15 @@ MAX_PROBLEMS = 100
 """The most problems of a document that are kept: a file of megabytes can have one in each line."""
 
 
-def first_problems(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+def first_problems(problems: Sequence[Problem], most: int = MAX_PROBLEMS) -> tuple[Problem, ...]:
     """The first problems, and the number of the others."""
-    more = len(problems) - MAX_PROBLEMS
-    return (*problems[:MAX_PROBLEMS], *([Problem("", f"… and {more} more")] if more > 0 else []))
+    more = count_problems(problems[most:])
+    return (*problems[:most], *([More("", f"… and {more} more", count=more)] if more else []))
+
+
+def count_problems(problems: Iterable[Problem]) -> int:
+    """How many there are, with those that aren't kept."""
+    return sum(problem.count if isinstance(problem, More) else 1 for problem in problems)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

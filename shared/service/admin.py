@@ -32,7 +32,7 @@ from shared.service.admin_connections import AdminProtocol, bounded
 from shared.service.configured import Configured
 from shared.service.host_names import HostNames
 from shared.service.index import add_index
-from shared.service.pages import exposition, json_sections, stream_pieces
+from shared.service.pages import exposition, json_state, stream_pieces
 from shared.service.readiness import Readiness
 from shared.version import VERSION
 
@@ -131,9 +131,7 @@ class ProcessPages:
         """The state is made as a piece of its page: for a client that has gone, none is."""
         state = self._state()
         yield b""
-        lists = {name: value for name, value in state.items() if isinstance(value, Iterator)}
-        head = {name: value for name, value in state.items() if name not in lists}
-        yield from json_sections(head, lists, encoded)
+        yield from json_state(state, encoded)
 
     def __repr__(self) -> str:
         return f"<ProcessPages {self._readiness!r}>"

@@ -97,6 +97,12 @@ def json_sections(
     yield opening + b"}"
 
 
+def json_state(members: Mapping[str, object], encode: Callable[[object], bytes]) -> Iterator[bytes]:
+    """A JSON object, in which an iterator is a list whose items are made and written one by one."""
+    lists = {name: value for name, value in members.items() if isinstance(value, Iterator)}
+    return json_sections({name: value for name, value in members.items() if name not in lists}, lists, encode)
+
+
 def json_items(items: Iterable[object], encode: Callable[[object], bytes]) -> Iterator[bytes]:
     """A JSON list, whose items are made and written one by one. An iterator is an item's own JSON, piece by piece."""
     separator = b"["

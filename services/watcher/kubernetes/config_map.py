@@ -7,10 +7,10 @@ from msgspec import Struct
 
 from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
-from services.watcher.sources import Event, Rejected, Reset
+from services.watcher.sources import Rejected, Reset
 from shared.bus.publishable import fault
 from shared.config.loaded import LoadedConfig
-from shared.config.problems import Invalid, Problem, first_problems
+from shared.config.problems import Invalid, Problem
 from shared.model import Configuration
 
 log = structlog.get_logger(__name__)
@@ -31,7 +31,7 @@ class ConfigMapKey(Struct, frozen=True):
         return f"ConfigMap {self.namespace}/{self.name}"
 
 
-def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Validate) -> Event:
+def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Validate) -> Reset | Rejected:
     """What the object at this place states; None if there is no object."""
     origin = str(place)
     if item is None:
@@ -49,7 +49,7 @@ def read_config_map(place: ConfigMapKey, item: JsonObject | None, validate: Vali
     try:
         loaded = validate(configuration)
     except Invalid as error:
-        return Rejected(origin, first_problems(error.problems))
+        return Rejected(origin, error.problems)
     except Exception as error:  # whatever a plugin does with a document, it doesn't end the watcher
         log.exception("config.failed", origin=origin)
         return Rejected(origin, (Problem("", f"it can't be loaded: {type(error).__name__}: {error}"),))

@@ -17,6 +17,7 @@ from services.watcher.kubernetes.informers import Informer
 from services.watcher.kubernetes.reading import read_item
 from services.watcher.kubernetes.reports import POOL, ResourceResult
 from services.watcher.kubernetes.resource import JsonObject, ObjectId
+from services.watcher.problem_budget import ProblemBudget
 from services.watcher.resources import GROUPS, PoolId
 from services.watcher.sources import Rejected, Reset
 
@@ -42,8 +43,10 @@ class _Known(NamedTuple):
 class PoolResources:
     """Reads the objects of informers, which the owner adds by `follow`."""
 
-    def __init__(self, pool: PoolId) -> None:
+    def __init__(self, pool: PoolId, budget: ProblemBudget) -> None:
+        """`budget` is for what is kept of their problems."""
         self._pool = pool
+        self._budget = budget
         self._informers: dict[tuple[str, str], Informer] = {}
         """By kind and API group."""
         self._groups: frozenset[str] = frozenset()
@@ -164,11 +167,17 @@ class PoolResources:
         item = informer.objects.get(id)
         if item is None or informer.resource is None:
             known.pop(id, None)
+            self._budget.drop((kind, group, id))
             return None
         before = known.get(id)
         reading = self._reading(kind, group, id, item)
         if before is None or before.reading is not reading or before.result.resource != informer.resource:
             outcome = reading.outcome
+            if isinstance(outcome, str):
+                self._budget.drop((kind, group, id))
+            else:
+                outcome = self._budget.fit((kind, group, id), outcome)
+                reading = reading._replace(outcome=outcome)
             last_valid = before.result.last_valid if before is not None else None
             if not isinstance(outcome, Rejected):
                 last_valid = outcome if isinstance(outcome, Reset) else None
@@ -189,14 +198,12 @@ class PoolResources:
         """Whether a version of it is in force."""
         return origin in self._holding
 
-    def ignored(self) -> dict[str, str]:
+    def ignored(self) -> Iterator[tuple[str, str]]:
         """Resources that aren't for this pool, each with the reason."""
-        return {
-            origin_of(kind, id): known.reading.outcome
-            for (kind, _), all_known in self._known.items()
-            for id, known in all_known.items()
-            if isinstance(known.reading.outcome, str)
-        }
+        for (kind, _), all_known in self._known.items():
+            for id, known in all_known.items():
+                if isinstance(known.reading.outcome, str):
+                    yield origin_of(kind, id), known.reading.outcome
 
     @property
     def pools_known(self) -> bool:

@@ -1,10 +1,12 @@
 """A Kubernetes cluster as the provider of facts: a source for each pool, with informers that they share."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from services.watcher.configuration import installed
 from services.watcher.drain_file import DrainError
+from services.watcher.few import LISTED, listed
 from services.watcher.file_provider import config_root, file_source
 from services.watcher.files import FileSource
 from services.watcher.kubernetes.client import Client, connect
@@ -96,7 +98,7 @@ class KubernetesProvider(Provider):
             for other in reconciler.sources:
                 await reconciler.apply(await other.load())
         reconciler.accept()
-        reconciler.log_remarks()
+        await reconciler.log_remarks()
 
     def load_problem(self, pool: PoolId) -> str | None:
         return self._sources[pool].load_problem()
@@ -123,8 +125,15 @@ class KubernetesProvider(Provider):
     def state(self) -> dict[str, Any]:
         if self._factory is None:
             return {}
-        ignored = {origin: reason for source in self._sources.values() for origin, reason in source.ignored().items()}
-        return {"kubernetes": {**self._factory.state(), "not_for_the_pools": ignored}, "status": self.reporter.state()}
+        ignored = (found for source in self._sources.values() for found in source.ignored())
+        first = list(islice(ignored, LISTED))
+        return {
+            "kubernetes": {
+                **self._factory.state(),
+                "not_for_the_pools": listed(first, len(first) + sum(1 for _ in ignored)),
+            },
+            "status": self.reporter.state(),
+        }
 
     async def close(self) -> None:
         if self._client is not None:

@@ -8,7 +8,7 @@ from services.watcher.documents import Documents
 from services.watcher.kubernetes.resource import JsonObject
 from services.watcher.resources import PoolId, fact_of, group_of, pool_reference, read_resource
 from services.watcher.sources import Rejected, Reset
-from shared.config.problems import Problem, Problems, first_problems
+from shared.config.problems import Problem, Problems, first_problems, show
 from shared.model import Pool
 
 log = structlog.get_logger(__name__)
@@ -43,7 +43,7 @@ def _read(item: JsonObject, kind: str, origin: str, pool: PoolId, groups: Collec
         return Rejected(origin, first_problems(problems.errors), fact_of(kind, metadata["name"]))
     if read.resource is None:
         return read.ignored
-    return Reset(origin, Documents(resources=(read.resource,), warnings=tuple(problems.warnings)))
+    return Reset(origin, Documents(resources=(read.resource,), warnings=first_problems(problems.warnings)))
 
 
 def _other_pool(item: JsonObject, kind: str, pool: PoolId, groups: Collection[str]) -> str | None:
@@ -53,6 +53,6 @@ def _other_pool(item: JsonObject, kind: str, pool: PoolId, groups: Collection[st
     if not isinstance(name, str):
         return None
     if name != pool.name:
-        return repr(name)
+        return show(name)
     group = group_of(kind, reference)
-    return f"{name!r} of {group}" if groups and group is not None and group not in groups else None
+    return f"{show(name)} of {group}" if groups and group is not None and group not in groups else None

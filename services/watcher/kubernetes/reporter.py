@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -300,12 +301,15 @@ class Reporter:
 
     def state(self) -> dict[str, Any]:
         """For `/debug/state`: as of when this watcher last led."""
-        names = {_uid(report.item): _name(report) for report in self._reports}
-        findings = [(_name(report), finding) for report in self._reports for finding in report.findings]
+        findings = ((_name(report), finding) for report in self._reports for finding in report.findings)
+        contested = dict(islice(self._contested.state().items(), SHOWN))
+        left_alone = {uid: why for uid, (_, why) in islice(self._skipped.items(), SHOWN)}
+        shown = contested.keys() | left_alone.keys()
+        names = {uid: _name(report) for report in self._reports if (uid := _uid(report.item)) in shown} if shown else {}
         return {
-            "findings": [f"{name}: {finding.reason}: {finding.note}" for name, finding in findings[:SHOWN]],
-            "contested": {names.get(uid, uid): times for uid, times in list(self._contested.state().items())[:SHOWN]},
-            "left_alone": {names.get(uid, uid): why for uid, (_, why) in list(self._skipped.items())[:SHOWN]},
+            "findings": [f"{name}: {finding.reason}: {finding.note}" for name, finding in islice(findings, SHOWN)],
+            "contested": {names.get(uid, uid): times for uid, times in contested.items()},
+            "left_alone": {names.get(uid, uid): why for uid, why in left_alone.items()},
             "problems": {name: target.problem for name, target in self._targets.items() if target.problem},
         }
 

@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct
 
 from services.watcher.documents import Documents
+from services.watcher.few import few_problems
 from services.watcher.kubernetes.config_map import ConfigMapKey, Validate, read_config_map
 from services.watcher.kubernetes.endpoints import (
     SERVICE_LABEL,
@@ -33,8 +34,10 @@ from services.watcher.kubernetes.reports import POOL, PoolView, ResourceResult
 from services.watcher.kubernetes.resource import JsonObject, ObjectId
 from services.watcher.kubernetes.settings import IpFamily
 from services.watcher.kubernetes.status import strip as strip_resource
+from services.watcher.problem_budget import ProblemBudget
 from services.watcher.resources import GROUPS, KINDS, PoolId
 from services.watcher.sources import Delete, Emit, Event, Rejected, Removed, Reset, Upsert
+from services.watcher.state import collect
 from shared.config.problems import Problem
 from shared.datalayer.objects import KubernetesObject, ObjectKind, Parts
 from shared.model import Endpoint, Pool
@@ -86,7 +89,8 @@ class KubernetesSource:
         """Informers with changes, and their changed objects; None: all."""
         self._reported: dict[str, Event] = {}
         """The last event of each origin; of the pods, their last `Reset`."""
-        self._resources = PoolResources(options.pool)
+        self._budget = ProblemBudget()
+        self._resources = PoolResources(options.pool, self._budget)
         self._objects: dict[ObjectKind, Informer] = {}
         """Those of the objects that the configuration's extractors read."""
         self._left_objects: set[ObjectKind] = set()
@@ -231,9 +235,14 @@ class KubernetesSource:
         """What has to be corrected before there is a complete reading."""
         if self._loaded:
             return None
-        rejected = (event for event in self._reported.values() if isinstance(event, Rejected))
-        required = (event for event in rejected if event.origin.startswith((f"{POOL} ", "ConfigMap ")))
-        return "; ".join(f"{event.origin}: {problem}" for event in required for problem in event.problems) or None
+        pool = self._options.pool
+        origins = origin_of(POOL, (pool.namespace, pool.name)), str(self._options.config_map)
+        rejected = {
+            origin: list(event.problems)
+            for origin in origins
+            if isinstance(event := self._reported.get(origin), Rejected)
+        }
+        return "; ".join(few_problems(collect(rejected).errors)) or None
 
     async def _collect(self) -> list[Event]:
         """The events for all changes since the last call. Pods are read in turns with others: a list has thousands."""
@@ -256,7 +265,8 @@ class KubernetesSource:
         events += self._report(self._read_objects(dirty.keys()))
         if (config := self._options.config_map) is not None and self._config in dirty and self._config.synced:
             if self._config_read is None or self._config_read[0] is not self._config_item:
-                self._config_read = self._config_item, read_config_map(config, self._config_item, self._validate)
+                event = read_config_map(config, self._config_item, self._validate)
+                self._config_read = self._config_item, self._budget.fit(str(config), event)
             events += self._report({str(config): self._config_read[1]})
         if (pods := self._pods) is not None and pods in dirty:
             self._dirty[pods] = dirty[pods]
@@ -411,13 +421,14 @@ class KubernetesSource:
             return
         while self._config_read is None or self._config_read[0] is not self._config_item:
             item = self._config_item
-            assert self._options.config_map is not None
-            event = await asyncio.to_thread(read_config_map, self._options.config_map, item, self._validate)
-            self._config_read = item, event
+            config = self._options.config_map
+            assert config is not None
+            event = await asyncio.to_thread(read_config_map, config, item, self._validate)
+            self._config_read = item, self._budget.fit(str(config), event)
 
     # Reports
 
-    def ignored(self) -> dict[str, str]:
+    def ignored(self) -> Iterator[tuple[str, str]]:
         """Resources that aren't for this pool, each with the reason."""
         return self._resources.ignored()
 

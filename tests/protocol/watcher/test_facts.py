@@ -38,6 +38,15 @@ def metric(service: WatcherService, name: str) -> float:
     return value
 
 
+REWRITE = """apiVersion: llm-d.ai/v1alpha2
+kind: InferenceModelRewrite
+metadata: {name: r%d}
+spec:
+  poolRef: {name: default}
+  rules:
+"""
+
+
 async def test_what_the_file_states_is_published(nats: NatsServer, tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(endpoints_text("a") + "---" + OBJECTIVE)
@@ -81,12 +90,11 @@ async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer
     async with reader(nats.url) as seen, watcher(nats.url, endpoints_file=str(path)) as service:
         await seen.sees("a")
         replace(path, "endpoints:\n- {name: b, address: 10.0.0.2, port: 0}\n")
-        await eventually(lambda: bool(service.reconcilers[0].desired.problems()), "a problem")
+        await eventually(lambda: metric(service, "pointsman_watcher_rejections_total") == 1.0, "a problem")
         assert service.state()["problems"] == {
             str(path): ["endpoints[0].port: 0 isn't a port; a number from 1 to 65535 is expected (line 2)"]
         }
         assert metric(service, "pointsman_watcher_bad_files") == 1.0
-        assert metric(service, "pointsman_watcher_rejections_total") == 1.0
         assert metric(service, "pointsman_watcher_last_good_age_seconds") > 0.0
         assert seen.endpoints == ["a"]
         assert service.readiness.ready
@@ -94,6 +102,21 @@ async def test_a_bad_file_keeps_the_last_good_state_and_says_so(nats: NatsServer
         await seen.sees("b")
         assert service.state()["problems"] == {}
         assert metric(service, "pointsman_watcher_last_good_age_seconds") == 0.0
+
+
+async def test_a_status_has_the_first_warnings_of_all_files_and_the_number_of_the_others(
+    nats: NatsServer, tmp_path: Path
+) -> None:
+    (tmp_path / "endpoints.yaml").write_text(endpoints_text("a"))
+    for number in range(3):
+        rewrite = REWRITE % number + "  - {matches: [{}], targets: [{modelRewrite: m}]}\n" * 8
+        (tmp_path / f"rewrite{number}.yaml").write_text(rewrite)
+    async with watcher(nats.url, endpoints_file=str(tmp_path)) as service:
+        *first, last = service.status().configuration_warnings
+    assert [text.partition(": ")[0] for text in first] == [
+        str(tmp_path / f"rewrite{at}.yaml") for at in [0] * 8 + [1] * 2
+    ]
+    assert last == "… and 14 more"
 
 
 async def test_the_configuration_is_published_and_a_bad_one_keeps_the_last(nats: NatsServer, tmp_path: Path) -> None:

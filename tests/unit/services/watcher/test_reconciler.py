@@ -12,15 +12,16 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.watcher.documents import Documents
+from services.watcher.few import LISTED, few
 from services.watcher.lookup import Lookups
 from services.watcher.metrics import WatcherMetrics
-from services.watcher.reconciler import PoolReconciler, Publications, few
+from services.watcher.reconciler import PoolReconciler, Publications
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared.bus import facts
 from shared.config.problems import Problem
 from shared.datalayer.events import EventCounts
-from shared.model import Endpoint, Fact, Objective, Pool
+from shared.model import Configuration, Endpoint, Fact, Objective, Pool
 from shared.plugin_failures import PluginFailures
 from tests.waiting import eventually
 from tests.work import counted, longest_turn
@@ -51,7 +52,7 @@ async def look_up(host: str) -> list[str]:
 class Bus:
     """What was published, and what each change was."""
 
-    def __init__(self) -> None:
+    def __init__(self, preferred: str = "") -> None:
         self.facts: dict[str, Fact] = {}
         self.changes: list[str] = []
         self.sizes: list[int] = []
@@ -60,7 +61,7 @@ class Bus:
         self.reconciler = PoolReconciler(
             POOL,
             (),
-            preferred="",
+            preferred=preferred,
             lookups=Lookups(look_up, 5.0, 64),
             resolve_interval=30.0,
             frames=cast(Any, None),
@@ -164,6 +165,92 @@ async def test_what_cannot_be_published_is_withdrawn_and_left_as_it_is_on_the_bu
     pool.limit, pool.changes = 5000, []
     await pool.reconciler.refresh()
     assert (pool.changes, pool.reconciler.unmanaged) == (["+x"], [])
+
+
+class Texts:
+    """Counts the problems that become text."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        as_text = Problem.__str__
+
+        def counting(problem: Problem) -> str:
+            self.made += 1
+            return as_text(problem)
+
+        monkeypatch.setattr(Problem, "__str__", counting)
+
+
+HUNDRED = tuple(Problem(f"rules[{number}]", "bad") for number in range(100))
+
+
+async def test_of_many_origins_with_problems_the_first_are_named_and_the_others_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool, texts, origins = await Bus().start(), Texts(monkeypatch), [f"o{number:03}" for number in range(300)]
+    warned = [Reset(f"w{origin}", Documents(warnings=HUNDRED)) for origin in origins]
+    with capture_logs():
+        await pool.take(*(Rejected(origin, HUNDRED) for origin in origins), *warned)
+    texts.made = 0
+    named = [f"o000: rules[{number}]: bad" for number in range(10)]
+    assert pool.reconciler.invalid_origins() == "; ".join([*named, "… and 29990 more"])
+    assert pool.reconciler.warnings(10) == [f"w{text}" for text in named]
+    assert (pool.reconciler.desired.problematic_count, pool.reconciler.desired.warning_count) == (300, 30_000)
+    assert texts.made <= 20
+    state = pool.reconciler.state()
+    for name, first in (("problems", "o000"), ("warnings", "wo000")):
+        assert len(state[name]) == LISTED + 1
+        assert state[name][first] == [f"rules[{number}]: bad" for number in range(100)]
+        assert state[name]["…"] == f"and {300 - LISTED} more"
+    with capture_logs():
+        await pool.take(*map(Removed, origins[1:]), *(Removed(reset.origin) for reset in warned))
+    assert pool.reconciler.invalid_origins() == "; ".join([*named, "… and 90 more"])
+    assert pool.reconciler.desired.warning_count == 0
+    assert "…" not in pool.reconciler.state()["problems"]
+
+
+async def test_each_origin_has_one_log_line_which_names_the_first_problems() -> None:
+    pool, first = await Bus().start(), [f"rules[{number}]: bad" for number in range(10)]
+    with capture_logs() as logs:
+        await pool.take(Rejected("x", HUNDRED), Reset("y", Documents(warnings=HUNDRED)))
+    assert [(line["event"], line["problems"]) for line in logs[:2]] == [
+        ("facts.rejected", [*first, "… and 90 more"]),
+        ("facts.warning", [*first, "… and 90 more"]),
+    ]
+    with capture_logs() as logs:
+        await pool.take(Rejected("x", HUNDRED), Reset("y", Documents(warnings=(*HUNDRED[:50], Problem("", "new")))))
+    assert [(line["event"], line["problems"]) for line in logs if "problems" in line] == [
+        ("facts.warning", ["document: new"])
+    ], "what was logged before isn't logged again"
+
+
+@pytest.mark.parametrize("at", ["a change", "the start"])
+async def test_others_run_while_the_warnings_and_problems_of_many_origins_are_logged(at: str) -> None:
+    pool, events = await Bus().start(), list[Event]()
+    for number in range(200):
+        events += [Reset(f"w{number}", Documents(warnings=HUNDRED)), Rejected(f"o{number}", HUNDRED)]
+    with capture_logs() as logs:
+        if at == "a change":
+            assert await longest_turn(pool.take(*events)) < 0.25
+        else:
+            await pool.reconciler.apply(events)
+            assert await longest_turn(pool.reconciler.log_remarks()) < 0.25
+    assert len([line for line in logs if line["event"] == "facts.warning"]) == 200
+
+
+async def test_what_is_said_of_other_configurations_is_logged_once_the_preferred_one_is_there() -> None:
+    pool = await Bus("z").start()
+
+    def configured(origin: str) -> Reset:
+        return Reset(origin, Documents(configuration=Configuration(text="", origin=origin)))
+
+    with capture_logs() as logs:
+        await pool.take(configured("x"))
+        await pool.take(configured("z"))
+        await pool.take(configured("z"))
+    assert [line["documents"] for line in logs if line["event"] == "facts.ignored"] == [
+        ["EndpointPickerConfig: z takes precedence"]
+    ]
 
 
 async def test_a_fact_that_was_never_valid_is_left_as_it_is_on_the_bus() -> None:

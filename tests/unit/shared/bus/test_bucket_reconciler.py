@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shared.bus import bucket_reconciler as module
 from shared.bus.bucket_reconciler import BucketReconciler, Change
 from shared.bus.codec import MASK, decode, encode, encode_fact, fact_digest
 from shared.bus.epochs import next_epoch
 from shared.bus.facts import Delete, Upsert
 from shared.bus.messages import FactEnvelope, Synced
-from shared.bus.subjects import fact_key, synced_key
+from shared.bus.subjects import Key, fact_key, parse_key, synced_key
 from shared.model import Endpoint, Fact
 
 POOL = "default_p"
@@ -36,6 +37,22 @@ def settle(reconciler: BucketReconciler) -> Sequence[Change]:
     for change in changes:
         reconciler.acknowledge(change)
     return changes
+
+
+def test_keys_that_are_kept_already_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+
+    def noting(key: str) -> Key:
+        checked.append(key)
+        return parse_key(key)
+
+    reconciler, kept = wanting(endpoint("a")), [f"{POOL}.objective.o{number}" for number in range(100)]
+    reconciler.set_desired(facts(endpoint("a")), [POOL], kept)
+    monkeypatch.setattr(module, "parse_key", noting)
+    reconciler.set_desired(facts(endpoint("a")), [POOL], [*kept, f"{POOL}.objective.new"])
+    assert checked == [f"{POOL}.objective.new"]
+    with pytest.raises(ValueError, match="no fact"):
+        reconciler.set_desired({}, ["default_q"], kept)
 
 
 def test_only_what_differs_is_written_and_deletes_come_last() -> None:

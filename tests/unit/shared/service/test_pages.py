@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from shared.service.pages import SLICE, alone, exposition, json_sections, json_tree, stream_pieces
+from shared.service.pages import SLICE, alone, exposition, json_sections, json_state, json_tree, stream_pieces
 
 
 class Families(Collector):
@@ -57,6 +57,17 @@ def test_an_object_of_many_members_comes_in_slices_of_them() -> None:
     assert msgspec.json.decode(b"".join(pieces)) == whole
     assert max(piece.count(b":") for piece in pieces) <= SLICE
     assert b"".join(json_tree({}, msgspec.json.encode)) == b"{}"
+
+
+def test_an_iterator_in_a_state_is_a_list_whose_items_are_written_one_by_one_also_in_an_item() -> None:
+    def pool(name: str) -> dict[str, object]:
+        return {"pool": name, "endpoints": iter([f"{name}1", f"{name}2"]), "peers": []}
+
+    state = {**pool("a"), "pools": (json_state(pool(name), msgspec.json.encode) for name in "bc")}
+    pieces = list(json_state(state, msgspec.json.encode))
+    whole = [{"pool": name, "endpoints": [f"{name}1", f"{name}2"], "peers": []} for name in "abc"]
+    assert msgspec.json.decode(b"".join(pieces)) == {**whole[0], "pools": whole[1:]}
+    assert max(piece.count(b'1"') + piece.count(b'2"') for piece in pieces) == 1
 
 
 async def test_other_work_goes_on_between_the_slices_of_a_page() -> None:

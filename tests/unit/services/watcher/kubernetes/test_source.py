@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,11 +16,13 @@ from services.watcher.kubernetes.informers import Handler, Informer, InformerFac
 from services.watcher.kubernetes.reflector import Problem
 from services.watcher.kubernetes.resource import JsonObject, Resource
 from services.watcher.kubernetes.source import PODS, KubernetesSource, PoolOptions
+from services.watcher.problem_budget import OVERHEAD, SIZE
 from services.watcher.resources import PoolId
 from services.watcher.sources import Delete, Event, Rejected, Removed, Reset, Upsert
 from shared import tasks
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
+from shared.config.problems import count_problems
 from shared.datalayer.objects import ObjectKind
 from shared.model import Configuration, Pool
 from tests.unit.services.watcher.kubernetes.readings import EXPERIMENTAL, STABLE, item_of, objective
@@ -429,6 +431,33 @@ async def test_many_changed_resources_are_told_in_parts_and_loaded_together(monk
     assert len(await peer.loaded()) == 2
 
 
+@pytest.mark.parametrize(
+    ("rule", "kept"),
+    [
+        ({}, lambda event: event.problems),
+        (
+            {"matches": [{}], "targets": [{"modelRewrite": "m"}]},
+            lambda event: event.documents.warnings,
+        ),
+    ],
+    ids=["problems", "warnings"],
+)
+async def test_of_the_problems_of_all_resources_a_limited_number_is_kept(
+    rule: JsonObject, kept: Callable[[Any], Sequence[Any]]
+) -> None:
+    peer, many = await served(), 400
+    rewrites = peer.informers.find("InferenceModelRewrite", EXPERIMENTAL)
+    spec = {"poolRef": {"name": "llama"}, "rules": [rule] * 200}
+    peer.informers.say(rewrites, *[item_of("InferenceModelRewrite", f"r{number}", spec) for number in range(many)])
+    told = (await peer.changes()).values()
+    assert sum(count_problems(kept(event)) for event in told) == many * 200
+    assert sum(len(kept(event)) for event in told) <= SIZE // OVERHEAD + 2 * many
+    loaded = await peer.loaded()
+    outcomes = [result.outcome for result in peer.source.view().results if isinstance(result.outcome, Rejected | Reset)]
+    results = {outcome.origin: outcome for outcome in outcomes}
+    assert all(kept(results[event.origin]) is kept(event) is kept(loaded[event.origin]) for event in told)
+
+
 async def test_what_holds_of_a_resource_that_goes_isnt_held_by_a_refused_one_of_its_name() -> None:
     """In a migration from one API group to the other both have a resource of the name for a time."""
     peer = await served()
@@ -477,7 +506,7 @@ async def test_resources_of_other_pools_are_left_out_with_the_reason() -> None:
     found = await peer.changes()
     assert found.keys() == {"InferenceObjective default/premium", "InferenceObjective default/bad"}
     assert isinstance(found["InferenceObjective default/bad"], Rejected)
-    assert "qwen" in peer.source.ignored()["InferenceObjective default/other"]
+    assert "qwen" in dict(peer.source.ignored())["InferenceObjective default/other"]
     peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), theirs)
     assert {type(change) for change in (await peer.changes()).values()} == {Removed}
 
@@ -679,7 +708,7 @@ async def test_what_refers_to_the_pool_by_its_group_is_read_again_when_the_pool_
     today = item_of("InferenceObjective", "today", {"poolRef": {"name": "llama"}, "priority": 1})
     peer.informers.say(peer.informers.find("InferenceObjective", EXPERIMENTAL), former, today)
     assert (await peer.changes()).keys() == {"InferenceObjective default/today"}
-    assert EXPERIMENTAL in peer.source.ignored()["InferenceObjective default/former"]
+    assert EXPERIMENTAL in dict(peer.source.ignored())["InferenceObjective default/former"]
     peer.informers.say(peer.informers.find("InferencePool", EXPERIMENTAL), pool(group=EXPERIMENTAL))
     assert (await peer.changes()).keys() == {"InferenceObjective default/former"}, "there are two now"
     peer.informers.say(peer.informers.find("InferencePool", STABLE))

@@ -12,6 +12,7 @@ import math
 from collections.abc import ItemsView, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from threading import RLock
 from typing import Any, ClassVar, Generic, TypeGuard, TypeVar
 from weakref import WeakValueDictionary
 
@@ -64,23 +65,32 @@ class AttributeKey(Generic[T]):
     _numbers: ClassVar[WeakValueDictionary[str, Any]] = WeakValueDictionary()
     """The attributes of numbers by wire name."""
 
+    _making: ClassVar[Any] = RLock()
+    """Configurations are read in a thread, while the event loop reads frames."""
+
     def __new__(cls, name: str, producer: str, kind: type[T], bounds: Bounds | None = None) -> "AttributeKey[T]":
         key: AttributeKey[T] | None = cls._known.get((name, producer, kind))
         if key is None:
-            if (length := len(name) + len(producer) + 1) > MAX_WIRE_NAME:
-                raise ValueError(
-                    f"an attribute's name of {length} characters, with that of its plugin; {MAX_WIRE_NAME} are allowed"
-                )
-            key = super().__new__(cls)
-            for field, value in (("name", name), ("producer", producer), ("kind", kind), ("bounds", bounds or ANY)):
-                object.__setattr__(key, field, value)
-            cls._known[name, producer, kind] = key
-            if kind is float:
-                cls._numbers[key.wire] = key
-        elif bounds is not None and bounds != key.bounds:
+            with cls._making:
+                key = cls._known.get((name, producer, kind)) or cls._make(name, producer, kind)
+        if bounds is not None and bounds != key.bounds:
             if key.bounds is not ANY:
                 raise ValueError(f"{key} is from {key.bounds}, not from {bounds}")
-            object.__setattr__(key, "bounds", bounds)  # somebody read the attribute before who makes it was loaded
+            object.__setattr__(key, "bounds", bounds)  # new, or somebody read it before who makes it was loaded
+        return key
+
+    @classmethod
+    def _make(cls, name: str, producer: str, kind: type[T]) -> "AttributeKey[T]":
+        if (length := len(name) + len(producer) + 1) > MAX_WIRE_NAME:
+            raise ValueError(
+                f"an attribute's name of {length} characters, with that of its plugin; {MAX_WIRE_NAME} are allowed"
+            )
+        key: AttributeKey[T] = super().__new__(cls)
+        for field, value in (("name", name), ("producer", producer), ("kind", kind), ("bounds", ANY)):
+            object.__setattr__(key, field, value)
+        cls._known[name, producer, kind] = key
+        if kind is float:
+            cls._numbers[key.wire] = key
         return key
 
     @cached_property

@@ -77,7 +77,7 @@ class CollectorService(Service):
         """Of the configuration that was built last."""
         path = settings.config_file
         text = read_text(path, "--config-file", settings.max_file_size) if path else None
-        first = self._first_pipeline() if text is None else self._build(self._read(text, path))
+        first = self._first_pipeline() if text is None else self._read(text, path)
         self.config = Reloader(self._read, self._apply_config, running=text, origin=path, limit=settings.max_file_size)
         self.bus, subjects, self._pool = make_bus(settings, self.tier, self.id)
         self.replica = Replica(self.bus, subjects, self._pool, self._on_event)
@@ -106,7 +106,7 @@ class CollectorService(Service):
         self._event_counts = EventCounts(self.plugin_failures)
         self._endpoint_events = EndpointDispatcher((), self._attributes, self._event_counts)
         self.responder = make_responder(self, self.bus, subjects, [self._pool], self.status, {ViewQuery: self._view})
-        self._replace_pipeline(first)
+        self._use(*first)
         self.registry.register(self._event_counts)
         self.registry.register(self.out_of_range)
         self.registry.register(CollectorMetrics(self.scraper, self.sender))
@@ -118,7 +118,7 @@ class CollectorService(Service):
         self.readiness.mention("id", self.members.duplicate_id_problem)
         self.readiness.mention("attributes", self.out_of_range.note)
         self.readiness.mention("bus", self.bus.malformed.note)
-        self.readiness.require("configuration", lambda: self._unconfigured or None)
+        self.readiness.require("configuration", lambda: self._unconfigured or self.config.pending())
 
     async def start(self) -> None:
         if not self._unconfigured:
@@ -215,7 +215,9 @@ class CollectorService(Service):
 
     def _reassign(self) -> None:
         self._reassigning = None
-        if not self._stopping:
+        if self.config.pending():  # what is scraped depends on it
+            self._reassign_soon()
+        elif not self._stopping:
             by_id = {endpoint.id: endpoint for endpoint in self._endpoints.values()}
             scraped = at_metrics_port(by_id, self._resource, self._settings.model_server_metrics_port)
             self.scraper.assign(assigned(scraped, self.id, self.members.ids))
@@ -254,30 +256,35 @@ class CollectorService(Service):
 
     # Configuration
 
-    def _first_pipeline(self) -> Pipeline:
+    def _first_pipeline(self) -> tuple[Pipeline, LoadedConfig | None]:
         """The default configuration, until the bus brings another. Metric flags may be invalid with the default and
         valid with that one, so the collector starts, but isn't ready."""
         try:
-            return self._build(self._read("", BUILT_IN))
+            return self._read("", BUILT_IN)
         except Invalid as error:
             if flags_engine(self._settings) is None:
                 raise
             log.warning("config.waiting", problems=error.lines())
             self._unconfigured = "; ".join(error.lines())
-            return Pipeline()
+            return Pipeline(), None
 
     def _on_config(self, config: Configuration | None) -> None:
         """The bus has a configuration, or none."""
         if not self._settings.config_file:
             self.config.offer(*((config.text, config.origin) if config else ("", "")))
 
-    def _apply_config(self, config: LoadedConfig) -> None:
+    def _apply_config(self, made: tuple[Pipeline, LoadedConfig | None]) -> None:
         """Use a configuration that was read."""
-        self._replace_pipeline(self._build(config))
+        self._use(*made)
         self._unconfigured = ""
 
-    def _replace_pipeline(self, pipeline: Pipeline) -> None:
+    def _use(self, pipeline: Pipeline, config: LoadedConfig | None) -> None:
         """Replace the pipeline. Its endpoint extractors start with all endpoints of the share."""
+        if config is not None:
+            for warning in config.warnings:
+                log.warning("config.warning", origin=config.origin, problem=str(warning))
+            self._warnings = tuple(map(str, config.warnings))
+            self.plugin_failures.follow(self.tier, config.names(Tier.COLLECTOR))
         self.scraper.use(pipeline)
         self._endpoint_events.close()
         self._endpoint_events = EndpointDispatcher(pipeline.endpoint_feeds, self._attributes, self._event_counts)
@@ -295,21 +302,14 @@ class CollectorService(Service):
         scrape = self.scraper.endpoints.get(id)
         return AttributeMap() if scrape is None else scrape.attributes
 
-    def _read(self, text: str, origin: str) -> LoadedConfig:
-        """Parses a configuration and applies the flags. Raises `Invalid`."""
+    def _read(self, text: str, origin: str) -> tuple[Pipeline, LoadedConfig]:
+        """What a configuration comes to with the flags. Runs in a thread. Raises `Invalid`, or whatever the plugins
+        raise."""
         settings = self._settings
         experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
         config = load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
-        return with_flags(config, self._settings)
-
-    def _build(self, config: LoadedConfig) -> Pipeline:
-        """Builds the pipeline. Raises `Invalid`, or whatever the plugins raise."""
-        for warning in config.warnings:
-            log.warning("config.warning", origin=config.origin, problem=str(warning))
-        pipeline = build(config)
-        self._warnings = tuple(map(str, config.warnings))
-        self.plugin_failures.follow(self.tier, config.names(Tier.COLLECTOR))
-        return pipeline
+        config = with_flags(config, self._settings)
+        return build(config), config
 
 
 def main(argv: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 A source without extractors isn't polled.
 """
 
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from msgspec import Struct
@@ -19,7 +20,7 @@ from shared.plugin import Tier
 PolledSource: TypeAlias = SourceExtractors[PollingSource, Extractor]
 
 
-class Pipeline(Struct, frozen=True):
+class Pipeline(Struct, frozen=True, dict=True):
     """Everything that a collector does by a configuration."""
 
     sources: tuple[PolledSource, ...] = ()
@@ -28,7 +29,7 @@ class Pipeline(Struct, frozen=True):
     endpoint_feeds: tuple[EndpointExtractors, ...] = ()
     """The plugins that receive endpoint events."""
 
-    @property
+    @cached_property
     def keys(self) -> frozenset[AttributeKey[Any]]:
         """The attributes that the extractors produce."""
         extractors = [extractor for polled in self.sources for extractor in polled.extractors]
@@ -67,4 +68,6 @@ def build(config: LoadedConfig) -> Pipeline:
         sources.append(PolledSource(source, tuple(extractors)))
     problems.raise_if_any(config.origin)
     notified = endpoint_feeds(config, instances, EndpointNotificationSource, EndpointExtractor)
-    return Pipeline(tuple(sources), plan(config, PollingSource), notified)
+    pipeline = Pipeline(tuple(sources), plan(config, PollingSource), notified)
+    _ = pipeline.keys  # can take long, and is used in the event loop
+    return pipeline

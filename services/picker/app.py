@@ -15,7 +15,7 @@ from prometheus_client import Gauge
 
 from services.picker.admin.decisions import DecisionRing, ring_routes
 from services.picker.admin.flow_metrics import FlowMetrics
-from services.picker.admin.metrics import PickerMetrics
+from services.picker.admin.metrics import PickerMetrics, PluginTimings
 from services.picker.alarm import Alarm
 from services.picker.bus.load_publisher import LoadPublisher
 from services.picker.bus.prefix_sharing import PrefixSharing
@@ -52,7 +52,7 @@ from shared.bus.query_messages import (
 )
 from shared.bus.replica import Replica
 from shared.bus.responder import Answering
-from shared.config import LoadedConfig, load
+from shared.config import load
 from shared.datalayer.events import EventCounts
 from shared.out_of_range import OutOfRange
 from shared.plugin import Registry, Tier
@@ -111,6 +111,7 @@ class PickerService(Service):
         path = settings.config_file
         first = read_text(path, "--config-file", settings.max_file_size) if path else ""
         self.config = Reloader(self._read, self._apply_config, running=first, origin=path, limit=settings.max_file_size)
+        made = self._read(first, path)
         self.registry.register(ReloadMetrics("pointsman_picker_config_loads", self.config))
         flow_metrics = FlowMetrics(self.registry, self.view, former_names=settings.legacy_metric_names)
         self.flow = flow_metrics.flow = FlowAdmission(
@@ -126,7 +127,7 @@ class PickerService(Service):
         self._alarm = Alarm(self.flow.run, time.monotonic)
         self.handler = RequestHandler(
             self.view,
-            self._build(self._read(first, path)),
+            made[0],
             self.ring,
             self.metrics,
             limits=request_limits(settings),
@@ -205,11 +206,12 @@ class PickerService(Service):
             ViewQuery: partial(view, self._parts, self._pool, self.id),
         }
         self.responder = make_responder(self, self.bus, self._subjects, [self._pool], self.status, answering)
-        self._configure(self.handler.pipeline)
+        self._apply_config(made)
         self.readiness.require("view", self.replica.readiness)
         self.readiness.mention("source", self._outdated)
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
+        self.readiness.require("configuration", self.config.pending)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self._missing_attributes = VanishedAttributes()
         self.readiness.mention("metrics", self._missing_attributes.problem)
@@ -225,7 +227,7 @@ class PickerService(Service):
             max_streams=settings.max_streams,
             memory=self.handler.budget,
             registry=self.registry,
-            not_ready=self.replica.readiness,
+            not_ready=lambda: self.replica.readiness() or self.config.pending(),
             on_metadata=self._proxy.observe,
         )
         self.health = Health(lambda: self.readiness.ready)
@@ -345,47 +347,43 @@ class PickerService(Service):
 
     # Configuration
 
-    def _read(self, text: str, origin: str) -> LoadedConfig:
-        """What a configuration says; no text is the default's. Raises `Invalid`."""
+    def _read(self, text: str, origin: str) -> tuple[Pipeline, PluginTimings]:
+        """What a configuration comes to, and the timings of its plugins; no text is the default's. Runs in a thread.
+        Raises `Invalid`, or whatever its plugins raise."""
         settings = self._settings
         experimental, bounds = settings.allow_experimental_plugins, settings.config_bounds
-        return load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
-
-    def _build(self, config: LoadedConfig) -> Pipeline:
-        """What a configuration comes to. Raises `Invalid`, or whatever its plugins raise."""
-        for warning in config.warnings:
-            log.warning("config.warning", origin=config.origin, problem=str(warning))
-        with self.metrics.configuration():
-            pipeline = build(
-                config,
-                self._random,
-                time.time,
-                self.metrics.plugin,
-                honour_subset=not self._settings.disable_endpoint_subset_filter,
-                named_models_only=self._settings.require_named_models,
-                emit_scores=self._settings.emit_endpoint_scores,
-                failed=self._plugin_failed,
-            )
-        self.plugin_failures.follow(self.tier, config.names(Tier.PICKER))
-        return pipeline
+        config = load(text, self._plugins, origin, allow_experimental=experimental, bounds=bounds)
+        timings = PluginTimings(self.metrics.plugins)
+        pipeline = build(
+            config,
+            self._random,
+            time.time,
+            timings.observe,
+            honour_subset=not settings.disable_endpoint_subset_filter,
+            named_models_only=settings.require_named_models,
+            emit_scores=settings.emit_endpoint_scores,
+            failed=self._plugin_failed,
+        )
+        return pipeline, timings
 
     def _plugin_failed(self, plugin: str, error: Exception, request: str) -> None:
         self.plugin_failures.record(plugin, error, request_id=request)
-
-    def _configure(self, pipeline: Pipeline) -> None:
-        self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
-        self.prefixes.use(pipeline)
-        self._updates.feed(pipeline.endpoint_feeds)
 
     def _on_config(self, text: str, origin: str) -> None:
         """A configuration from the bus, empty when there is none there."""
         if not self._settings.config_file:
             self.config.offer(text, origin)
 
-    def _apply_config(self, config: LoadedConfig) -> None:
+    def _apply_config(self, made: tuple[Pipeline, PluginTimings]) -> None:
         """Replace the configuration."""
-        pipeline = self._build(config)
-        self._configure(pipeline)
+        pipeline, timings = made
+        for warning in pipeline.config.warnings:
+            log.warning("config.warning", origin=pipeline.config.origin, problem=str(warning))
+        self.flow.configure(pipeline.flow_control, pipeline.director.detector, pipeline.config.stale_metrics)
+        self.prefixes.use(pipeline)
+        self._updates.feed(pipeline.endpoint_feeds)
+        self.plugin_failures.follow(self.tier, pipeline.config.names(Tier.PICKER))
+        self.metrics.plugins = timings
         self.handler.pipeline = pipeline
 
     # Callbacks

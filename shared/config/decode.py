@@ -2,7 +2,7 @@
 
 msgspec's own conversion stops at the first error. This one walks structs, lists and maps along `msgspec.inspect`'s
 description of the type. Constraints are those of `msgspec.Meta`; `extra={"format": "duration"}` and `{"format":
-"size"}` accept what `shared.quantities` reads.
+"size"}` accept what `shared.quantities` reads; `EXPRESSION` marks programs.
 """
 
 import re
@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, inspect
 
 from shared.config.problems import MAX_HINTS, Problems, join, nearest, show
+from shared.config.schema import EACH_EXPRESSION, MAX_EXPRESSIONS
 from shared.quantities import parse_duration, parse_size
 
 MISSING: Any = object()
@@ -21,17 +22,32 @@ MISSING: Any = object()
 _INFINITY = float("inf")
 
 
+class Expressions(Struct):
+    """The expressions of a document."""
+
+    left: int = MAX_EXPRESSIONS
+    """Characters that further ones may have."""
+
+
 def decode(
-    raw: object, kind: Any, path: str, problems: Problems, *, ignore_case: bool = False, lenient: bool = False
+    raw: object,
+    kind: Any,
+    path: str,
+    problems: Problems,
+    *,
+    ignore_case: bool = False,
+    lenient: bool = False,
+    expressions: Expressions | None = None,
 ) -> Any:
     """Convert `raw` to the type `kind`; note a problem under `path` and return `MISSING`.
 
     `ignore_case` matches struct fields as Go's JSON decoder does, on which plugin parameters rely, and choices too.
     `lenient` keeps the valid parts of a struct whose fields all have defaults, so that later checks can find more
-    problems. Raises TypeError for a `kind` that isn't supported (sets, dates).
+    problems. `expressions` bounds what all calls for one document read. Raises TypeError for a `kind` that isn't
+    supported (sets, dates).
     """
     info = _class_info(kind) if isinstance(kind, type) else inspect.type_info(kind)
-    return _Decoder(problems, ignore_case, lenient).value(raw, info, path, {})
+    return _Decoder(problems, ignore_case, lenient, expressions or Expressions()).value(raw, info, path, {})
 
 
 @cache
@@ -47,10 +63,11 @@ def fields_given(raw: Mapping[str, object], kind: type[Struct]) -> frozenset[str
 
 
 class _Decoder:
-    def __init__(self, problems: Problems, ignore_case: bool, lenient: bool) -> None:
+    def __init__(self, problems: Problems, ignore_case: bool, lenient: bool, expressions: Expressions) -> None:
         self._problems = problems
         self._ignore_case = ignore_case
         self._lenient = lenient
+        self._expressions = expressions
 
     def value(self, raw: object, info: inspect.Type, path: str, extra: Mapping[str, Any]) -> Any:
         match info:
@@ -74,6 +91,8 @@ class _Decoder:
                 return self._quantity(raw, parse_size, info, path)
             case inspect.IntType() | inspect.FloatType():
                 return self._number(raw, info, path)
+            case inspect.StrType() if extra.get("format") == "expression":
+                return self._expression(raw, info, path)
             case inspect.StrType():
                 return self._string(raw, info, path)
             case inspect.BoolType():
@@ -93,7 +112,8 @@ class _Decoder:
             return self.value(raw, rest[0], path, extra)
         for kind in rest:
             attempt = Problems()
-            value = _Decoder(attempt, self._ignore_case, lenient=False).value(raw, kind, path, extra)
+            decoder = _Decoder(attempt, self._ignore_case, lenient=False, expressions=self._expressions)
+            value = decoder.value(raw, kind, path, extra)
             if not attempt.errors:
                 return value
         self._problems.error(path, f"{_describe(raw)}; {' or '.join(map(expected, rest))} is expected")
@@ -209,6 +229,19 @@ class _Decoder:
         else:
             return raw
         self._problems.error(path, f"{show(raw)} {problem}")
+        return MISSING
+
+    def _expression(self, raw: object, info: inspect.StrType, path: str) -> Any:
+        """One that is too much isn't even returned: those who get it compile it."""
+        text = self._string(raw, info, path)
+        if text is MISSING or not text:
+            return text
+        had, self._expressions.left = self._expressions.left, self._expressions.left - len(text) - EACH_EXPRESSION
+        if self._expressions.left >= 0:
+            return text
+        if had >= 0:
+            limit = f"more than {MAX_EXPRESSIONS} characters, where each counts for {EACH_EXPRESSION} more"
+            self._problems.error(path, f"with this one, the document's expressions have {limit}")
         return MISSING
 
     def _choice(self, raw: object, values: tuple[object, ...], path: str) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from shared.config.decode import MISSING, decode, fields_given
+from shared.config.decode import MISSING, Expressions, decode, fields_given
 from shared.config.defaults import DEFAULT_DOCUMENT, DEFAULT_PARSERS, DEFAULT_PROFILE, DETECTOR, Injector, revision
 from shared.config.demand import check as check_demand
 from shared.config.gates import FLOW_CONTROL, read_gates
@@ -111,6 +111,7 @@ class _Loader:
         self._plugins = self._names.plugins
         self._givers: dict[tuple[str, str], PluginSpec] = {}
         """Sources by what they give."""
+        self._expressions = Expressions()
 
     def load(self, origin: str, text: str) -> LoadedConfig:
         """The loaded configuration; only valid if there were no problems."""
@@ -214,7 +215,14 @@ class _Loader:
                 at, f"{show(entry.type)} is experimental (alpha); allow it with --allow-experimental-plugins"
             )
         at = join(path, "parameters")
-        parameters = decode(entry.parameters or {}, kind.Parameters, at, self._problems, ignore_case=True)
+        parameters = decode(
+            entry.parameters or {},
+            kind.Parameters,
+            at,
+            self._problems,
+            ignore_case=True,
+            expressions=self._expressions,
+        )
         if refused or parameters is MISSING:
             return None
         for message in kind.deprecations(parameters):

@@ -17,7 +17,8 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MAX_DEPTH = 64
 """Levels of nesting. An EndpointPickerConfig has about eight."""
 MAX_EXPANSION = 100_000
-"""Values that a document may have once each alias counts for what it names, beyond ten times those that are written."""
+"""Values, and characters of texts, that a document may have once each alias counts for what it names, beyond ten times
+those that are written."""
 
 MAX_DIGITS = 100
 """Characters of a whole number: PyYAML's time for one with colons (`1:30` is 90) grows with their square."""
@@ -161,20 +162,23 @@ class _Nodes:
     def __init__(self, problems: Problems, limit: int | None) -> None:
         self._problems = problems
         self._limit = limit
-        self._sizes: dict[int, int] = {}
+        self._sizes: dict[int, tuple[int, int]] = {}
+        self._written = 0
+        """Characters, each alias aside."""
         self._open: set[int] = set()
 
     def check(self, root: Any) -> None:
         """Note duplicate keys. Raises `_Refused` when aliases make the document endless or huge."""
-        size = self._size(root, "")
-        if self._limit is not None and size > self._limit:
+        values, length = self._size(root, "")
+        if self._limit is not None and values > self._limit:
             raise _too_many(self._problems, self._limit)
-        if size > MAX_EXPANSION + 10 * len(self._sizes):
-            self._problems.error("", f"its aliases stand for {size} values; use fewer aliases")
-            raise _Refused
+        for size, written, what in ((values, len(self._sizes), "values"), (length, self._written, "characters")):
+            if size > MAX_EXPANSION + 10 * written:
+                self._problems.error("", f"its aliases stand for {size} {what}; use fewer aliases")
+                raise _Refused
 
-    def _size(self, node: Any, path: str) -> int:
-        """Values under a node when each alias counts for what it names."""
+    def _size(self, node: Any, path: str) -> tuple[int, int]:
+        """Values, and characters of texts, under a node when each alias counts for what it names."""
         known = self._sizes.get(id(node))
         if known is not None:
             return known
@@ -182,11 +186,14 @@ class _Nodes:
             self._problems.error(path, "an alias of a value that contains it", node.start_mark.line + 1)
             raise _Refused
         self._open.add(id(node))
-        size = 1
+        inside: list[tuple[int, int]] = []
+        length = 0
         if isinstance(node, yaml.ScalarNode):
             node.value = characters(node.value, path, self._problems, node.start_mark.line + 1)
+            length = len(node.value)
+            self._written += length
         elif isinstance(node, yaml.SequenceNode):
-            size += sum(self._size(item, join(path, index)) for index, item in enumerate(node.value))
+            inside = [self._size(item, join(path, index)) for index, item in enumerate(node.value)]
         elif isinstance(node, yaml.MappingNode):
             keys: set[tuple[str, str]] = set()
             for key, value in node.value:
@@ -198,8 +205,9 @@ class _Nodes:
                     if (key.tag, key.value) in keys:
                         self._problems.error(inner, "duplicate key", line)
                     keys.add((key.tag, key.value))
-                size += self._size(key, inner) + self._size(value, inner)
+                inside += (self._size(key, inner), self._size(value, inner))
         self._open.discard(id(node))
+        size = 1 + sum(values for values, _ in inside), length + sum(inner for _, inner in inside)
         self._sizes[id(node)] = size
         return size
 

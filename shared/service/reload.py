@@ -1,8 +1,8 @@
 """The configuration of a tier: replaced as a whole by the next valid one.
 
 Configurations come from the bus, or from a file that is followed. They are read in a thread, one at a time, so that a
-later one never loses to an earlier one. Plugins may raise anything; no exception may end the source of the
-configuration.
+later one never loses to an earlier one. What they come to, plugins included, is made in that thread, too: it can take
+tenths of a second. Plugins may raise anything; no exception may end the source of the configuration.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ RESCAN = 2.0
 class Reloader(Generic[T]):
     """Reads each configuration that it is offered, and puts it in use.
 
-    `read(text, origin)` runs in a thread without side effects; an empty text is the built-in default. `use` puts the
-    result in use.
+    `read(text, origin)` runs in a thread without side effects, and makes all that can take long; an empty text is the
+    built-in default. `use` puts the result in use, in the event loop.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class Reloader(Generic[T]):
         """The text that was offered last, or why there was none."""
         self._first = True
         """Whether none was offered yet."""
+        self._pending = False
+        """Whether the first one that was offered is still being read."""
         self._wanted: tuple[str | Invalid, str] | None = None
         """The last one while it waits to be read, with its origin. One that it overtakes isn't read."""
         self._wake = asyncio.Event()
@@ -73,17 +75,15 @@ class Reloader(Generic[T]):
         """Of the one that is in use."""
 
     def offer(self, text: str, origin: str) -> None:
-        """Offer a configuration from the bus. The first one is used at once, because nothing is served before it; `run`
-        reads further ones. Never raises."""
+        """Offer a configuration from the bus. `run` reads it; nothing should be served while the first is `pending`."""
         first, self._first = self._first, False
-        if text == self._last:
-            return
-        if not first:
+        if text != self._last:
+            self._pending |= first
             self._request(text, origin)
-            return
-        self._last = text
-        with self._outcome(text, origin):
-            self._use(self._read(text, origin))
+
+    def pending(self) -> str | None:
+        """Why the process isn't ready: the first configuration from the bus is still being read. None if it isn't."""
+        return "the first configuration is being read" if self._pending else None
 
     def in_use(self, pool: str) -> Configured:
         """The configuration that the pool's tier runs."""
@@ -92,18 +92,25 @@ class Reloader(Generic[T]):
     async def run(self) -> None:
         """Read offered configurations forever. Retry one on which a plugin failed: what the plugin needs may appear."""
         while True:
-            if not await set_within(self._wake, None if self._failed is None else RETRY):
-                self._wanted = self._wanted or self._failed
+            await set_within(self._wake, None if self._failed is None else RETRY)
             self._wake.clear()
-            if self._wanted is None:  # the first has failed: to be tried again
-                continue
-            (text, origin), self._wanted = self._wanted, None
+            wanted, self._wanted = self._wanted or self._failed, None
+            assert wanted is not None
+            text, origin = wanted
             if isinstance(text, Invalid):
                 self._failed = None
                 self._refuse(text, origin)
                 continue
             with self._outcome(text, origin):
-                self._use(await asyncio.to_thread(self._read, text, origin))
+                self._use(await asyncio.to_thread(self._reading, text, origin))
+            self._pending = False
+
+    def _reading(self, text: str, origin: str) -> T:
+        """In a thread: a future can't pass on every exception."""
+        try:
+            return self._read(text, origin)
+        except StopIteration as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     def _request(self, offered: str | Invalid, origin: str) -> None:
         self._last = offered
@@ -120,7 +127,6 @@ class Reloader(Generic[T]):
             self._refuse(error, origin)
         except Exception as error:
             self._failed = text, origin
-            self._wake.set()
             problem = f"{origin or BUILT_IN}: {type(error).__name__}: {error}"
             if problem != self.problem:
                 self.problem = problem

@@ -74,7 +74,10 @@ def world(
     view.apply_frame(frame, NOW, 0.0)
     metrics = PickerMetrics(CollectorRegistry(), view)
     pipeline = build(
-        load(configuration or WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin
+        load(configuration or WEIGHTED_SUM.read_text(), Registry.installed()),
+        random,
+        time.time,
+        metrics.plugins.observe,
     )
 
     def frame_comes() -> None:

@@ -8,6 +8,7 @@ with the defaults of all settings. Figures are CPU milliseconds, the best of sev
 is above 20 ms, which is what docs/performance.md promises for an idle core.
 """
 
+import logging
 import sys
 import time
 import zlib
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import structlog
 from msgspec import Struct
 
 from services.collector.extractors.core import CoreMetricsExtractor
@@ -44,22 +46,27 @@ from services.picker.request import Headers, Request, Unparsable
 from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
+from services.picker.responses.usage import Usage
+from services.picker.scheduling.record import Exchange
+from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter, compiled
 from services.picker.settings.http2_options import Http2Options
 from services.picker.settings.picker import PickerSettings
 from services.picker.state.topology import TopologyExtractor
 from services.picker.transport.grpc_server import message_limit
 from shared.attributes import AttributeMap
+from shared.config import load
 from shared.config.schema import BOUNDS
 from shared.datalayer.endpoints import EndpointDispatcher, EndpointExtractors, EndpointNotificationSource
 from shared.datalayer.events import EventCounts
 from shared.datalayer.wiring import SourceExtractors
 from shared.model import Endpoint
+from shared.plugin import Registry, Tier
 from shared.plugin_failures import PluginFailures
 from shared.service.admin import encoded
 from shared.service.pages import json_items
 from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
-from tests.benchmarks.loop_turns import configuration, configured, streamed
+from tests.benchmarks.loop_turns import EXPRESSIONS, configuration, configured, reporters, streamed
 from tests.unit.services.picker.extproc.proxy import body, headers
 
 PROMISED = 0.020
@@ -510,6 +517,49 @@ def scrapes() -> Iterator[Case]:
             yield Case(name, len(listed), _listed(listed))
 
 
+def _compiled(expression: str) -> Callable[[], Iterator[Any]]:
+    """In a thread of its own, but others stand still meanwhile."""
+
+    def run() -> Iterator[Any]:
+        compiled.cache_clear()
+        yield compiled(expression)
+
+    return run
+
+
+def _reported(document: str) -> Callable[[], Iterator[Any]]:
+    """The end of one response, with all that the document reports of it."""
+    loaded = load(document, Registry.installed())
+    instances = loaded.instances(Tier.PICKER).values()
+    found = [plugin for plugin in instances if isinstance(plugin, RequestAttributeReporter)]
+    exchange = Exchange(
+        request_id="r",
+        model="m",
+        priority=0,
+        picked=(),
+        profiles={},
+        refusal=None,
+        remembered={},
+        usage=Usage(prompt=7, completion=5),
+    )
+
+    def run() -> Iterator[Any]:
+        yield [plugin.response_body(exchange, first=False, last=True) for plugin in found]
+
+    return run
+
+
+def configurations() -> Iterator[Case]:
+    """The largest documents, until a picker decides by them."""
+    documents = {"plugins": configuration(BOUNDS.entries)}
+    for name, expression in EXPRESSIONS.items():
+        documents[f"expressions, {name}"] = document = reporters(expression)
+        yield Case(f"an expression, {name}", len(expression), _compiled(expression))
+        yield Case(f"expressions of a response, {name}", len(document), _reported(document))
+    for name, document in documents.items():
+        yield Case(f"a configuration of {name}", len(document), configured(document))
+
+
 def cases() -> Iterator[Case]:
     """Every shape, at each of its sizes."""
     yield from scrapes()
@@ -538,8 +588,7 @@ def cases() -> Iterator[Case]:
         yield Case(f"BUFFERED, whole picker, {name}", LARGEST, _exchanged(LEAN, rewrite))
         yield Case(f"FULL_DUPLEX, whole picker, {name}", LARGEST, _exchanged(FULL_DUPLEX, rewrite))
         yield Case(f"BUFFERED over gRPC, {name}", LARGEST, _streamed(LARGEST, rewrite))
-    document = configuration(BOUNDS.entries)
-    yield Case("a configuration", len(document), configured(document))
+    yield from configurations()
     yield from pages()
     most = message_limit(LARGEST)
     yield Case("BUFFERED over gRPC, too large", most - 100, _streamed(most - 100))
@@ -560,6 +609,7 @@ def longest(case: Case, rounds: int = ROUNDS) -> float:
 
 def main() -> int:
     wanted = " ".join(sys.argv[1:])
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     above = 0
     print(f"{'what':42}{'bytes':>12}{'ms':>10}")
     for case in cases():

@@ -84,7 +84,7 @@ def handler(case: Case) -> RequestHandler:
     made = Frame(sender="bench", sent=0.0, sequence=1, ids=content.ids, columns=content.columns, ages=content.ages)
     view.apply_frame(made, time.monotonic() + 3600, 0.0)  # stays fresh while the benchmark runs
     metrics = PickerMetrics(CollectorRegistry(), view)
-    pipeline = build(load(WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugin)
+    pipeline = build(load(WEIGHTED_SUM.read_text(), Registry.installed()), random, time.time, metrics.plugins.observe)
     return RequestHandler(
         view,
         pipeline,

@@ -2,19 +2,17 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
-import numpy as np
 
-from services.picker.pipeline import build
+from services.picker.app import PickerService
 from services.picker.settings.http2_options import Http2Options
+from services.picker.settings.picker import PickerSettings
 from services.picker.transport.ext_proc import SERVICE, StreamHandler
-from shared.config import LoadedConfig, load
+from shared.config.schema import EACH_EXPRESSION, MAX_EXPRESSION, MAX_EXPRESSIONS
 from shared.plugin import Registry
-from shared.service.reload import Reloader
 from tests.ext_proc_server import ExtProcServer
 
 
@@ -63,22 +61,37 @@ def configuration(plugins: int) -> str:
     return f"{head}plugins:\n{listed}schedulingProfiles:\n- name: default\n  plugins:\n{members}"
 
 
+NESTED = "[" * 20 + "1" + "]" * 20
+EXPRESSIONS = {
+    "many values": f"size([{','.join('1' * (MAX_EXPRESSION // 2 - 4))}])",
+    "lists in lists": f"size([{','.join([NESTED] * ((MAX_EXPRESSION - 8) // (len(NESTED) + 1)))}])",
+    "short": "1",
+}
+"""Those that take the longest, all of their kind."""
+
+
+def reporters(expression: str) -> str:
+    """A document with as many of the expression as it may have."""
+    count = MAX_EXPRESSIONS // (len(expression) + EACH_EXPRESSION)
+    listed = "".join(
+        f"- {{type: request-attribute-reporter, name: r{name}, parameters: {{attributes: [{{key: {{name: x{name}}}, "
+        f'expression: "{expression}"}}]}}}}\n'
+        for name in range(count)
+    )
+    return f"apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: queue-scorer\n{listed}"
+
+
 def configured(text: str) -> Callable[[], Iterator[Any]]:
-    """A changed configuration, until a picker decides by it."""
-    registry, random = Registry.installed(), np.random.default_rng(7)
+    """A configuration from the bus, until a picker decides by it."""
+    registry = Registry.installed()
 
     def run() -> Iterator[Any]:
-        loop, used = asyncio.new_event_loop(), threading.Event()
-
-        def use(config: LoadedConfig) -> None:
-            build(config, random, time.time)
-            used.set()
-
-        reloader = Reloader(lambda text, origin: load(text, registry, origin), use, running="")
-        reloader.offer("", "")
-        task = loop.create_task(reloader.run())
-        reloader.offer(text, "")
-        yield from _turns(loop, lambda: not used.is_set())
+        loop = asyncio.new_event_loop()
+        picker = PickerService(PickerSettings(), registry)
+        task = loop.create_task(picker.config.run())
+        picker.config.offer(text, "")
+        yield from _turns(loop, lambda: picker.config.pending() is not None)
+        assert picker.config.accepted, picker.config.problem
         task.cancel()
         loop.run_until_complete(asyncio.wait({task}))
         loop.run_until_complete(loop.shutdown_default_executor())

@@ -6,7 +6,6 @@ microseconds; the client library would need a fifth of that for the timings of h
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -26,6 +25,24 @@ LONG = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 12
 OBSERVED, LEFT_OUT, NOT_APPLICABLE = "observed", "left_out", "not_applicable"
 FOLD_EVERY = 512
 """Decisions after which noted timings are counted."""
+
+
+class PluginTimings:
+    """What the calls of one configuration's plugins take. It may be filled in any thread, until the configuration is
+    used."""
+
+    def __init__(self, former: "PluginTimings | None" = None) -> None:
+        """Timings of plugins that the `former` configuration has, too, go on."""
+        self._former: Mapping[tuple[str, str, str], Histogram] = {} if former is None else former.seconds
+        self.seconds: dict[tuple[str, str, str], Histogram] = {}
+
+    def observe(self, point: str, kind: str, name: str) -> Callable[[float], None]:
+        """A function that takes the seconds of a plugin's calls: the scheduler's `observe`."""
+        key = point, kind, name
+        return self.seconds.setdefault(key, self._former.get(key) or Histogram(SHORT)).note
+
+    def __repr__(self) -> str:
+        return f"<PluginTimings of {len(self.seconds)} plugins>"
 
 
 class PickerMetrics(Collector):
@@ -57,9 +74,8 @@ class PickerMetrics(Collector):
         self.decision_seconds = Histogram(SHORT)
         self.request_seconds = Histogram(LONG)
         self.scheduling_seconds = Histogram(SHORT)
-        self.plugin_seconds: dict[tuple[str, str, str], Histogram] = {}
-        self._timed: set[tuple[str, str, str]] = set()
-        """The plugins of the configuration that was built last."""
+        self.plugins = PluginTimings()
+        """Of the configuration in use."""
         self._unfolded = 0
         registry.register(self)
         registry.register(Families(self._families, former_names=former_names))
@@ -100,23 +116,6 @@ class PickerMetrics(Collector):
         """Count a routed request that ended `seconds` after its first message."""
         self.request_seconds.note(seconds)
 
-    def plugin(self, point: str, kind: str, name: str) -> Callable[[float], None]:
-        """A function that takes the seconds of a plugin's calls: the scheduler's `observe`."""
-        key = point, kind, name
-        self._timed.add(key)
-        return self.plugin_seconds.setdefault(key, Histogram(SHORT)).note
-
-    @contextmanager
-    def configuration(self) -> Iterator[None]:
-        """A context in which a configuration is built. Afterwards, the timings of plugins that only the former one has
-        end; if building fails, those that only this one has."""
-        kept, self._timed = set(self.plugin_seconds), set()
-        try:
-            yield
-            kept = self._timed
-        finally:
-            self.plugin_seconds = {key: timings for key, timings in self.plugin_seconds.items() if key in kept}
-
     def fold(self) -> None:
         """Count the noted timings."""
         self._unfolded = 0
@@ -124,7 +123,7 @@ class PickerMetrics(Collector):
             self.decision_seconds,
             self.request_seconds,
             self.scheduling_seconds,
-            *self.plugin_seconds.values(),
+            *self.plugins.seconds.values(),
         ):
             timings.fold()
         self.requests.fold()
@@ -143,7 +142,7 @@ class PickerMetrics(Collector):
         """The series of the Go original."""
         yield from request_families(self.requests, names)
         yield from pool_families(self._view, self._clock(), names)
-        yield from scheduler_families(self.requests, self.scheduling_seconds, self.plugin_seconds, self._view, names)
+        yield from scheduler_families(self.requests, self.scheduling_seconds, self.plugins.seconds, self._view, names)
 
     def collect(self) -> Iterator[Metric]:
         """Pointsman's own series."""
@@ -201,7 +200,7 @@ class PickerMetrics(Collector):
         timings: tuple[tuple[str, str, tuple[str, ...], Samples], ...] = (
             ("decision", decision, (), [((), self.decision_seconds)]),
             ("request", request, (), [((), self.request_seconds)]),
-            ("plugin", plugin, PLUGIN_LABELS, list(self.plugin_seconds.items())),
+            ("plugin", plugin, PLUGIN_LABELS, list(self.plugins.seconds.items())),
         )
         for name, text, labels, samples in timings:
             yield from family(HistogramMetricFamily, f"pointsman_picker_{name}_seconds", text, labels, samples)

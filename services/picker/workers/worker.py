@@ -10,6 +10,9 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from io import BytesIO
+from typing import cast
 
 import msgspec
 import structlog
@@ -36,6 +39,29 @@ HUNG = 30
 
 class Unanswered(Exception):
     """A worker gives no answer; the text says why."""
+
+
+class _Received:
+    """Bytes that http.client reads like a socket's."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def makefile(self, _: str) -> BytesIO:
+        return BytesIO(self._content)
+
+
+def _content(answer: bytes) -> tuple[int, bytes]:
+    """(status, body) of an HTTP answer. Raises `Unanswered` for one that ends early, as when the worker was killed:
+    half a page would make counters fall."""
+    response = HTTPResponse(cast(socket.socket, _Received(answer)))
+    try:
+        response.begin()
+        if response.length is None and not response.chunked:
+            raise Unanswered("answering without an end")
+        return response.status, response.read()
+    except HTTPException as error:
+        raise Unanswered("not answering in full" if answer else "not answering") from error
 
 
 class Worker:
@@ -140,17 +166,15 @@ class Worker:
         reader, writer = await asyncio.open_connection(sock=ours)
         try:
             async with asyncio.timeout(timeout):
-                writer.write(f"GET {path} HTTP/1.0\r\nhost: worker\r\n\r\n".encode())
-                head, found, body = (await reader.read()).partition(b"\r\n\r\n")
+                writer.write(f"GET {path} HTTP/1.1\r\nhost: worker\r\nconnection: close\r\n\r\n".encode())
+                answer = await reader.read()
         except TimeoutError as error:
             raise Unanswered(f"without an answer within {timeout:g} s") from error
         except OSError as error:
             raise Unanswered("not answering") from error
         finally:
             writer.close()
-        if not found:
-            raise Unanswered("not answering")
-        return int(head.split(b" ", 2)[1]), body
+        return _content(answer)
 
     def stop(self) -> None:
         """Have the process drain and end, and start no other."""

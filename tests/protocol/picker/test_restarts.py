@@ -1,4 +1,4 @@
-"""When a supervisor starts the process of a worker again."""
+"""When a supervisor starts the process of a worker again, and what it takes for an answer of it."""
 
 import asyncio
 import time
@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from services.picker.settings.picker import PickerSettings
 from services.picker.workers import worker
-from services.picker.workers.worker import Worker
+from services.picker.workers.worker import Unanswered, Worker
+from tests.protocol.picker.stub_worker import ANSWERS
 from tests.waiting import eventually
 
 
@@ -66,3 +67,15 @@ async def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pyte
         async with worker_that_is("hasty", monkeypatch) as (made, lines):
             await eventually(lambda: made.restarts >= 2, lambda: made)
     assert "Resource temporarily unavailable" in lines[0]["error"]
+
+
+@pytest.mark.parametrize("id", ANSWERS)
+async def test_an_answer_that_a_killed_worker_cut_short_is_none(id: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with worker_that_is(id, monkeypatch) as (made, _):
+        await made.started()
+        getting = made.get("/metrics", 60.0)
+        if whole := {"length": b"a 1\n", "chunks": b"a 1\nb 2\n"}.get(id):
+            assert await getting == (200, whole)
+        else:
+            with pytest.raises(Unanswered):
+                await getting

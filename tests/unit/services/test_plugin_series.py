@@ -1,5 +1,7 @@
 """Series of plugins end with the configuration that has them, in each tier."""
 
+import asyncio
+
 import pytest
 from prometheus_client import generate_latest
 
@@ -8,6 +10,8 @@ from services.collector.settings import CollectorSettings
 from services.picker.app import PickerService
 from services.picker.settings.picker import PickerSettings
 from shared.service.process import Service
+from shared.tasks import cancel
+from tests.waiting import eventually
 
 CONFIG = """\
 apiVersion: llm-d.ai/v1alpha1
@@ -43,7 +47,9 @@ async def test_a_new_configuration_ends_the_series_of_the_former_one(make: objec
     assert callable(make)
     service = make()
     assert former in plugins(service)
+    reading = asyncio.create_task(service.config.run())
     service.config.offer(CONFIG, "bus")
-    assert service.config.accepted == 1
+    await eventually(lambda: service.config.accepted == 1)
+    await cancel(reading)
     assert own in plugins(service)
     assert former not in plugins(service)

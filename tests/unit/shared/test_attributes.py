@@ -1,4 +1,5 @@
 import gc
+import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,3 +157,23 @@ def test_an_attribute_that_was_never_put_or_was_dropped_is_absent_not_zero() -> 
     attributes.drop(KV_CACHE_USAGE)
     attributes.drop(KV_CACHE_USAGE)
     assert (attributes.get(KV_CACHE_USAGE), attributes.sample(KV_CACHE_USAGE), len(attributes)) == (None, None, 0)
+
+
+def test_equal_keys_of_two_threads_are_one() -> None:
+    made: list[AttributeKey[float]] = []
+    other = threading.Thread(target=lambda: made.append(AttributeKey("Raced", "one", float)))
+
+    class Raced(str):
+        """While a key of this name is made, another thread makes one, too."""
+
+        __slots__ = ()
+
+        def __len__(self) -> int:
+            if not other.ident:
+                other.start()
+                other.join(0.1)
+            return super().__len__()
+
+    key = AttributeKey(Raced("Raced"), "one", float)
+    other.join()
+    assert made == [key]

@@ -2,9 +2,11 @@
 
 import pytest
 
+from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.interfaces import Extractor
 from services.collector.pipeline import build
 from services.collector.plugins import PLUGINS
+from shared.attributes import STANDARD_KEYS
 from shared.config import Invalid, load
 from shared.plugin import Plugin, Registry, Role
 
@@ -97,3 +99,10 @@ def test_configurations_that_differ_only_elsewhere_have_the_same_plan() -> None:
     third = load(HEAD + "plugins: [{type: metrics-data-source, parameters: {interval: 1s}}]\n", REGISTRY)
     assert build(event).plan == build(other).plan
     assert build(event).plan != build(third).plan
+
+
+def test_what_a_pipeline_produces_is_found_out_when_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of engines it takes long, and the event loop needs it."""
+    pipeline = build(load("", Registry.installed()))
+    monkeypatch.setattr(CoreMetricsExtractor, "produces", lambda *_: pytest.fail("asked again"))
+    assert set(STANDARD_KEYS) <= pipeline.keys

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from shared.config.decode import MISSING, decode
+from shared.config.decode import MISSING, Expressions, decode
 from shared.config.problems import Problems
+from shared.config.schema import EACH_EXPRESSION, EXPRESSION, MAX_EXPRESSION, MAX_EXPRESSIONS
 from shared.quantities import Duration, PositiveDuration, Size
 
 NAN, INF = float("nan"), float("inf")
@@ -38,7 +39,7 @@ class Needy(Struct, frozen=True):
     port: int
 
 
-def read(raw: object, kind: Any, **options: bool) -> tuple[Any, list[str]]:
+def read(raw: object, kind: Any, **options: Any) -> tuple[Any, list[str]]:
     """(the value, or None after problems; the problems as text)."""
     problems = Problems()
     value = decode(raw, kind, "at", problems, **options)
@@ -210,3 +211,23 @@ def test_a_word_of_a_choice_is_known_in_any_case_where_field_names_are() -> None
     assert read("minimize", choice, ignore_case=True) == ("Minimize", [])
     assert read("minimise", choice, ignore_case=True)[1] == ["at: 'minimise' isn't one of 'Maximize', 'Minimize'"]
     assert read("minimize", choice)[0] is None
+
+
+class Program(Struct, frozen=True):
+    code: Annotated[str, Meta(max_length=MAX_EXPRESSION, extra=EXPRESSION)]
+    condition: Annotated[str, Meta(extra=EXPRESSION)] | int = ""
+
+
+def test_the_expressions_of_a_document_are_bounded_together() -> None:
+    expressions = Expressions()
+    each = MAX_EXPRESSION + EACH_EXPRESSION
+    for number in range(MAX_EXPRESSIONS // each):
+        assert read({"code": "x" * MAX_EXPRESSION, "condition": ""}, Program, expressions=expressions)[1] == [], number
+    rest = expressions.left - EACH_EXPRESSION
+    assert read({"code": "x" * rest, "condition": 1}, Program, expressions=expressions)[1] == []
+    problem = (
+        "at.code: with this one, the document's expressions have more than 16384 characters, where each counts for "
+        "100 more"
+    )
+    for problems in ([problem], []):  # said once
+        assert read({"code": "x"}, Program, expressions=expressions) == (None, problems)

@@ -98,8 +98,15 @@ def test_python_code_and_so_other_threads_run_while_one_long_value_is_read() -> 
             "a0: &a0 x\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)),
             "its aliases stand for",
         ),
+        ("a: &a " + "x" * 10_000 + "\nb: [" + "*a, " * 20 + "]", "its aliases stand for 210002 characters"),
     ],
-    ids=["a tag that would run code", "control characters", "nesting that would overflow the stack", "billions"],
+    ids=[
+        "a tag that would run code",
+        "control characters",
+        "nesting that would overflow the stack",
+        "billions",
+        "a long text",
+    ],
 )
 def test_what_would_harm_is_refused_in_one_line(text: str, expected: str) -> None:
     documents, [problem] = read(text)

@@ -15,28 +15,30 @@ from shared.config.problems import Invalid, Problem
 from shared.service import reload
 from shared.service.configured import Configured
 from shared.service.reload import Reloader
+from shared.tasks import cancel
 from tests.waiting import eventually
 
 
 class Tier:
-    """Runs texts; refuses those that begin with `bad`, fails on those that begin with `odd`, and reads those that begin
-    with `slow` until it is let go on."""
+    """Runs texts; refuses those with `bad` in them, fails on those with `odd`, and reads those that begin with `slow`
+    until it is let go on."""
 
     def __init__(self, running: str | None = "") -> None:
         self.used: list[tuple[str, str]] = []
         self.read: list[str] = []
         self.mended = False
+        self.failure: type[Exception] = KeyError
         self.go_on = threading.Event()
         self.config = Reloader(self._read, self.used.append, running)
 
     def _read(self, text: str, origin: str) -> tuple[str, str]:
         self.read.append(text)
-        if text.startswith("bad"):
-            raise Invalid([Problem("plugins[0]", text)], origin)
-        if text.startswith("odd") and not self.mended:
-            raise KeyError(text)
         if text.startswith("slow"):
             assert self.go_on.wait(60)
+        if "bad" in text:
+            raise Invalid([Problem("plugins[0]", text)], origin)
+        if "odd" in text and not self.mended:
+            raise self.failure(text)
         return text, origin
 
     @property
@@ -80,18 +82,34 @@ async def test_a_configuration_is_used_once_however_often_it_comes(tier: Tier) -
     assert (tier.counts, tier.config.problem, len(tier.read)) == ((3, 0), "", 3)
 
 
-@pytest.mark.parametrize(("running", "used"), [("", []), (None, [("", "")])])
-def test_the_one_that_is_running_is_no_news(running: str | None, used: list[tuple[str, str]]) -> None:
-    tier = Tier(running)
-    tier.config.offer("", "")
-    assert tier.used == used
-
-
-def test_the_first_is_used_at_once() -> None:
-    """Before anybody is served by another."""
+def test_the_one_that_is_running_is_no_news() -> None:
     tier = Tier()
+    tier.config.offer("", "")
+    assert tier.config.pending() is None
     tier.config.offer("a", "here")
-    assert tier.used == [("a", "here")]
+    assert tier.config.pending() is None, "a process that serves goes on"
+
+
+async def test_without_one_that_runs_the_default_is_news() -> None:
+    async with running(Tier(None)) as tier:
+        await tier.offered("", "")
+        assert tier.used == [("", "")]
+
+
+@pytest.mark.parametrize("text", ["slow", "slow bad", "slow odd"])
+async def test_nothing_is_served_until_the_first_has_been_read(tier: Tier, text: str) -> None:
+    assert tier.config.pending() is None, "there may be none"
+    tier.config.offer(text, "here")
+    await eventually(lambda: tier.read == [text])
+    tier.config.offer(text, "here")
+    assert tier.config.pending() == "the first configuration is being read"
+    tier.go_on.set()
+    await eventually(lambda: tier.config.pending() is None)
+    assert sum(tier.counts) == 1
+    tier.go_on.clear()
+    tier.config.offer("slow next", "here")
+    assert tier.config.pending() is None
+    tier.go_on.set()
 
 
 async def test_the_event_loop_goes_on_while_one_is_read_and_the_order_stays(tier: Tier) -> None:
@@ -161,12 +179,23 @@ async def test_a_failed_one_isnt_tried_any_more_when_another_came(tier: Tier) ->
     assert (len(tier.read), tier.counts) == (read, (0, 2))
 
 
-def test_one_that_fails_when_it_is_put_to_use_is_said_too() -> None:
+async def test_a_plugin_may_raise_what_a_future_cant_pass_on(tier: Tier) -> None:
+    tier.failure = StopIteration
+    await tier.offered("odd")
+    assert tier.config.problem == "here: RuntimeError: StopIteration: odd"
+    await tier.offered("a")
+    assert tier.used == [("a", "here")]
+
+
+async def test_one_that_fails_when_it_is_put_to_use_is_said_too() -> None:
     def fail(_: str) -> None:
         raise OSError("no room")
 
     config = Reloader(lambda text, _: text, fail)
+    task = asyncio.create_task(config.run())
     config.offer("", "")
+    await eventually(lambda: config.refused == 1)
+    await cancel(task)
     assert (config.accepted, config.refused, config.problem) == (0, 1, "built-in default: OSError: no room")
 
 

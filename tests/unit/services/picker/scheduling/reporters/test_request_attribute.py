@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import cel.cel
 import numpy as np
 import pytest
 
@@ -94,7 +95,7 @@ def test_the_namespace_can_be_another() -> None:
         ([{"key": {"name": "a"}, "expression": "usage.nothing"}], "expression: not a CEL expression over usage: "),
         ([{"key": {"name": "a"}, "expression": "usage.prompt_tokens * 2"}], "does not coerce between types"),
         ([{"key": {"name": "a"}, "expression": "1", "condition": "("}], "condition: not a CEL expression"),
-        ([{"key": {"name": "a"}, "expression": "(" * 4000}], "expression: not a CEL expression"),
+        ([{"key": {"name": "a"}, "expression": "(" * 1000}], "expression: not a CEL expression"),
         ([{"key": {"name": "a"}, "expression": "size(" + NESTED + ")"}], "expression: map isn't supported"),
         ([{"key": {"name": "a"}, "expression": "1", "condition": COMMENTED}], "condition: exists isn't supported"),
         ([{"key": {"name": "a"}, "expression": "'a'.matches('(a{1,90}){1,90}') ? 1 : 2"}], "matches isn't supported"),
@@ -160,3 +161,44 @@ def test_expressions_are_compiled_when_the_document_is_loaded() -> None:
     )
     with pytest.raises(Invalid, match=r"plugins\[0\]\.parameters\.attributes\[0\]"):
         load(document, REGISTRY)
+
+
+LONGEST = "size([" + ",".join("1" * 508) + "])"
+
+
+def reporters(expression: str, count: int) -> str:
+    """A document whose reporters share one expression as an alias."""
+    head = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins:\n- type: queue-scorer\n"
+    parameters = "{attributes: [{key: {name: x}, expression: %s, condition: *e}]}"
+    return head + "".join(
+        f"- {{type: request-attribute-reporter, name: r{number}, parameters: "
+        f"{parameters % ('*e' if number else f'&e {expression!r}')}}}\n"
+        for number in range(count)
+    )
+
+
+def test_a_text_is_compiled_once_and_before_the_plugins_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[str] = []
+
+    def compile_cel(text: str) -> Any:
+        compiled.append(text)
+        return original(text)
+
+    original = cel.cel.compile
+    monkeypatch.setattr(cel.cel, "compile", compile_cel)
+    loaded = load(reporters("1 + 2 == 3 // only here", 50), REGISTRY)
+    assert compiled == ["1 + 2 == 3 // only here"]
+    build(loaded, np.random.default_rng(1), lambda: 0.0)
+    assert len(compiled) == 1
+
+
+def test_the_expressions_of_a_document_are_bounded_each_and_together() -> None:
+    assert len(LONGEST) == 1023
+    with pytest.raises(Invalid, match=r"expression: .* has more than 1024 characters"):
+        load(reporters(f"{LONGEST} ;", 1), REGISTRY)
+    load(reporters(LONGEST, 7), REGISTRY)
+    with pytest.raises(Invalid) as refused:
+        load(reporters(LONGEST, 20), REGISTRY)
+    (problem,) = refused.value.problems
+    assert problem.path == "plugins[8].parameters.attributes[0].expression"
+    assert "expressions have more than 16384 characters" in problem.message

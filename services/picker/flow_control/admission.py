@@ -31,7 +31,7 @@ from services.picker.request import Headers, Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.view import View
-from shared.bus.messages import Load, QueueTable
+from shared.bus.messages import MAX_BANDS, Load, QueueTable
 from shared.config.schema import StaleMetrics
 from shared.plugin import Plugin
 
@@ -273,6 +273,13 @@ class FlowAdmission:
     def _controllers(self) -> list[FlowController]:
         """Of all configurations that have requests."""
         return [*self._former, *([] if self.controller is None else [self.controller])]
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: priorities without a band of their own; None when there are none."""
+        without = 0 if self.controller is None else self.controller.without_band
+        if not without:
+            return None
+        return f"{without} priorities of objectives share the next lower band: there are more than {MAX_BANDS}"
 
     def state(self) -> dict[str, Any] | None:
         """What `/debug/state` shows; None without flow control."""

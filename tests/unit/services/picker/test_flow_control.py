@@ -596,9 +596,17 @@ def test_facts_of_the_pool_make_bands() -> None:
     world = World("a1")
     world.view.reset({**facts(endpoint("a1"))})
     world.prioritize(urgent=7)
-    world.ask("running", x_llm_d_inference_objective="urgent")
+    running = world.ask("running", x_llm_d_inference_objective="urgent")
     assert world.flow.controller is not None
     assert [band.priority for band in world.flow.controller.bands()] == [7, 0]
+    assert world.flow.note() is None
+    world.prioritize(**{f"o{number}": number for number in range(10, 120)})
+    world.flow.maintain()
+    assert world.flow.note() == "12 priorities of objectives share the next lower band: there are more than 100"
+    waiting = world.ask("shares", x_llm_d_inference_objective="o15")
+    running.completes()
+    assert waiting.destination
+    assert world.decision("shares").explain()["queue"]["band"] == 7
 
 
 @pytest.mark.parametrize(

@@ -212,6 +212,7 @@ class PickerService(Service):
         self.readiness.mention("endpoints", self.view.health.note)
         self.readiness.mention("models", lambda: self.view.rewrites.note())
         self.readiness.require("configuration", self.config.pending)
+        self.readiness.mention("priorities", self.flow.note)
         self.readiness.mention("configuration", lambda: self.config.problem or None)
         self._missing_attributes = VanishedAttributes()
         self.readiness.mention("metrics", self._missing_attributes.problem)

@@ -340,5 +340,7 @@ def decompress(response: Response, limit: int) -> Iterator[bytes]:
             if size > limit:
                 raise TooLargeError
             yield piece
+        if decompressor.unused_data or (decompressor.eof and start + DECOMPRESSED < len(response.body)):
+            raise BadResponseError(f"the content continues after its {response.encoding} data")
     if not decompressor.eof:
         raise BadResponseError("the compressed content is incomplete")

@@ -31,7 +31,7 @@ from services.picker.request import Headers, Request, prompt_tokens
 from services.picker.scheduling.cycle import OnPluginFailure
 from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.view import View
-from shared.bus.messages import Load, QueueTable
+from shared.bus.messages import MAX_BANDS, Load, QueueTable
 from shared.config.schema import StaleMetrics
 from shared.plugin import Plugin
 
@@ -68,6 +68,7 @@ class FlowAdmission:
         `max_bytes` may wait, whatever the configuration says."""
         self.controller: FlowController | None = None
         self.evictor: Evictor | None = None
+        """None while running requests stay."""
         self.longest_wait = 0.0
         """Seconds after which every wait is over; infinite if it may last, 0 without flow control."""
         self.gauge: PoolGauge
@@ -78,6 +79,8 @@ class FlowAdmission:
         self.wake, self._failed, self._on_outcome = wake, failed, on_outcome
         self._max_bytes = max_bytes
         self._processors: tuple[PreAdmissionProcessor, ...] = ()
+        self._evictor: Evictor | None = None
+        """The only one that there ever is: it knows what has run since before the last configuration."""
         self._former: list[FlowController] = []
         """Controllers of former configurations that still have requests."""
         self._priorities: frozenset[int] | None = None
@@ -97,7 +100,12 @@ class FlowAdmission:
             controller = FlowController(settings, self._ended, id=self._id, failed=self._policy_failed, peers=peers)
             if settings.eviction is not None:
                 grace = PROMPT_GRACE if detector.PROMPT else stale.after + SCRAPE_GRACE
-                evictor = Evictor(settings.eviction.filter, settings.eviction.order, grace, self._policy_failed)
+                policies = settings.eviction.filter, settings.eviction.order, grace
+                if self._evictor is None:
+                    self._evictor = Evictor(*policies, self._policy_failed)
+                else:
+                    self._evictor.use(*policies)
+                evictor = self._evictor
         self.controller, self.evictor, self._priorities = controller, evictor, None
         self.longest_wait = 0.0 if settings is None else settings.longest_wait
         self._processors = () if settings is None else settings.processors
@@ -273,6 +281,13 @@ class FlowAdmission:
     def _controllers(self) -> list[FlowController]:
         """Of all configurations that have requests."""
         return [*self._former, *([] if self.controller is None else [self.controller])]
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: priorities without a band of their own; None when there are none."""
+        without = 0 if self.controller is None else self.controller.without_band
+        if not without:
+            return None
+        return f"{without} priorities of objectives share the next lower band: there are more than {MAX_BANDS}"
 
     def state(self) -> dict[str, Any] | None:
         """What `/debug/state` shows; None without flow control."""

@@ -4,6 +4,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from msgspec import Struct
 
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.flow_columns import FlowColumns
@@ -43,12 +44,23 @@ class _OneQueue(FlowOrder):
         return self._flow
 
 
+class FlowCount(Struct):
+    """The flows of all bands."""
+
+    count: int = 0
+
+
 class Band:
     """The requests of one priority. `requests`, `bytes` and `tokens` count those that wait, `dispatched` and `finished`
     all that ever were."""
 
     def __init__(
-        self, priority: int, settings: BandSettings, weights: Mapping[str, float], failed: OnPolicyFailure
+        self,
+        priority: int,
+        settings: BandSettings,
+        weights: Mapping[str, float],
+        failed: OnPolicyFailure,
+        flows: FlowCount,
     ) -> None:
         self.priority = priority
         self.settings = settings
@@ -65,6 +77,7 @@ class Band:
         self._changes = 0
         self._weights = weights
         self._failed = failed
+        self._flow_count = flows
         self._active: dict[Flow, None] = {}
         fairness = settings.fairness
         self.by_flow = fairness.BY_FLOW
@@ -222,11 +235,13 @@ class Band:
             if self.by_hash.get(flow.hash) is flow:
                 del self.by_hash[flow.hash]
             self.columns.remove(flow)
+        self._flow_count.count -= forgotten
         return forgotten > 0
 
     def _within(self, flow: str) -> Flow:
         within = self.flows.get(flow)
         if within is None:
+            self._flow_count.count += 1
             within = self.flows[flow] = Flow(flow, self._weights.get(flow, 1.0))
             self.by_hash.setdefault(within.hash, within)
             self.columns.add(within)

@@ -3,26 +3,28 @@
 It has no clock and starts nothing: its caller calls `dispatch` on every event that can make room or turn (an arrival, a
 released charge, a fresh frame, another layout, a peer's table) and when `next_wake` is due. Each request's outcome is
 reported once. Calls are bounded: `dispatch`, `expire` and `shut_down` end after `MAX_AT_ONCE` requests, and `next_wake`
-says that there are more.
+says that there are more. What a request costs depends on the bands that have requests, not on those that there are.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from math import inf, isnan, nan
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from math import inf
 from typing import Protocol
 
 from msgspec import Struct
 
-from services.picker.flow_control.band import LINGER, Band, OnPolicyFailure
+from services.picker.flow_control.band import LINGER, Band, FlowCount, OnPolicyFailure
 from services.picker.flow_control.deadlines import Deadlines
 from services.picker.flow_control.division import Division
 from services.picker.flow_control.drain_rate import DrainRate
+from services.picker.flow_control.ladder import Ceilings, Ladder
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
 from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.strict_priority import StrictPriority
 from services.picker.flow_control.waiting import DISPATCHED, NEW, OTHER_FLOWS, RUNNING, Outcome, Waiting
 from shared.bus.columns import flow_hash
-from shared.bus.messages import QueueTable
+from shared.bus.messages import MAX_BANDS, QueueTable
 from shared.plugin import Plugin
 
 MAX_AT_ONCE = 100
@@ -55,15 +57,6 @@ class BlockedBand(Struct, frozen=True):
     ceiling: float
 
 
-class _OpenBand(Struct, frozen=True):
-    """A band that the pool has room for, and whose requests needn't wait for others."""
-
-    band: Band
-    ceiling: float
-    max_bytes: int
-    """Of a request that its empty queue, and all queues if they are empty, would take; -1 if they take none."""
-
-
 def _ignore(_policy: Plugin, _error: Exception) -> None:
     """Report no policy's failure."""
 
@@ -88,86 +81,114 @@ class FlowController:
         self.peers = Peers() if peers is None else peers
         self._id, self._on_outcome, self._failed = id, on_outcome, failed
         self._bands: dict[int, Band] = {}
+        self._flows = FlowCount()
         self._changes_before = 0
         """Of bands that are gone."""
         self._divisions: dict[int, Division] = {}
         self._weights = {flow_hash(flow): weight for flow, weight in settings.weights.items()}
-        self._wanted: set[int] = set()
+        self._queued: dict[int, Band] = {}
+        """The bands that have requests, by priority."""
+        self._known: frozenset[int] = frozenset()
+        """The priorities of the pool."""
+        self._wanted: list[int] = []
+        """Those of them, and of the configuration, that have bands of their own, in ascending order."""
         self._unwanted: set[int] = set()
         """Bands that go when they are empty."""
-        self._ladder: tuple[int, list[int]] = (-1, [])
+        self._ladder = Ladder(self._bands.keys(), self.peers, settings.usage_limits, failed)
         self._deadlines = Deadlines(settings.ttl, settings.no_endpoint_ttl, settings.longest_wait)
         self._dispatching = self._stopped = False
         self._retry = inf
         self._strict = StrictPriority(self.peers)
-        self._gates: list[tuple[int, float]] = []
-        """The bands at which the last dispatch stopped, and their ceilings."""
+        self._ceilings = Ceilings(0.0, {}, -inf)
+        self._full = -inf
+        """As the last dispatch saw them, and the highest band for which it found the pool too full."""
+        self._divided: set[Division] = set()
+        """Those that were asked since the pool was full."""
         self._drained = DrainRate()
-        self._pure = bool(vars(type(settings.usage_limits)).get("PURE", False))
-        self._open: dict[int, _OpenBand] = {}
-        """By priority, at this saturation and with this version of the peers."""
-        self._open_at, self._open_version = nan, -1
-        self.ensure_bands({0})
+        self.ensure_bands(())
 
     # ---- bands -----------------------------------------------------------------------------------------------------
 
     def ensure_bands(self, priorities: Iterable[int]) -> None:
-        """Have these bands besides those of the configuration, which always exist. Other bands are removed once they
-        are empty."""
-        self._wanted = {0, *self.settings.bands, *priorities}
-        for priority in self._wanted - self._bands.keys():
-            band = Band(priority, self.settings.band(priority), self.settings.weights, self._failed)
+        """Have bands for these priorities besides those of the configuration and 0, which always exist. If there would
+        be more than `MAX_BANDS`, only the highest of these priorities, and the lowest, have bands, so all pickers have
+        the same. Bands that aren't wanted any more are removed once they are empty."""
+        always = {0, *self.settings.bands}
+        self._known = frozenset(priorities)
+        others, most = sorted(self._known - always), max(MAX_BANDS - len(always), 1)
+        del others[1 : 1 + max(len(others) - most, 0)]
+        self._wanted = sorted([*always, *others])
+        for priority in set(self._wanted) - self._bands.keys():
+            band = Band(priority, self.settings.band(priority), self.settings.weights, self._failed, self._flows)
             self._bands[priority] = band
             self._divisions[priority] = Division(self._id, band, self.peers, self._weights, self.settings.max_rows)
-        self._drop_bands()
+        self._unwanted = self._bands.keys() - set(self._wanted)
+        for priority in list(self._unwanted):
+            self._drop_if_empty(self._bands[priority])
+        self._ladder.changed()
 
     def bands(self) -> list[Band]:
         """From the highest."""
         return [self._bands[priority] for priority in sorted(self._bands, reverse=True)]
 
-    def _drop_bands(self) -> None:
-        self._unwanted = self._bands.keys() - self._wanted
-        for priority in list(self._unwanted):
-            band = self._bands[priority]
-            if not band.requests and not band.running:
-                self._changes_before += band.changes
-                self._unwanted.discard(priority)
-                del self._bands[priority], self._divisions[priority]
-        self._ladder = (-1, [])
-        self._open_at = nan
+    @property
+    def without_band(self) -> int:
+        """How many of the priorities have no band of their own."""
+        return len(self._known.difference(self._wanted))
+
+    def _band_of(self, priority: int) -> Band:
+        """The band in which requests of a priority queue: its own; the next lower one, if it has none; 0, if it isn't
+        known. As the lowest priority has a band, negative ones, which may be evicted, share no band with others."""
+        band = self._bands.get(priority)
+        if band is None or (self._unwanted and priority in self._unwanted):
+            at = bisect_right(self._wanted, priority) - 1
+            band = self._bands[self._wanted[at] if priority in self._known else 0]
+        return band
+
+    def _drop_if_empty(self, band: Band) -> None:
+        """Remove a band that isn't wanted any more, if nothing waits or runs in it."""
+        if not band.requests and not band.running:
+            self._changes_before += band.changes
+            self._unwanted.discard(band.priority)
+            self._flows.count -= len(band.flows)
+            del self._bands[band.priority]
+            self._divided.discard(self._divisions.pop(band.priority))
+            self._ladder.changed()
 
     # ---- requests come and go --------------------------------------------------------------------------------------
 
     def passes(self, item: Waiting, now: float, pool: Pool) -> bool:
         """Dispatch a new request if nothing prevents it, without reporting its outcome. Returns False if it has to be
         queued."""
-        bands = self._open
-        if self._open_at != pool.saturation or self._open_version != self.peers.version:
-            bands = self._open_bands(pool.saturation)
-        found = bands.get(item.priority)
-        if found is None and item.priority not in self._wanted:
-            found = bands.get(0)
-        if found is not None and item.bytes <= found.max_bytes and pool.room(found.ceiling) >= 1:
-            band = found.band
-            band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
-            self._drained.passed += 1
-            return True
+        if not (self.requests or self.peers.waiting or self._dispatching or self._stopped):
+            band = self._band_of(item.priority)
+            ceilings = self._ladder.ceilings(pool.saturation)
+            priority = band.priority
+            if (
+                priority > ceilings.closed
+                and not self._exceeds_limits(item, band)
+                and pool.room(ceilings.of[priority]) >= 1
+            ):
+                band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
+                self._drained.passed += 1
+                return True
         if pool.empty is not self._deadlines.empty:
             self._deadlines.observe(pool.empty, now)
         return False
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
-        """Queue a request, or say why not. Of a priority without a band, it queues in band 0."""
-        band = self._bands[item.priority if item.priority in self._wanted else 0]
+        """Queue a request, or say why not. Its priority is then that of its band."""
+        band = self._band_of(item.priority)
+        item.priority = band.priority
         item.enqueued_at = now if item.since is None else item.since
         refused = self._refusal(item, band)
         if refused is not None:
             return refused
         if not self.requests:
             self._strict.pause()
-            self._open_at = nan
         self._deadlines.add(item)
         band.add(item, self._flow_of(item, band))
+        self._queued[band.priority] = band
         self.requests += 1
         self.bytes += item.bytes
         return None
@@ -179,9 +200,10 @@ class FlowController:
     def finished(self, item: Waiting, now: float, prompt_tokens: int = 0, completion_tokens: int = 0) -> None:
         """A dispatched request has released its charges. Further calls do nothing."""
         if item.state is RUNNING:
-            self._bands[item.priority].finish(item, prompt_tokens, completion_tokens, now)
+            band = self._bands[item.priority]
+            band.finish(item, prompt_tokens, completion_tokens, now)
             if self._unwanted and item.priority in self._unwanted:
-                self._drop_bands()
+                self._drop_if_empty(band)
 
     def expire(self, now: float, empty: bool) -> int:
         """End the waits whose time is over; returns how many. `empty` says whether the pool has no endpoints."""
@@ -194,7 +216,7 @@ class FlowController:
 
     def shut_down(self, now: float) -> int:
         """Take no more requests, and end the waits of those that are there; how many. To be called until it is 0."""
-        self._stopped, self._open_at = True, nan
+        self._stopped = True
         ended = 0
         for band in self.bands():
             while ended < MAX_AT_ONCE and band.requests and (flow := band.pick(now)) is not None:
@@ -208,20 +230,24 @@ class FlowController:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
+        if self._exceeds_limits(item, band):
+            return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
+        return None
+
+    def _exceeds_limits(self, item: Waiting, band: Band) -> bool:
+        """Whether the band's queue, or all queues together, would exceed a limit with the request."""
         max_requests, max_bytes = self.settings.max_requests, self.settings.max_bytes
-        if (
+        return bool(
             band.refuses(item)
             or (max_requests and self.requests + 1 > max_requests)
             or (max_bytes and self.bytes + item.bytes > max_bytes)
-        ):
-            return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
-        return None
+        )
 
     def _flow_of(self, item: Waiting, band: Band) -> str:
         """The flow that it queues in: its own, unless there are too many."""
         if not band.by_flow:
             return ""
-        if item.flow in band.flows or sum(len(other.flows) for other in self._bands.values()) < self.settings.max_flows:
+        if item.flow in band.flows or self._flows.count < self.settings.max_flows:
             return item.flow
         forgotten = any(other.forget_idle(inf, 1) for other in self._bands.values())
         return item.flow if forgotten else OTHER_FLOWS
@@ -229,14 +255,17 @@ class FlowController:
     def _dequeue(self, item: Waiting, outcome: Outcome, now: float) -> bool:
         if not item.queued:
             return False
-        self._bands[item.priority].remove(item, now)
-        self._forget_item(item)
+        band = self._bands[item.priority]
+        band.remove(item, now)
+        self._forget_item(item, band)
         if self._unwanted and item.priority in self._unwanted:
-            self._drop_bands()
+            self._drop_if_empty(band)
         self._on_outcome(item, outcome)
         return True
 
-    def _forget_item(self, item: Waiting) -> None:
+    def _forget_item(self, item: Waiting, band: Band) -> None:
+        if not band.requests:
+            del self._queued[band.priority]
         self._deadlines.discard(item)
         self.requests -= 1
         self.bytes -= item.bytes
@@ -268,84 +297,46 @@ class FlowController:
 
     def _next(self, now: float, pool: Pool) -> Waiting | None:
         """The request that leaves next, if one may."""
-        saturation = pool.saturation
-        self.saturation = saturation = inf if isnan(saturation) else saturation
-        priorities = self._priorities()
-        ceilings = self._ceilings(saturation, priorities)
-        self._gates = []
-        for at, priority in enumerate(priorities):
-            if not saturation < ceilings[at]:
-                self._close(zip(priorities[at:], ceilings[at:], strict=True), now)
-                return None
-            band = self._bands.get(priority)
-            if band is None or not band.requests:
-                if self.peers.waiting.get(priority) and self._strict.holds_back(
-                    priority, saturation / ceilings[at], now
-                ):
+        self._ceilings = ceilings = self._ladder.ceilings(pool.saturation)
+        self.saturation = saturation = ceilings.saturation
+        self._full = -inf
+        for priority in sorted({*self._queued, *self._ladder.claimed}, reverse=True):
+            if priority <= ceilings.closed:
+                break
+            ceiling, band = ceilings.of[priority], self._queued.get(priority)
+            if band is None:
+                if self._strict.holds_back(priority, saturation / ceiling, now):
                     self._retry = min(self._retry, self._strict.next_look(), self.peers.next_expiry())
                     return None
                 continue
-            room = pool.room(ceilings[at])
-            division = self._divisions[priority]
+            room = pool.room(ceiling)
             if not room >= 1:
-                self._close(zip(priorities[at:], ceilings[at:], strict=True), now)
+                self._close(priority, now)
                 return None
-            if division.allowance(room, now, saturation / ceilings[at]) < 1:
+            division = self._divisions[priority]
+            self._divided.add(division)
+            if division.allowance(room, now, saturation / ceiling) < 1:
                 self._retry = min(self._retry, division.next_look())
                 return None
             flow = band.pick(now)
             if flow is None:
                 continue
             item = band.dispatch(flow, now)
-            self._forget_item(item)
+            self._forget_item(item, band)
             self._drained.passed += 1
             self._drained.fold(now)
             return item
+        if ceilings.closed > -inf:
+            self._close(ceilings.closed, now)
         return None
 
-    def _priorities(self) -> list[int]:
-        """Of the bands here and of those in which peers have requests, from the highest."""
-        version, ladder = self._ladder
-        if version != self.peers.version:
-            ladder = self.peers.bands(self._bands.keys())
-            self._ladder = self.peers.version, ladder
-        return ladder
-
-    def _ceilings(self, saturation: float, priorities: Sequence[int]) -> Sequence[float]:
-        try:
-            ceilings = [float(ceiling) for ceiling in self.settings.usage_limits.ceilings(saturation, priorities)]
-            if len(ceilings) != len(priorities) or any(map(isnan, ceilings)):
-                raise ValueError(f"the ceilings of {len(priorities)} bands are {ceilings}")
-            return ceilings
-        except Exception as error:  # noqa: BLE001 - a policy's failure is told, and every band may fill the pool
-            self._failed(self.settings.usage_limits, error)
-            return [1.0] * len(priorities)
-
-    def _open_bands(self, saturation: float) -> dict[int, _OpenBand]:
-        """The bands from the highest on that the pool has room for; none while a request that waits may go first. Kept
-        until one waits."""
-        if self.requests or self.peers.waiting or self._dispatching or self._stopped:
-            return {}
-        priorities = self._priorities()
-        found: dict[int, _OpenBand] = {}
-        for priority, ceiling in zip(priorities, self._ceilings(saturation, priorities), strict=True):
-            if not saturation < ceiling:  # nor is it if it is no number
-                break
-            band = self._bands.get(priority)
-            if band is not None and priority in self._wanted:
-                limits = band.settings
-                most = min(limits.max_bytes, self.settings.max_bytes or limits.max_bytes)
-                found[priority] = _OpenBand(band, ceiling, most if limits.max_requests > 0 else -1)
-        if self._pure:
-            self._open, self._open_at, self._open_version = found, saturation, self.peers.version
-        return found
-
-    def _close(self, gates: Iterable[tuple[int, float]], now: float) -> None:
-        """The pool is too full for these bands."""
-        self._gates = list(gates)
+    def _close(self, priority: float, now: float) -> None:
+        """The pool is too full for this band and all lower ones."""
+        self._full = priority
         self._strict.no_room()
-        for division in self._divisions.values():
+        for division in self._divided:
             division.no_room()
+        self._divided.clear()
         retry = self.settings.usage_limits.RETRY
         if retry is not None and self.saturation < 1.0:
             self._retry = min(self._retry, now + retry)
@@ -358,15 +349,15 @@ class FlowController:
         """The bands with requests here for which the last dispatch found the pool too full, from the highest: those for
         which an eviction would make room."""
         return [
-            BlockedBand(priority, ceiling)
-            for priority, ceiling in self._gates
-            if 0 < ceiling <= self.saturation and priority in self._bands and self._bands[priority].requests
+            BlockedBand(priority, self._ceilings.of[priority])
+            for priority in sorted(self._queued, reverse=True)
+            if priority <= self._full and 0 < self._ceilings.of.get(priority, 0.0) <= self.saturation
         ]
 
     def totals(self, now: float) -> dict[int, tuple[int, int, float]]:
         """What waits at all pickers, by priority: (requests, tokens, seconds that the oldest has waited)."""
         totals: dict[int, tuple[int, int, float]] = {}
-        for priority in self._priorities():
+        for priority in self._ladder.priorities:
             band = self._bands.get(priority)
             requests, tokens, oldest = (0, 0, 0.0) if band is None else (band.requests, band.tokens, band.age(now))
             for _, seen, peer in self.peers.of(priority):
@@ -385,9 +376,10 @@ class FlowController:
 
     def table(self, now: float) -> QueueTable:
         """The table for peers."""
-        for band in self._bands.values():
-            band.forget_idle(now - LINGER)
         bands = self.bands()
+        for band in bands:
+            band.forget_idle(now - LINGER)
+        bands = [band for band in bands if len(band.columns)][:MAX_BANDS]
         return pack(bands, now, self.peers.rows(self.settings.max_rows, len(bands)))
 
     def apply(self, sender: str, run: int, sent: float, table: QueueTable, now: float) -> None:

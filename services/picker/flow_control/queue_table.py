@@ -1,7 +1,6 @@
 """Packs what waits and runs here into the queue table that peers get, and unpacks theirs."""
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from services.picker.flow_control.band import Band
 from services.picker.flow_control.flow_columns import FlowColumns, Integers
 from shared.bus.columns import pack_hashes, unpack_counts, unpack_hashes
-from shared.bus.messages import MAX_BANDS, QUEUE_COUNTS, QueueTable
+from shared.bus.messages import QUEUE_COUNTS, QueueTable
 
 REST = 0
 """The flow of a row that sums up others."""
@@ -39,10 +38,10 @@ def unpack(table: QueueTable) -> Columns:
 
 
 def pack(bands: Iterable[Band], now: float, most: int) -> QueueTable:
-    """The table of these bands, from the highest, with up to `most` rows, and one more for a band that doesn't fit.
-    Bands beyond `MAX_BANDS` are left out."""
+    """The table of these bands, at most `MAX_BANDS` from the highest, with up to `most` rows, and one more for a band
+    that doesn't fit."""
     parts = [(np.zeros(0, "<i4"), *summarize(FlowColumns(), now, 0))]
-    for band in islice((band for band in bands if len(band.columns)), MAX_BANDS):
+    for band in bands:
         rows = summarize(band.columns, now, most)
         most = max(most - len(rows.flows), 0)
         parts.append((np.full(len(rows.flows), band.priority, "<i4"), *rows))

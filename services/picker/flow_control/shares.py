@@ -46,8 +46,8 @@ class Flows:
         """Which of the different flows each row is."""
         self.weights: Floats = np.ones(len(known))
         """Of the different flows."""
-        for flow, weight in (weights or {}).items():
-            self.weights[known == np.uint64(flow)] = weight
+        if weights:
+            self.weights[:] = [weights.get(flow, 1.0) for flow in known.tolist()]
 
     def are(self, parts: Sequence[Integers]) -> bool:
         """Whether these are the flows, in this order."""

@@ -63,4 +63,6 @@ def _inflated(message: memoryview, encoding: str, limit: int) -> memoryview | No
         return None
     if not inflate.eof:
         raise Unparsable(f"incomplete gRPC payload: its {encoding} data ends after {len(data)} bytes")
+    if inflate.unused_data:  # such as another gzip member, which some servers read too
+        raise Unparsable(f"compressed gRPC payload: {len(inflate.unused_data)} bytes follow its {encoding} data")
     return memoryview(data)

@@ -13,7 +13,8 @@ from services.picker.flow_control.interfaces import EvictionFilterPolicy, Evicti
 
 
 class Evictor:
-    """The running requests that the filter accepts. `issued` counts evictions."""
+    """The running requests that the filter accepts. `issued` counts evictions. Another configuration changes the
+    policies, not what runs."""
 
     def __init__(
         self, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy, grace: float, failed: OnPolicyFailure
@@ -26,6 +27,11 @@ class Evictor:
         """Running requests by priority."""
         self._ids = counter()
         self._reclamation = Reclamation(grace)
+
+    def use(self, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy, grace: float) -> None:
+        """Decide by other policies from now on. Requests that these don't accept stay."""
+        self._accepts, self._order = accepts, order
+        self._reclamation.grace = grace
 
     def track(self, priority: int, now: float, evict: Callable[[], None]) -> str:
         """A request runs; `evict` ends it. Its id here, empty if it may not be evicted."""

@@ -19,7 +19,7 @@ class Reclamation:
 
     def __init__(self, grace: float) -> None:
         """`grace` is the time from the end of a stream until the saturation shows it, in seconds."""
-        self._grace = grace
+        self.grace = grace
         self._outstanding: dict[str, tuple[float, float]] = {}
         """By request: its saturation, and when its eviction counts as over."""
         self._cooling: dict[str, tuple[float, float]] = {}
@@ -46,7 +46,7 @@ class Reclamation:
         """The request's stream has ended. Ignored for a request that wasn't evicted."""
         known = self._outstanding.pop(request, None)
         if known is not None:
-            self._cooling[request] = known[0], now + self._grace
+            self._cooling[request] = known[0], now + self.grace
 
     def next_look(self) -> float:
         """When another eviction may be possible though nothing has happened; infinite for never."""

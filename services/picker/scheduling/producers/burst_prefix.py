@@ -6,6 +6,7 @@ prompt. The requests of a window wait for its end; the first that is scheduled t
 
 import asyncio
 from collections.abc import Awaitable, Iterator
+from heapq import heappop, heappush
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,7 +16,6 @@ from services.picker.request import BYTES_PER_TOKEN, Request, prompt_tokens
 from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch
 from services.picker.scheduling.interfaces import Producer
 from services.picker.scheduling.producers.approx_prefix import MIN_BLOCK
-from services.picker.state.layout import Floats
 from services.picker.state.prefix import block_hashes
 from shared.plugin import Stability
 
@@ -56,6 +56,45 @@ class _Member:
         """The id of its endpoint, when it has been placed; None where it belongs to no other request."""
 
 
+class _Loads:
+    """What a batch has placed on each endpoint, by the endpoint's place among the candidates. Endpoints without load
+    cost nothing: they are used in their order."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._loads: list[float] = []
+        """Of the first endpoints; the others have none."""
+        self._least: list[tuple[float, int]] = []
+        """A heap of (load, place): those that aren't taken, and former ones."""
+        self._taken: set[int] = set()
+        """The places that a group has, and may not use again before the others."""
+
+    def release(self) -> None:
+        """Every place may be used again."""
+        for place in self._taken:
+            heappush(self._least, (self._loads[place], place))
+        self._taken.clear()
+
+    def takes(self, place: int, most: float) -> bool:
+        """Whether a place that has been used can be used now, and has less than so much load."""
+        return place not in self._taken and self._loads[place] < most
+
+    def least(self) -> int:
+        """The place with the least load that isn't taken, the first of equal ones. There has to be one."""
+        least, loads = self._least, self._loads
+        while least and (least[0][1] in self._taken or least[0][0] != loads[least[0][1]]):
+            heappop(least)
+        if len(loads) < self._size and (not least or least[0][0] > 0.0):
+            loads.append(0.0)
+            return len(loads) - 1
+        return least[0][1]
+
+    def add(self, place: int, weight: float) -> None:
+        """Take a place."""
+        self._loads[place] += weight
+        self._taken.add(place)
+
+
 class _Batch:
     """The requests of one window."""
 
@@ -71,23 +110,20 @@ class _Batch:
             return
         self._placed = True
         limits, rows = self._parameters, cycle.candidates
-        load: Floats = np.zeros(len(rows))
+        loads = _Loads(len(rows))
         fair = sum(member.weight for member in self.members) / len(rows)
         holders: dict[int, int] = {}
         """By the hash of the leading blocks that prompts have to share: the place that has them."""
         for group in self._units():
             shared = group[0].shared
             most = limits.max_per_replica if limits.max_per_replica > 0 else len(group)
-            full = np.zeros(len(rows))  # requests of this group, in pieces of the most
-            for start in range(0, len(group), most):
+            for piece, start in enumerate(range(0, len(group), most)):
+                if piece % len(rows) == 0:
+                    loads.release()
                 members = group[start : start + most]
-                held = holders.get(shared) if shared is not None else None
-                if held is not None and load[held] < fair and not full[held]:
-                    place = held
-                else:
-                    place = int(np.where(full == full.min(), load, np.inf).argmin())
-                full[place] += 1
-                load[place] += sum(member.weight for member in members)
+                held = None if shared is None or piece >= len(rows) else holders.get(shared)
+                place = held if held is not None and loads.takes(held, fair) else loads.least()
+                loads.add(place, sum(member.weight for member in members))
                 if shared is not None:
                     holders.setdefault(shared, place)
                 id = cycle.layout.endpoints[rows.item(place)].id

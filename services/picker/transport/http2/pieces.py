@@ -39,10 +39,10 @@ def _held(view: memoryview) -> int:
 
 
 def decompressed(data: bytes, most: int) -> bytes | None:
-    """The content of a gzip member; None for none, or one with more than `most` bytes."""
+    """The content of a gzip member; None for none, for more than one, or one with more than `most` bytes."""
     reader = zlib.decompressobj(wbits=31)
     try:
         content = reader.decompress(data, most + 1)
     except zlib.error:
         return None
-    return content if reader.eof and len(content) <= most else None
+    return content if reader.eof and not reader.unused_data and len(content) <= most else None

@@ -14,6 +14,7 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.decision import Decision
 from services.picker.extproc.messages import BodyMode
 from services.picker.flow_control.admission import FlowAdmission, grpc_timeout
+from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE
 from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.pipeline import build
 from services.picker.request import Headers
@@ -516,6 +517,32 @@ def test_eviction_makes_room_for_a_higher_band() -> None:
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        [document(enableEviction=True)],
+        [document(), document(enableEviction=True)],
+        [document().replace("featureGates: [flowControl]\n", ""), document(enableEviction=True)],
+    ],
+    ids=["another document", "eviction off and on", "flow control off and on"],
+)
+def test_what_runs_can_be_evicted_after_a_change_of_the_configuration(changes: list[str]) -> None:
+    world = World("a1", "a2", configuration=document(enableEviction=True))
+    world.prioritize(urgent=10, batch=-1)
+    batches = [world.ask(f"batch-{number}", x_llm_d_inference_objective="batch") for number in range(2)]
+    first = world.ask("first", x_llm_d_inference_objective="urgent")
+    assert first.destination
+    for configuration in changes:
+        world.use(configuration)
+    second = world.ask("second", x_llm_d_inference_objective="urgent")
+    world.turn()
+    assert second.waits  # the first eviction may not show yet
+    world.passes(PROMPT_GRACE)
+    assert second.destination
+    assert [refused(batch.collect()).status for batch in batches] == [429, 429]
+    assert world.sample("llm_d_epp_flow_control_revocations_issued_total", inference_pool="") == 2
+
+
+@pytest.mark.parametrize(
     ("path", "kind", "body", "grpc_status"),
     [
         ("/v1/messages", "application/json", b'"rate_limit_error"', None),
@@ -596,9 +623,17 @@ def test_facts_of_the_pool_make_bands() -> None:
     world = World("a1")
     world.view.reset({**facts(endpoint("a1"))})
     world.prioritize(urgent=7)
-    world.ask("running", x_llm_d_inference_objective="urgent")
+    running = world.ask("running", x_llm_d_inference_objective="urgent")
     assert world.flow.controller is not None
     assert [band.priority for band in world.flow.controller.bands()] == [7, 0]
+    assert world.flow.note() is None
+    world.prioritize(**{f"o{number}": number for number in range(10, 120)})
+    world.flow.maintain()
+    assert world.flow.note() == "12 priorities of objectives share the next lower band: there are more than 100"
+    waiting = world.ask("shares", x_llm_d_inference_objective="o15")
+    running.completes()
+    assert waiting.destination
+    assert world.decision("shares").explain()["queue"]["band"] == 7
 
 
 @pytest.mark.parametrize(

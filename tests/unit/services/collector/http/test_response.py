@@ -228,6 +228,14 @@ def test_what_was_compressed_is_expanded_in_small_pieces() -> None:
     assert max(map(len, pieces)) <= DECOMPRESSED
 
 
+@pytest.mark.parametrize("size", [len(PAGE), DECOMPRESSED - 23, DECOMPRESSED, 3 * DECOMPRESSED])
+@pytest.mark.parametrize("more", [b"\0", gzip.compress(PAGE)], ids=["a byte", "another member"])
+def test_nothing_may_follow_what_was_compressed(size: int, more: bytes) -> None:
+    packed = gzip.compress(bytes(size), compresslevel=0)  # 23 bytes longer, where it is one piece
+    with pytest.raises(BadResponseError, match="continues after its gzip data"):
+        list(decompress(Response(200, "", {}, packed + more, reusable=True, encoding="gzip"), 2 * size))
+
+
 def chunked(*sizes: int) -> bytes:
     chunks = b"".join(b"%x\r\n" % size + b"x" * size + b"\r\n" for size in sizes)
     return CHUNKED + chunks + b"0\r\n\r\n"

@@ -1,9 +1,13 @@
 """One picker's queues: limits, ends of waits, bands."""
 
 import weakref
+from collections.abc import Iterable, Sequence
 from math import inf
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.picker.flow_control.band import MAX_FORGOTTEN
 from services.picker.flow_control.controller import MAX_AT_ONCE, BlockedBand
@@ -11,7 +15,9 @@ from services.picker.flow_control.settings import FlowControlSettings
 from services.picker.flow_control.usage_limits.priority_holdback import PriorityHoldbackPolicy
 from services.picker.flow_control.waiting import DEFAULT_FLOW, MAX_ID, Outcome, Waiting, flow_id
 from shared.bus.columns import flow_hash
+from shared.bus.messages import MAX_BANDS
 from tests.unit.services.picker.flow_control.flows import Picker, Room, band, drained, parameters, settings
+from tests.work import counted
 
 STRICT = "global-strict-fairness-policy"
 
@@ -208,6 +214,92 @@ def test_bands_of_objectives_stay_until_they_are_empty() -> None:
     picker.finish(waiting)
     assert [band.priority for band in picker.controller.bands()] == [0]
     assert picker.dispatch() == ["later"]
+
+
+def bands_of(configured: Iterable[int], known: Sequence[int]) -> dict[int, int]:
+    """The band of a request of each known priority, whether it waits, needn't, or is refused."""
+    picker = Picker(settings(bands={priority: band() for priority in configured}), Room(0))
+    picker.controller.ensure_bands(known)
+    found = {priority: picker.add(priority, priority=priority).priority for priority in known}
+    for how, pool in ((band(max_requests=0), Room(0)), (band(), Room())):
+        other = Picker(settings(how, dict.fromkeys(configured, how)), pool)
+        other.controller.ensure_bands(reversed(known))
+        items = [Waiting("a", priority, 0.0) for priority in known]
+        assert {other.arrives(item) for item in items} == {
+            Outcome.DISPATCHED if pool.capacity else Outcome.REJECTED_NO_ENDPOINTS
+        }
+        assert {known[at]: item.priority for at, item in enumerate(items)} == found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("configured", "known", "shared"),
+    [
+        ([], range(-49, 51), {}),
+        ([], range(-50, 51), {-50: -50, -49: -50, -48: -48, 1: 1}),
+        ([], range(1, 121), {2: 1, 22: 1, 23: 23}),
+        ([], range(-120, 0), {-119: -120, -99: -120, -98: -98}),
+        ([], [-7, -5, *range(1, 121)], {-7: -7, -5: -7, 22: 0, 23: 23}),
+        ([50], range(-10, 200), {-9: -10, 49: 0, 50: 50, 102: 50, 103: 103}),
+        (range(200), [*range(200, 210), -1, -2], {205: 199, -1: -2, -2: -2}),
+    ],
+)
+def test_priorities_beyond_the_most_bands_share_the_next_lower_one(
+    configured: Sequence[int], known: Sequence[int], shared: dict[int, int]
+) -> None:
+    found = bands_of(configured, known)
+    assert {priority: found[priority] for priority in shared} == shared
+    assert len({0, *configured, *found.values()}) <= max(MAX_BANDS, len(configured) + 1)
+
+
+@given(
+    configured=st.lists(st.integers(-200, 200), max_size=120, unique=True),
+    known=st.lists(st.integers(-200, 200), min_size=1, max_size=400, unique=True),
+)
+@hypothesis.settings(max_examples=30)
+def test_requests_that_share_bands_keep_their_order(configured: list[int], known: list[int]) -> None:
+    found = bands_of(configured, known)
+    assert all(band <= priority and (band < 0) is (priority < 0) for priority, band in found.items())
+    assert [found[priority] for priority in sorted(known)] == sorted(found.values())
+    if len({0, *configured, *known}) <= MAX_BANDS:
+        assert all(band == priority for priority, band in found.items())
+
+
+def test_a_band_that_is_shared_from_now_on_keeps_its_requests() -> None:
+    picker = Picker(pool=Room(0))
+    picker.controller.ensure_bands(range(1, MAX_BANDS))
+    waiting = picker.add("waiting", priority=3)
+    picker.controller.ensure_bands(range(1, 2 * MAX_BANDS))
+    assert picker.controller.without_band == MAX_BANDS
+    assert (waiting.priority, picker.add("later", priority=3).priority) == (3, 1)
+    picker.pool.capacity = 10
+    assert picker.dispatch() == ["waiting", "later"]
+
+
+class Steady(Room):
+    """A pool whose saturation stays for a while."""
+
+    saturation = 0.5
+
+
+def test_bands_without_requests_cost_a_request_nothing() -> None:
+    work = []
+    for known in ([1, 2], range(1, MAX_BANDS)):
+        picker = Picker(pool=Steady(0))
+        picker.controller.ensure_bands(known)
+        for _ in range(2):
+            with counted() as done:
+                picker.add("a", priority=1)
+                picker.add("b", "new", priority=2)
+                picker.dispatch()
+                picker.pool.capacity = inf
+                picker.dispatch()
+                picker.controller.blocked()
+                picker.arrives(Waiting("a", 1, 0.0))
+                picker.finish(picker.running[0])
+            picker.pool.capacity = 0
+        work.append(done.instructions)
+    assert work[0] == work[1]
 
 
 def test_an_idle_queue_is_passed() -> None:

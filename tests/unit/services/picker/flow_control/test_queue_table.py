@@ -273,13 +273,22 @@ def test_all_pickers_find_room_for_their_tables() -> None:
 
 
 def test_a_picker_tells_of_its_highest_bands() -> None:
-    picker = Picker(pool=Room(0))
-    picker.controller.ensure_bands(range(-100, 100))
+    picker = Picker(settings(bands={priority: band() for priority in range(-100, 100)}), Room(0))
     for priority in range(-100, 100, 1):
         if priority % 4:
             picker.add(priority, priority=priority)
     rows_sent = rows(picker.controller.table(0.0))
     assert [row[0] for row in rows_sent] == [priority for priority in range(99, -100, -1) if priority % 4][:MAX_BANDS]
+
+
+def test_bands_without_flows_take_no_room_in_a_table() -> None:
+    picker = Picker(pool=Room(0))
+    picker.controller.ensure_bands(range(90))
+    for number in range(9):
+        picker.controller.apply(str(number), 1, 1.0, table(), 1.0)
+    for flow in ("a", "b", "c"):
+        picker.add(flow, flow)
+    assert {row[1] for row in rows(picker.controller.table(1.0))} == {flow_hash(flow) for flow in "abc"}
 
 
 def test_bands_that_only_peers_know_are_limited() -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.picker.flow_control.shares import Flows, allowances, apportion, quotas, water_fill
+from tests.work import counted
 
 
 @pytest.mark.parametrize(
@@ -123,3 +124,14 @@ def test_parts_are_rounded_to_the_next_whole_number(parts: list[float], data: st
     whole = apportion(sum(parts), parts, ages)
     assert sum(whole) == floor(sum(parts) + 1e-8)
     assert all(abs(quota - part) < 1 + 1e-8 for quota, part in zip(whole, parts, strict=True))
+
+
+def test_the_weights_of_absent_flows_cost_nothing() -> None:
+    parts, work = [np.array([3, 2**63, 1], np.uint64), np.array([2**63], np.uint64)], []
+    for more in (0, 1000):
+        weights = {2**63: 2.0, 3: 0.5, **{2**40 + flow: 7.0 for flow in range(more)}}
+        with counted() as done:
+            flows = Flows(parts, weights)
+        assert flows.weights[flows.which].tolist() == [0.5, 2.0, 1.0, 2.0]
+        work.append(done.instructions)
+    assert work[0] == work[1]

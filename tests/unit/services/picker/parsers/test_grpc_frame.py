@@ -63,6 +63,16 @@ def test_a_message_that_is_compressed_otherwise_isnt_read() -> None:
             "gzip",
             "incomplete gRPC payload: its gzip data ends after ",
         ),
+        (
+            frame(gzip.compress(b"abc", mtime=0) * 2, 1),
+            "gzip",
+            "compressed gRPC payload: 23 bytes follow its gzip data",
+        ),
+        (
+            frame(zlib.compress(b"abc") + b"\0", 1),
+            "deflate",
+            "compressed gRPC payload: 1 bytes follow its deflate data",
+        ),
     ],
 )
 def test_what_is_no_frame_is_refused(body: bytes, encoding: str, says: str) -> None:

@@ -5,6 +5,7 @@ import gc
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from services.picker.request import Request
@@ -75,6 +76,18 @@ async def test_where_a_burst_goes(raw: dict[str, Any], prompts: list[str], expec
 async def test_groups_are_spread_evenly() -> None:
     found = await placed({}, pool("a1", "a2", "a3"), *(letter for letter in "abcdef" for _ in range(4)))
     assert Counter(found) == {0: 8, 1: 8, 2: 8}
+
+
+async def test_a_burst_is_placed_without_a_look_at_every_endpoint() -> None:
+    """An array of so many loads fits into no memory."""
+    producer = plugin(BurstPrefixProducer, {"windowDurationMs": 1, "maxPerReplica": 1})
+    asked = [prompt(text) for text in ("ab", "ab", "cd", "cd", "ab")]
+    members = await asyncio.gather(*(wait for each in asked if (wait := producer.prepare(each)) is not None))
+    run = cycle(pool("a1"), asked[0])
+    run.prepared = {producer: members[0]}
+    run.candidates = np.broadcast_to(run.candidates, 2**59)
+    producer.produce(run)
+    assert [member.endpoint for member in members] == ["a1"] * 5
 
 
 async def test_a_full_batch_doesnt_wait_for_its_window() -> None:

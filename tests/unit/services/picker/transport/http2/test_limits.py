@@ -430,6 +430,7 @@ MESSAGES: dict[str, tuple[bytes, StatusCode]] = {
     ),
     "no gzip": (message(b"hello", 1), StatusCode.RESOURCE_EXHAUSTED),
     "cut gzip": (message(SMALL[:-1], 1), StatusCode.RESOURCE_EXHAUSTED),
+    "two gzip members": (message(SMALL * 2, 1), StatusCode.RESOURCE_EXHAUSTED),
     "nothing, zipped": (message(b"", 1), StatusCode.RESOURCE_EXHAUSTED),
 }
 

@@ -17,7 +17,7 @@ import structlog
 from msgspec import Struct
 
 from services.watcher.documents import Documents
-from services.watcher.kubernetes.config_map import ConfigMapKey, Validate, read_config_map
+from services.watcher.kubernetes.config_map import ConfigMapKey, ConfigMapReader, Validate
 from services.watcher.kubernetes.endpoints import (
     SERVICE_LABEL,
     EndpointIndex,
@@ -91,9 +91,7 @@ class KubernetesSource:
         """Those of the objects that the configuration's extractors read."""
         self._left_objects: set[ObjectKind] = set()
         """Kinds whose objects are no longer followed, or by another informer."""
-        self._config: Informer | None = None
-        self._config_read: tuple[JsonObject | None, Event] | None = None
-        """The last ConfigMap that was read, and its event."""
+        self._config: ConfigMapReader | None = None
         self._pods: Informer | None = None
         self._next_pods: Informer | None = None
         """Those of a changed selector, until it is synced."""
@@ -137,7 +135,8 @@ class KubernetesSource:
                     self._resources.follow(kind, group, self._follow(spec))
         if (config := self._options.config_map) is not None:
             spec = InformerSpec(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}")
-            self._config = self._follow(spec)
+            informer = self._follow(spec)
+            self._config = ConfigMapReader(config, informer, self._validate, partial(self._note, informer))
 
     def set_object_kinds(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
         specs = {
@@ -225,7 +224,10 @@ class KubernetesSource:
 
     def _required(self) -> Iterator[Informer]:
         yield from self._resources.pool_informers
-        yield from (informer for informer in (self._pods, self._config) if informer is not None)
+        if self._pods is not None:
+            yield self._pods
+        if self._config is not None:
+            yield self._config.informer
 
     def load_problem(self) -> str | None:
         """What has to be corrected before there is a complete reading."""
@@ -236,8 +238,9 @@ class KubernetesSource:
         return "; ".join(f"{event.origin}: {problem}" for event in required for problem in event.problems) or None
 
     async def _collect(self) -> list[Event]:
-        """The events for all changes since the last call. Pods are read in turns with others: a list has thousands."""
-        await self._read_ahead()
+        """The events for all changes since the last call, read in turns with others: a list has thousands of pods. The
+        configuration's event comes when it has been validated."""
+        await exhaust(self._resources.read_ahead(MAX_CHANGES))
         events = self._collect_resources()
         await exhaust(self._index_pods())
         return events + await self._pod_events()
@@ -254,10 +257,8 @@ class KubernetesSource:
             origin = origin_of(POOL, (alone.namespace, alone.name))
             events += self._report({origin: Reset(origin, Documents(resources=(alone,)))})
         events += self._report(self._read_objects(dirty.keys()))
-        if (config := self._options.config_map) is not None and self._config in dirty and self._config.synced:
-            if self._config_read is None or self._config_read[0] is not self._config_item:
-                self._config_read = self._config_item, read_config_map(config, self._config_item, self._validate)
-            events += self._report({str(config): self._config_read[1]})
+        if self._config is not None and self._config.informer in dirty:
+            events += self._report(self._config.read())
         if (pods := self._pods) is not None and pods in dirty:
             self._dirty[pods] = dirty[pods]
         if self._next_pods is not None and self._next_pods.synced:
@@ -394,27 +395,6 @@ class KubernetesSource:
         endpoints = tuple(self._endpoints[id] for id in sorted(self._endpoints))
         return Reset(PODS, Documents(endpoints=endpoints, warnings=_UNREACHABLE if self._unreachable else ()))
 
-    # Configuration
-
-    @property
-    def _config_item(self) -> JsonObject | None:
-        """The current ConfigMap."""
-        config, informer = self._options.config_map, self._config
-        return None if config is None or informer is None else informer.objects.get((config.namespace, config.name))
-
-    async def _read_ahead(self) -> None:
-        """Read resources in turns with others, and the configuration in a thread: a large one takes seconds, longer
-        than the lease allows."""
-        async for _ in in_turns(self._resources.read_ahead(MAX_CHANGES)):
-            pass
-        if self._config is None or self._config not in self._dirty or not self._config.synced:
-            return
-        while self._config_read is None or self._config_read[0] is not self._config_item:
-            item = self._config_item
-            assert self._options.config_map is not None
-            event = await asyncio.to_thread(read_config_map, self._options.config_map, item, self._validate)
-            self._config_read = item, event
-
     # Reports
 
     def ignored(self) -> dict[str, str]:
@@ -434,11 +414,10 @@ class KubernetesSource:
         )
 
     def _configuration(self) -> ResourceResult | None:
-        informer, item = self._config, self._config_item
-        outcome = self._reported.get(str(self._options.config_map))
-        if informer is None or informer.resource is None or not item or not isinstance(outcome, Reset | Rejected):
+        config = self._config
+        if config is None or config.informer.resource is None or config.item is None or config.outcome is None:
             return None
-        return ResourceResult(informer.resource, item, outcome)
+        return ResourceResult(config.informer.resource, config.item, config.outcome)
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self._options.pool}: {len(self._reported)} origins>"

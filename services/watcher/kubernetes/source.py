@@ -87,8 +87,8 @@ class KubernetesSource:
         self._reported: dict[str, Event] = {}
         """The last event of each origin; of the pods, their last `Reset`."""
         self._resources = PoolResources(options.pool)
-        self._objects: dict[ObjectKind, Informer] = {}
-        """Those of the objects that the configuration's extractors read."""
+        self._objects: dict[ObjectKind, _Objects] = {}
+        """Those that the configuration's extractors read."""
         self._left_objects: set[ObjectKind] = set()
         """Kinds whose objects are no longer followed, or by another informer."""
         self._config: ConfigMapReader | None = None
@@ -148,11 +148,11 @@ class KubernetesSource:
             )
             for kind, parts in kinds.items()
         }
-        for kind in [kind for kind, informer in self._objects.items() if informer.spec != specs.get(kind)]:
-            self._leave(self._objects.pop(kind))
+        for kind in [kind for kind, objects in self._objects.items() if objects.informer.spec != specs.get(kind)]:
+            self._leave(self._objects.pop(kind).informer)
             self._left_objects.add(kind)
         for kind in specs.keys() - self._objects.keys():
-            self._objects[kind] = self._follow(specs[kind])
+            self._objects[kind] = _Objects(kind, self._follow(specs[kind]))
         return False
 
     def _follow(self, spec: InformerSpec) -> Informer:
@@ -219,7 +219,7 @@ class KubernetesSource:
             return False
         if self._config is not None and not isinstance(self._reported.get(str(self._options.config_map)), Reset):
             return False
-        optional = (*self._resources.other_informers, *self._objects.values())
+        optional = (*self._resources.other_informers, *(objects.informer for objects in self._objects.values()))
         return all(informer.synced or informer.problem for informer in optional)
 
     def _required(self) -> Iterator[Informer]:
@@ -241,30 +241,35 @@ class KubernetesSource:
         """The events for all changes since the last call, read in turns with others: a list has thousands of pods. The
         configuration's event comes when it has been validated."""
         await exhaust(self._resources.read_ahead(MAX_CHANGES))
+        await exhaust(self._read_objects())
         events = self._collect_resources()
         await exhaust(self._index_pods())
         return events + await self._pod_events()
 
     def _collect_resources(self) -> list[Event]:
         events: list[Event] = []
-        dirty, self._dirty = self._dirty, {}
         found, orphans = self._resources.read(MAX_CHANGES)
         events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
         events += self._report(found)
-        if not dirty.keys().isdisjoint(self._resources.pool_informers):
+        if self._take(*self._resources.pool_informers, *self._resources.other_informers):
             self._choose_pool()
         if (alone := self._options.stand_alone) is not None:
             origin = origin_of(POOL, (alone.namespace, alone.name))
             events += self._report({origin: Reset(origin, Documents(resources=(alone,)))})
-        events += self._report(self._read_objects(dirty.keys()))
-        if self._config is not None and self._config.informer in dirty:
+        events += self._report(self._state_objects())
+        if self._config is not None and self._take(self._config.informer):
             events += self._report(self._config.read())
-        if (pods := self._pods) is not None and pods in dirty:
-            self._dirty[pods] = dirty[pods]
         if self._next_pods is not None and self._next_pods.synced:
             self._use_next_pods()
         self.revision += 1
         return events
+
+    def _take(self, *informers: Informer) -> bool:
+        """Whether one of these has changed since the last call."""
+        taken = self._dirty.keys() & {*informers}
+        for informer in taken:
+            del self._dirty[informer]
+        return bool(taken)
 
     def _report(self, found: Mapping[str, Event | None]) -> list[Event]:
         """The events by which these origins (None: they state nothing any more) differ from what was reported."""
@@ -279,15 +284,17 @@ class KubernetesSource:
         self._reported |= changed
         return [*map(Removed, removed), *changed.values()]
 
-    def _read_objects(self, dirty: Collection[Informer]) -> dict[str, Event | None]:
+    def _read_objects(self) -> Iterator[None]:
+        """Read the objects that have changed, one at a time."""
+        for objects in [*self._objects.values()]:
+            if objects.informer in self._dirty and objects.informer.synced:
+                yield from objects.read(self._dirty.pop(objects.informer))
+
+    def _state_objects(self) -> Mapping[str, Event | None]:
+        """What has changed in the objects, by origin."""
         left, self._left_objects = self._left_objects - self._objects.keys(), set()
-        found: dict[str, Event | None] = {f"objects {kind}": None for kind in left}
-        for kind, informer in self._objects.items():
-            if informer in dirty and informer.synced:
-                origin = f"objects {kind}"
-                objects = tuple(_object(kind, item) for _, item in sorted(informer.objects.items()))
-                found[origin] = Reset(origin, Documents(objects=objects))
-        return found
+        changed = (objects for objects in self._objects.values() if objects.changed)
+        return {_origin(kind): None for kind in left} | {_origin(objects.kind): objects.state() for objects in changed}
 
     # Endpoints
 
@@ -421,6 +428,39 @@ class KubernetesSource:
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self._options.pool}: {len(self._reported)} origins>"
+
+
+class _Objects:
+    """The objects of a kind."""
+
+    def __init__(self, kind: ObjectKind, informer: Informer) -> None:
+        self.kind = kind
+        self.informer = informer
+        self.changed = False
+        """Whether they differ from what `state` returned last. At first once they are known."""
+        self._known: dict[ObjectId, KubernetesObject] | None = None
+
+    def read(self, ids: Collection[ObjectId] | None) -> Iterator[None]:
+        """Read these, or all, one at a time."""
+        if self._known is None:
+            self._known, self.changed = {}, True
+        known = self._known
+        for id in dict.fromkeys((*known, *self.informer.objects)) if ids is None else ids:
+            item, before = self.informer.objects.get(id), known.get(id)
+            if item is None:
+                self.changed |= known.pop(id, None) is not None
+            elif before is None or before.content != item:
+                known[id] = _object(self.kind, item)
+                self.changed = True
+            yield
+
+    def state(self) -> Reset:
+        self.changed = False
+        return Reset(_origin(self.kind), Documents(objects=tuple((self._known or {}).values())))
+
+
+def _origin(kind: ObjectKind) -> str:
+    return f"objects {kind}"
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

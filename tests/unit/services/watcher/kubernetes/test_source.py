@@ -724,6 +724,55 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     assert nodes.spec in peer.informers.left
 
 
+def node(name: str, zone: str = "a") -> JsonObject:
+    return {"metadata": {"name": name, "labels": {"zone": zone}}}
+
+
+async def test_a_change_of_one_object_costs_the_same_beside_any_number_of_others() -> None:
+    async def work(others: int) -> int:
+        peer = await served()
+        peer.source.set_object_kinds({NODE: None})
+        nodes = peer.informers.find("Node")
+        peer.informers.say(nodes, *[node(f"n{number}") for number in range(others)])
+        await peer.changes()
+        nodes.objects["", "n7"] = node("n7", "b")
+        nodes.notify([("", "n7")])
+        with counted() as work:
+            (event,) = await peer.source.changes()
+        assert isinstance(event, Reset)
+        zones = {each.name: each.content["metadata"]["labels"]["zone"] for each in event.documents.objects}
+        assert zones == {f"n{number}": "b" if number == 7 else "a" for number in range(others)}
+        return work.instructions
+
+    assert await work(400) < 1.2 * await work(40)
+
+
+async def test_others_run_while_many_objects_are_listed_again_and_only_what_changed_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each object
+    peer = await served()
+    peer.source.set_object_kinds({NODE: None})
+    nodes = peer.informers.find("Node")
+    peer.informers.say(nodes, *[node(f"n{number}") for number in range(300)])
+    before = (await peer.changes())[f"objects {NODE}"]
+    peer.informers.say(nodes, *[node(f"n{number}", "b" if number == 7 else "a") for number in range(299)])
+    found: dict[str, Event] = {}
+
+    async def changes() -> None:
+        found.update(await peer.changes())
+
+    assert await longest_turn(changes()) < 0.1
+    after = found[f"objects {NODE}"]
+    assert isinstance(before, Reset)
+    assert isinstance(after, Reset)
+    former = {id(each) for each in before.documents.objects}
+    assert [each.name for each in after.documents.objects if id(each) not in former] == ["n7"]
+    assert len(after.documents.objects) == 299
+    peer.informers.say(nodes, *[node(f"n{number}", "b" if number == 7 else "a") for number in range(299)])
+    assert await peer.changes() == {}
+
+
 async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:
     peer = await served()
     assert peer.source.confirmed_at(1000.0) == 1000.0

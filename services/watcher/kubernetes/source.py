@@ -348,19 +348,18 @@ class KubernetesSource:
         reads = [read, partial(read, serves=is_unreachable)] if self._options.keep_unreachable else [read]
         none: tuple[Endpoint, ...] = ()
         while informer.synced and (self._index is None or informer in self._dirty):
-            index, noted = self._index, self._dirty.pop(informer, set())
-            whole = index is None or noted is None
-            if index is None or noted is None:
-                index = EndpointIndex()
-            for id in [*informer.objects] if whole else noted or ():
+            noted = self._dirty.pop(informer, set())
+            ids = None if self._index is None else noted  # None: all
+            index = EndpointIndex() if self._index is None or ids is None else self._index
+            for id in [*informer.objects] if ids is None else ids:
                 found = informer.objects.get(id)
                 made = [none if found is None else informer.read(found, read, none) for read in reads]
-                ids = index.set(id, *(tuple(map(self._known, endpoints)) for endpoints in made))
-                if not whole:
-                    self._unreported |= ids
+                changed = index.set(id, *(tuple(map(self._known, endpoints)) for endpoints in made))
+                if ids is not None:
+                    self._unreported |= changed
                 yield
             self._index = index
-            self._replaced |= whole
+            self._replaced |= ids is None
 
     def _known(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint as it was reported, if it hasn't changed: what is the same object needs no comparison."""

@@ -107,12 +107,12 @@ def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcont
             if result.item["metadata"].get("deletionTimestamp") or (view.pools is None and result.kind != POOL):
                 continue
             key = result.kind, result.resource.kind.group, result.id
-            if key not in best or isinstance(best[key][0].outcome, str):
+            if key not in best or _weight(result) > _weight(best[key][0]):
                 best[key] = result, view
     holders: dict[str, tuple[ResourceResult, Model]] = {}
-    for result, _ in best.values():
+    for result, view in best.values():
         with guard(result):
-            _hold_name(result, holders)
+            _hold_name(result, view, holders)
         yield None
     groups: dict[int, dict[str, set[str]]] = {}
     for view in views:
@@ -126,6 +126,13 @@ def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcont
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
     for result in configurations.values():
         yield _report(result, None, _rejection(result))
+
+
+def _weight(result: ResourceResult) -> int:
+    """Grows with what the resource is to the pool: nothing, rejected, in force."""
+    if isinstance(result.outcome, str):
+        return 0
+    return 1 if _in_force(result) is None else 2
 
 
 def _pool_groups(view: PoolView) -> Generator[None, None, dict[str, set[str]]]:
@@ -153,7 +160,7 @@ def _resource_report(
     if result.shadowed_by:
         text = f"metadata.name: {result.id[1]!r} is also in {result.shadowed_by}, whose resource counts instead"
         return _report(result, Condition(False, "Shadowed", text))
-    if (finding := _name_taken(result, holders) or missing) is not None:
+    if (finding := _name_taken(result, view, holders) or missing) is not None:
         return _report(result, Condition(False, finding.reason, finding.text), finding)
     assert isinstance(result.outcome, Reset)
     warnings = "".join(f"; {warning}" for warning in result.outcome.documents.warnings)
@@ -197,19 +204,21 @@ def _missing_pool(result: ResourceResult, view: PoolView, groups: Mapping[str, C
     return Finding("PoolNotFound", f"{text}; {' or '.join(existing)}, where it is, is expected", transient=True)
 
 
-def _hold_name(result: ResourceResult, holders: dict[str, tuple[ResourceResult, Model]]) -> None:
+def _hold_name(result: ResourceResult, view: PoolView, holders: dict[str, tuple[ResourceResult, Model]]) -> None:
     """Note the InferenceModel that holds a model's name, by namespace, pool and name: the oldest, as the API defines. A
     rejected one holds the name of its last valid version, which is published."""
     for model in _models(result):
-        key = _name_key(result, model)
+        key = _name_key(view, model)
         other = holders.get(key)
         if other is None or (model.created, model.name) < (other[1].created, other[1].name):
             holders[key] = result, model
 
 
-def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResult, Model]]) -> Finding | None:
+def _name_taken(
+    result: ResourceResult, view: PoolView, holders: Mapping[str, tuple[ResourceResult, Model]]
+) -> Finding | None:
     for model in _models(result):
-        holder = holders[_name_key(result, model)][1]
+        holder = holders[_name_key(view, model)][1]
         if holder.name != model.name:
             text = f"spec.modelName: {model.model_name!r} is taken by InferenceModel {holder.name!r}, which is older"
             return Finding("ModelNameInUse", f"{text}; another name is expected")
@@ -217,15 +226,22 @@ def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResu
 
 
 def _models(result: ResourceResult) -> Iterator[Model]:
-    effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
-    if isinstance(effective, Reset) and not result.shadowed_by:
+    effective = _in_force(result)
+    if effective is not None and not result.shadowed_by:
         for resource in effective.documents.resources:
             if isinstance(resource, Model):
                 yield resource
 
 
-def _name_key(result: ResourceResult, model: Model) -> str:
-    return f"{result.id[0]}/{pool_reference(result.item).get('name')}/{model.model_name}"
+def _in_force(result: ResourceResult) -> Reset | None:
+    """What the resource states for the pool; while it is rejected, what it stated last."""
+    effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
+    return effective if isinstance(effective, Reset) else None
+
+
+def _name_key(view: PoolView, model: Model) -> str:
+    """A rejected resource may not name its pool any more."""
+    return f"{view.pool.namespace}/{view.pool.name}/{model.model_name}"
 
 
 def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None:

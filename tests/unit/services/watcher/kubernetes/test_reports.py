@@ -152,19 +152,24 @@ def test_of_models_of_one_name_the_oldest_is_accepted() -> None:
     assert "InferenceModel 'z'" in found["a"].findings[0].text
 
 
-def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken() -> None:
+@pytest.mark.parametrize("change", [{"targetModels": [{"name": "x", "weight": 0}]}, {"poolRef": {}}], ids=str)
+def test_of_an_older_model_that_is_refused_the_last_good_name_is_still_taken(change: dict[str, Any]) -> None:
     good = model("z", "chat", "2026-01-01T00:00:00Z")
-    bad = {**good, "spec": {**good["spec"], "modelName": "other", "targetModels": [{"name": "x", "weight": 0}]}}
-    younger = reading(model("a", "chat", "2026-01-02T00:00:00Z"))
+    bad = {**good, "spec": {**good["spec"], "modelName": "other", **change}}
+    younger = model("a", "chat", "2026-01-02T00:00:00Z")
+    qwen = PoolId("default", "qwen")
     for last_valid, reason in ((good, "ModelNameInUse"), (None, "Accepted")):
-        readings = [reading(bad, last_valid=last_valid), younger]
+        readings = [reading(bad, last_valid=last_valid), reading(younger)]
         found = {
             report.item["metadata"]["name"]: report for report in make_reports([PoolView(pool=LLAMA, results=readings)])
         }
         assert found == {}, "it isn't known which pools there are"
-        views = [PoolView(pool=LLAMA, results=readings, pools={"llama"})]
-        conditions = {name: each.condition.reason for name, each in said(*views).items() if each.condition}
-        assert conditions == {"z": "Invalid", "a": reason}
+        pools = {"llama", "qwen"}
+        other = PoolView(pool=qwen, results=[reading(bad, qwen), reading(younger, qwen)], pools=pools)
+        served = PoolView(pool=LLAMA, results=readings, pools=pools)
+        for views in ([served], [served, other], [other, served]):
+            conditions = {name: each.condition.reason for name, each in said(*views).items() if each.condition}
+            assert conditions == {"z": "Invalid", "a": reason}
 
 
 def test_a_reference_to_a_group_that_has_no_such_pool_is_found() -> None:

@@ -120,9 +120,10 @@ def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcont
     for result, view in best.values():
         with guard(result):
             if result.kind == POOL:
-                yield (yield from _pool_report(result, view))
+                report = yield from _pool_report(result, view)
             else:
-                yield _resource_report(result, view, groups[id(view)], holders)
+                report = _resource_report(result, view, groups[id(view)], holders)
+            yield report
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
     for result in configurations.values():
         yield _report(result, None, _rejection(result))

@@ -4,7 +4,7 @@ The watcher that serves a pool reports on the resources that refer to it; anothe
 there is no pool of the name at all, every watcher may report that.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -257,51 +257,72 @@ def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None
     return Finding("NoEndpoints", text, transient=True)
 
 
+Selector: TypeAlias = Mapping[str, str]
+PodsByLabel: TypeAlias = Mapping[tuple[str, str], Set[ObjectId]]
+
+
 def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None, Finding | None]:
-    """An older pool of the namespace, whoever serves it, selects pods of this one too."""
+    """An older pool of the namespace, whoever serves it, selects pods of this one too. The oldest one is reported."""
     if not view.selected or view.slices_of:
         return None
-    age, older = _age(result), list[ResourceResult]()
-    for other in view.results:
+    older = yield from _older_pools(result, view)
+    pods = yield from _pods_by_label(view.selected, older)
+    oldest_first: list[tuple[tuple[str, ObjectId], int, ResourceResult, Selector]] = []
+    for at, (other, selector) in enumerate(older):
         yield
-        if _competes(other) and other.id[1] != result.id[1] and _age(other) < age:
-            older.append(other)
-    carried: set[tuple[str, str]] = set()
-    for pod in view.selected.values() if older else ():
-        yield
-        carried.update(_labels(pod))
-    oldest_first: list[tuple[tuple[str, ObjectId], int, ResourceResult, Mapping[str, str]]] = []
-    listed: dict[tuple[str, str], list[ObjectId]] = {}
-    for at, other in enumerate(older):
-        yield
-        theirs = _selector(other)
-        if theirs is not None and carried.issuperset(theirs.items()):
-            heappush(oldest_first, (_age(other), at, other, theirs))
-            listed |= {label: [] for label in theirs.items()}
-    labels = frozenset(listed)
-    for id, pod in view.selected.items() if labels else ():
-        yield
-        for label in labels.intersection(_labels(pod)):
-            listed[label].append(id)
-    having: dict[tuple[str, str], frozenset[ObjectId]] = {}
-    for label, ids in listed.items():
-        yield
-        having[label] = frozenset(ids)
+        if selector.items() <= pods.keys():
+            heappush(oldest_first, (_age(other), at, other, selector))  # sorting all would take too long for a step
     while oldest_first:
-        _, _, other, theirs = heappop(oldest_first)
-        shared: Collection[ObjectId] = view.selected.keys()
-        for pods in sorted((having[label] for label in theirs.items()), key=len):
-            yield
-            shared = pods.intersection(shared)
-            if not shared:
-                break
-        yield
+        _, _, other, selector = heappop(oldest_first)
+        shared = yield from _selected_by(selector, pods, view.selected.keys())
         if shared:
             text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
             hint = "labels that only its own model servers have are expected"
             example = f"({len(shared)} of them, such as {min(shared)[1]})"
             return Finding("PodClaimedTwice", f"{text}; {hint}", example, transient=True)
     return None
+
+
+def _older_pools(
+    result: ResourceResult, view: PoolView
+) -> Generator[None, None, Sequence[tuple[ResourceResult, Selector]]]:
+    """Those that compete with this one, with their selectors."""
+    age, older = _age(result), list[tuple[ResourceResult, Selector]]()
+    for other in view.results:
+        yield
+        selector = _selector(other)
+        if selector is not None and _competes(other) and other.id[1] != result.id[1] and _age(other) < age:
+            older.append((other, selector))
+    return older
+
+
+def _pods_by_label(
+    selected: Mapping[ObjectId, JsonObject], older: Sequence[tuple[ResourceResult, Selector]]
+) -> Generator[None, None, PodsByLabel]:
+    """The pods that have a label of some pool's selector, by that label."""
+    wanted: set[tuple[str, str]] = set()
+    for _, selector in older:
+        yield
+        wanted.update(selector.items())
+    found: dict[tuple[str, str], set[ObjectId]] = {}
+    for id, pod in selected.items() if wanted else ():
+        yield
+        for label in wanted.intersection(_labels(pod)):
+            found.setdefault(label, set()).add(id)
+    return found
+
+
+def _selected_by(selector: Selector, pods: PodsByLabel, every: Set[ObjectId]) -> Generator[None, None, Set[ObjectId]]:
+    """The pods with all labels of the selector. To begin with the rarest label makes it cheap."""
+    having = sorted((pods[label] for label in selector.items()), key=len)
+    shared = having[0] if having else every
+    for others in having[1:]:
+        yield
+        shared = shared & others
+        if not shared:
+            break
+    yield
+    return shared
 
 
 def _competes(result: ResourceResult) -> bool:
@@ -320,7 +341,7 @@ def _labels(item: JsonObject) -> Iterator[tuple[str, str]]:
     return (label for label in found if isinstance(label[1], str))
 
 
-def _selector(result: ResourceResult) -> Mapping[str, str] | None:
+def _selector(result: ResourceResult) -> Selector | None:
     """The labels that a pool of any version selects; None if its selector is invalid."""
     spec = result.item.get("spec")
     selector = spec.get("selector") if isinstance(spec, Mapping) else None

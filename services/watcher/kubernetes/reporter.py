@@ -118,13 +118,13 @@ class Reporter:
         revision = self._revision()
         if self._api is None or (revision == self._seen_revision and now < self._due):
             return
-        if revision != self._seen_revision:
+        self._due = NEVER
+        if revision != self._seen_revision or self._crashed:
             self._crashed_before, self._crashed = self._crashed, {}
             steps = iterate_reports(self._views(), self._guard)
             self._reports = tuple([report async for report in in_turns(steps) if report is not None])
             await self._prune(now)
             self._seen_revision = revision
-        self._due = NEVER
         self._pending.clear()
         ordered = self._ordered()
         async for report in in_turns(ordered):

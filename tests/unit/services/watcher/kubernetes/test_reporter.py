@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -380,10 +381,13 @@ async def test_a_defect_in_what_one_resource_needs_affects_no_other(
     assert [log["resource"] for log in logs if log["event"] == "report.crashed"] == ["InferenceObjective default/a"]
 
 
-async def test_what_a_defect_has_stopped_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "name"), [(module, "body_of"), (reports, "_rejection")], ids=["writing", "reading"])
+async def test_what_a_defect_has_stopped_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, place: ModuleType, name: str
+) -> None:
     world = World(view(objective()), kubernetes_max_backoff=30.0)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "body_of", lambda *_: 1 / 0)
+        patched.setattr(place, name, lambda *_: 1 / 0)
         await world.look()
     await world.look(after=29.0)
     assert world.api.names == []

@@ -419,6 +419,20 @@ async def test_one_that_a_webhook_denies_does_not_keep_the_others_waiting() -> N
     assert world.api.names == ["b", "c", "a"]
 
 
+async def test_failures_from_before_a_success_keep_nobody_waiting() -> None:
+    world = World(view(objective("a"), objective("b")))
+    for denied in ({"a"}, {"a"}, set[str]()):
+        world.api.denied = denied
+        await world.look(after=60.0)
+    world.api.denied = {"b"}
+    world.change(view(objective("a"), objective("b", generation=2)))
+    await world.look(after=60.0)
+    world.api.denied = set()
+    world.change(view(objective("b", generation=2), objective("a", generation=2)))
+    await world.look(after=60.0)
+    assert world.api.names[-2:] == ["a", "b"], "what failed last comes last"
+
+
 async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said_and_is_the_leaders() -> None:
     world = World(view(objective()))
     world.api.failure = LOST

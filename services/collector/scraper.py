@@ -183,14 +183,16 @@ class Scraper:
         self.endpoints, self._new = known_here, new[::-1]
 
     async def _change_others(self) -> None:
-        with long_lived():
-            while self._gone or self._new:
-                await asyncio.sleep(0)
-                try:
-                    self._change_some()
-                except Exception:
-                    log.exception("endpoints.begin.failed")
+        await long_lived(self._change_all())
         self._on_begun()
+
+    async def _change_all(self) -> None:
+        while self._gone or self._new:
+            await asyncio.sleep(0)
+            try:
+                self._change_some()
+            except Exception:
+                log.exception("endpoints.begin.failed")
 
     def _change_some(self) -> None:
         """Forget endpoints that have left, and then begin new ones, as many as a turn has time for."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import aclosing
 from functools import partial
 from itertools import chain
 from typing import Annotated, Any, Protocol
@@ -11,6 +12,7 @@ from fastapi.responses import StreamingResponse
 from msgspec import to_builtins
 from msgspec.structs import replace
 from pydantic import BaseModel
+from starlette.types import Send
 
 from services.console.bodies import described, json_body
 from services.console.configuration import Documents, TooManyChecks
@@ -173,6 +175,18 @@ def api_routes(console: Console) -> APIRouter:
     return router
 
 
+class FeedResponse(StreamingResponse):
+    """A feed's stream as a response. Starlette alone doesn't close it when a client goes in the middle of an event."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._events = feed.listen()
+        super().__init__(self._events, media_type=EVENT_STREAM)
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().stream_response(send)
+
+
 def stream_routes(feeds: Mapping[str, Feed]) -> APIRouter:
     """The streams of events. Each begins with `whole`, and `changes` follow."""
     router = APIRouter(prefix="/api", responses=REFUSED)
@@ -184,8 +198,8 @@ def stream_routes(feeds: Mapping[str, Feed]) -> APIRouter:
             response_class=StreamingResponse,
             responses={200: {"content": {EVENT_STREAM: {}}}},
         )
-        async def stream() -> StreamingResponse:
-            return StreamingResponse(feed.listen(), media_type=EVENT_STREAM)
+        async def stream() -> FeedResponse:
+            return FeedResponse(feed)
 
     for name, feed in feeds.items():
         add(name, feed)

@@ -7,7 +7,7 @@ that is too slow for the changes that are kept gets the whole again, so nothing 
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -84,8 +84,8 @@ class Feed:
             due = max(due + self._interval, time.monotonic())  # the refresh itself takes a part of the interval
             await asyncio.sleep(due - time.monotonic())
 
-    async def listen(self) -> AsyncIterator[bytes]:
-        """The events of one stream."""
+    async def listen(self) -> AsyncGenerator[bytes, None]:
+        """The events of one stream. Whoever takes them closes the generator, or else goes on listening."""
         end = self._clock() + self._lifetime
         with self._listening():
             await self.refresh()

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import structlog
 from msgspec import Struct
 
-from services.watcher.collection import paused_collection
+from services.watcher.collection import without_collection
 from services.watcher.configuration import Registries, validate
 from services.watcher.documents import MAX_VALUES, Documents, by_line, read_documents
 from services.watcher.problem_budget import ProblemBudget
@@ -224,8 +224,7 @@ class FileSource:
                 self._seen[origin] = None
                 self._unsteady.add(origin)
                 return
-            with paused_collection():
-                event = self._parse(origin, data, root)
+            event = without_collection(lambda: self._parse(origin, data, root))
         self._seen[origin] = signature
         events.append(self._budget.fit(origin, event))
 

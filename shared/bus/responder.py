@@ -7,8 +7,8 @@ queries get a bounded share of the event loop and of the connection, however man
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, closing
 from typing import Any, TypeAlias
 
 import msgspec
@@ -28,7 +28,7 @@ Document: TypeAlias = Iterator[bytes]
 Steps: TypeAlias = Iterator[bytes | asyncio.Future[Any]]
 """A document, between whose pieces something else is to be done: it goes on when that is."""
 Answering: TypeAlias = Callable[[Any], Steps]
-"""Makes the document that answers a `Query`. Raises `QueryRefused`."""
+"""Makes the document that answers a `Query`. Raises `QueryRefused`. A generator is closed when nobody waits for it."""
 
 AT_ONCE = 4
 """Answers that are under way at once."""
@@ -99,18 +99,18 @@ class Responder:
         while True:
             reply, query, until = await self._queue.get()
             try:
-                await self._answer(reply, query, until)
+                with closing(self._steps(query)) as document:
+                    await self._answer(reply, query, until, document)
             except BusError as error:
                 self._log.warning("query.answer.failed", kind=query.kind, reason=str(error))
             except Exception:  # noqa: BLE001 - the top of the task: one answer's mistake must not end it
                 self._log.exception("query.answer.failed", kind=query.kind)
 
-    async def _answer(self, reply: str, query: Query, until: float) -> None:
+    async def _answer(self, reply: str, query: Query, until: float, document: Steps) -> None:
         number = size = 0
         more = True
         content, error = bytearray(), ""
         largest = min(MAX_PIECE, self._bus.max_payload // 2)
-        document: Steps | None = None
         while more:
             waiting: asyncio.Future[Any] | None = None
             async with self._step:
@@ -119,8 +119,6 @@ class Responder:
                     return  # nobody waits any more
                 began = self._clock()
                 try:
-                    if document is None:
-                        document = self._document(query)
                     more, waiting = self._gather(document, content, largest, began)
                     if size + len(content) > MAX_ANSWER:
                         raise QueryRefused(f"the answer has more than {MAX_ANSWER} bytes")
@@ -155,8 +153,9 @@ class Responder:
             error=error[:MAX_ERROR] if last else "",
         )
 
-    def _document(self, query: Query) -> Steps:
-        """Raises QueryRefused for a query that this tier doesn't answer, or can't read."""
+    def _steps(self, query: Query) -> Generator[bytes | asyncio.Future[Any], None, None]:
+        """The document, which is begun with the first step. Raises QueryRefused for a query that this tier doesn't
+        answer, or can't read."""
         known = self._answers.get(query.kind)
         if known is None:
             kinds = ", ".join(sorted(self._answers))
@@ -166,7 +165,7 @@ class Responder:
             arguments = msgspec.msgpack.decode(query.arguments, type=kind)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise QueryRefused(f"{query.kind}: {error}") from error
-        return answer(arguments)
+        yield from answer(arguments)
 
     def _gather(
         self, document: Steps, content: bytearray, largest: int, began: float

@@ -90,8 +90,8 @@ class Reporter:
         self._written: dict[str, JsonObject] = {}
         """By uid: the resource after the last write, until the watch brings it."""
         self._failures: Counter[str] = Counter()
-        """By uid. Resources with the most failures come last, so that one which an admission webhook denies doesn't
-        block the others."""
+        """By uid, since a write last succeeded. Resources with the most failures come last, so that one which an
+        admission webhook denies doesn't block the others."""
         self._skipped: dict[str, tuple[object, str]] = {}
         """By uid: what isn't written until it changes, and why."""
         self._contested = ContestedWrites()
@@ -119,13 +119,13 @@ class Reporter:
         revision = self._revision()
         if self._api is None or (revision == self._seen_revision and now < self._due):
             return
-        if revision != self._seen_revision:
+        self._due = NEVER
+        if revision != self._seen_revision or self._crashed:
             self._crashed_before, self._crashed = self._crashed, {}
             steps = iterate_reports(self._views(), self._guard)
             self._reports = tuple([report async for report in in_turns(steps) if report is not None])
             await self._prune(now)
             self._seen_revision = revision
-        self._due = NEVER
         self._pending.clear()
         ordered = self._ordered()
         async for report in in_turns(ordered):
@@ -224,7 +224,7 @@ class Reporter:
         except KubernetesError as error:
             self._condition_failed(error, report, form, target)
             return
-        target.succeed()
+        self._succeed(report, target)
         self._written[uid] = strip(applied, report.resource)
         self._metrics.conditions.inc()
         if self._contested.wrote(uid, what, self._timing.clock()):
@@ -248,6 +248,10 @@ class Reporter:
             log.warning("status.refused", resource=_name(report), reason=str(error))
         else:
             self._retry(error, report, target)
+
+    def _succeed(self, report: Report, target: WriteTarget) -> None:
+        self._failures.pop(_uid(report.item), None)
+        target.succeed()
 
     def _retry(self, error: KubernetesError, report: Report, target: WriteTarget) -> None:
         self._metrics.report_failures.inc()
@@ -285,7 +289,7 @@ class Reporter:
         else:
             self._metrics.events.inc()
             log.info("event.created", resource=_name(report), finding=finding.reason, note=finding.note)
-        target.succeed()
+        self._succeed(report, target)
         self._created_at[name] = now
         self._retry_at(now + self._settings.kubernetes_event_interval)
 

@@ -4,7 +4,7 @@ The watcher that serves a pool reports on the resources that refer to it; anothe
 there is no pool of the name at all, every watcher may report that.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import TypeAlias
@@ -107,12 +107,12 @@ def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcont
             if result.item["metadata"].get("deletionTimestamp") or (view.pools is None and result.kind != POOL):
                 continue
             key = result.kind, result.resource.kind.group, result.id
-            if key not in best or isinstance(best[key][0].outcome, str):
+            if key not in best or _weight(result) > _weight(best[key][0]):
                 best[key] = result, view
     holders: dict[str, tuple[ResourceResult, Model]] = {}
-    for result, _ in best.values():
+    for result, view in best.values():
         with guard(result):
-            _hold_name(result, holders)
+            _hold_name(result, view, holders)
         yield None
     groups: dict[int, dict[str, set[str]]] = {}
     for view in views:
@@ -120,12 +120,20 @@ def iterate_reports(views: Sequence[PoolView], guard: Guard = lambda _: nullcont
     for result, view in best.values():
         with guard(result):
             if result.kind == POOL:
-                yield (yield from _pool_report(result, view))
+                report = yield from _pool_report(result, view)
             else:
-                yield _resource_report(result, view, groups[id(view)], holders)
+                report = _resource_report(result, view, groups[id(view)], holders)
+            yield report
     configurations = {view.configuration.id: view.configuration for view in views if view.configuration is not None}
     for result in configurations.values():
         yield _report(result, None, _rejection(result))
+
+
+def _weight(result: ResourceResult) -> int:
+    """Grows with what the resource is to the pool: nothing, rejected, in force."""
+    if isinstance(result.outcome, str):
+        return 0
+    return 1 if _in_force(result) is None else 2
 
 
 def _pool_groups(view: PoolView) -> Generator[None, None, dict[str, set[str]]]:
@@ -153,7 +161,7 @@ def _resource_report(
     if result.shadowed_by:
         text = f"metadata.name: {result.id[1]!r} is also in {result.shadowed_by}, whose resource counts instead"
         return _report(result, Condition(False, "Shadowed", text))
-    if (finding := _name_taken(result, holders) or missing) is not None:
+    if (finding := _name_taken(result, view, holders) or missing) is not None:
         return _report(result, Condition(False, finding.reason, finding.text), finding)
     assert isinstance(result.outcome, Reset)
     warnings = "".join(f"; {warning}" for warning in result.outcome.documents.warnings)
@@ -197,19 +205,21 @@ def _missing_pool(result: ResourceResult, view: PoolView, groups: Mapping[str, C
     return Finding("PoolNotFound", f"{text}; {' or '.join(existing)}, where it is, is expected", transient=True)
 
 
-def _hold_name(result: ResourceResult, holders: dict[str, tuple[ResourceResult, Model]]) -> None:
+def _hold_name(result: ResourceResult, view: PoolView, holders: dict[str, tuple[ResourceResult, Model]]) -> None:
     """Note the InferenceModel that holds a model's name, by namespace, pool and name: the oldest, as the API defines. A
     rejected one holds the name of its last valid version, which is published."""
     for model in _models(result):
-        key = _name_key(result, model)
+        key = _name_key(view, model)
         other = holders.get(key)
         if other is None or (model.created, model.name) < (other[1].created, other[1].name):
             holders[key] = result, model
 
 
-def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResult, Model]]) -> Finding | None:
+def _name_taken(
+    result: ResourceResult, view: PoolView, holders: Mapping[str, tuple[ResourceResult, Model]]
+) -> Finding | None:
     for model in _models(result):
-        holder = holders[_name_key(result, model)][1]
+        holder = holders[_name_key(view, model)][1]
         if holder.name != model.name:
             text = f"spec.modelName: {model.model_name!r} is taken by InferenceModel {holder.name!r}, which is older"
             return Finding("ModelNameInUse", f"{text}; another name is expected")
@@ -217,15 +227,22 @@ def _name_taken(result: ResourceResult, holders: Mapping[str, tuple[ResourceResu
 
 
 def _models(result: ResourceResult) -> Iterator[Model]:
-    effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
-    if isinstance(effective, Reset) and not result.shadowed_by:
+    effective = _in_force(result)
+    if effective is not None and not result.shadowed_by:
         for resource in effective.documents.resources:
             if isinstance(resource, Model):
                 yield resource
 
 
-def _name_key(result: ResourceResult, model: Model) -> str:
-    return f"{result.id[0]}/{pool_reference(result.item).get('name')}/{model.model_name}"
+def _in_force(result: ResourceResult) -> Reset | None:
+    """What the resource states for the pool; while it is rejected, what it stated last."""
+    effective = result.last_valid if isinstance(result.outcome, Rejected) else result.outcome
+    return effective if isinstance(effective, Reset) else None
+
+
+def _name_key(view: PoolView, model: Model) -> str:
+    """A rejected resource may not name its pool any more."""
+    return f"{view.pool.namespace}/{view.pool.name}/{model.model_name}"
 
 
 def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None:
@@ -240,51 +257,72 @@ def _without_endpoints(result: ResourceResult, view: PoolView) -> Finding | None
     return Finding("NoEndpoints", text, transient=True)
 
 
+Selector: TypeAlias = Mapping[str, str]
+PodsByLabel: TypeAlias = Mapping[tuple[str, str], Set[ObjectId]]
+
+
 def _pods_shared(result: ResourceResult, view: PoolView) -> Generator[None, None, Finding | None]:
-    """An older pool of the namespace, whoever serves it, selects pods of this one too."""
+    """An older pool of the namespace, whoever serves it, selects pods of this one too. The oldest one is reported."""
     if not view.selected or view.slices_of:
         return None
-    age, older = _age(result), list[ResourceResult]()
-    for other in view.results:
+    older = yield from _older_pools(result, view)
+    pods = yield from _pods_by_label(view.selected, older)
+    oldest_first: list[tuple[tuple[str, ObjectId], int, ResourceResult, Selector]] = []
+    for at, (other, selector) in enumerate(older):
         yield
-        if _competes(other) and other.id[1] != result.id[1] and _age(other) < age:
-            older.append(other)
-    carried: set[tuple[str, str]] = set()
-    for pod in view.selected.values() if older else ():
-        yield
-        carried.update(_labels(pod))
-    oldest_first: list[tuple[tuple[str, ObjectId], int, ResourceResult, Mapping[str, str]]] = []
-    listed: dict[tuple[str, str], list[ObjectId]] = {}
-    for at, other in enumerate(older):
-        yield
-        theirs = _selector(other)
-        if theirs is not None and carried.issuperset(theirs.items()):
-            heappush(oldest_first, (_age(other), at, other, theirs))
-            listed |= {label: [] for label in theirs.items()}
-    labels = frozenset(listed)
-    for id, pod in view.selected.items() if labels else ():
-        yield
-        for label in labels.intersection(_labels(pod)):
-            listed[label].append(id)
-    having: dict[tuple[str, str], frozenset[ObjectId]] = {}
-    for label, ids in listed.items():
-        yield
-        having[label] = frozenset(ids)
+        if selector.items() <= pods.keys():
+            heappush(oldest_first, (_age(other), at, other, selector))  # sorting all would take too long for a step
     while oldest_first:
-        _, _, other, theirs = heappop(oldest_first)
-        shared: Collection[ObjectId] = view.selected.keys()
-        for pods in sorted((having[label] for label in theirs.items()), key=len):
-            yield
-            shared = pods.intersection(shared)
-            if not shared:
-                break
-        yield
+        _, _, other, selector = heappop(oldest_first)
+        shared = yield from _selected_by(selector, pods, view.selected.keys())
         if shared:
             text = f"spec.selector: it selects pods that InferencePool {'/'.join(other.id)} selects too"
             hint = "labels that only its own model servers have are expected"
             example = f"({len(shared)} of them, such as {min(shared)[1]})"
             return Finding("PodClaimedTwice", f"{text}; {hint}", example, transient=True)
     return None
+
+
+def _older_pools(
+    result: ResourceResult, view: PoolView
+) -> Generator[None, None, Sequence[tuple[ResourceResult, Selector]]]:
+    """Those that compete with this one, with their selectors."""
+    age, older = _age(result), list[tuple[ResourceResult, Selector]]()
+    for other in view.results:
+        yield
+        selector = _selector(other)
+        if selector is not None and _competes(other) and other.id[1] != result.id[1] and _age(other) < age:
+            older.append((other, selector))
+    return older
+
+
+def _pods_by_label(
+    selected: Mapping[ObjectId, JsonObject], older: Sequence[tuple[ResourceResult, Selector]]
+) -> Generator[None, None, PodsByLabel]:
+    """The pods that have a label of some pool's selector, by that label."""
+    wanted: set[tuple[str, str]] = set()
+    for _, selector in older:
+        yield
+        wanted.update(selector.items())
+    found: dict[tuple[str, str], set[ObjectId]] = {}
+    for id, pod in selected.items() if wanted else ():
+        yield
+        for label in wanted.intersection(_labels(pod)):
+            found.setdefault(label, set()).add(id)
+    return found
+
+
+def _selected_by(selector: Selector, pods: PodsByLabel, every: Set[ObjectId]) -> Generator[None, None, Set[ObjectId]]:
+    """The pods with all labels of the selector. To begin with the rarest label makes it cheap."""
+    having = sorted((pods[label] for label in selector.items()), key=len)
+    shared = having[0] if having else every
+    for others in having[1:]:
+        yield
+        shared = shared & others
+        if not shared:
+            break
+    yield
+    return shared
 
 
 def _competes(result: ResourceResult) -> bool:
@@ -303,7 +341,7 @@ def _labels(item: JsonObject) -> Iterator[tuple[str, str]]:
     return (label for label in found if isinstance(label[1], str))
 
 
-def _selector(result: ResourceResult) -> Mapping[str, str] | None:
+def _selector(result: ResourceResult) -> Selector | None:
     """The labels that a pool of any version selects; None if its selector is invalid."""
     spec = result.item.get("spec")
     selector = spec.get("selector") if isinstance(spec, Mapping) else None

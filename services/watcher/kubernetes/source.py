@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from services.watcher.documents import Documents
 from services.watcher.few import few_problems
-from services.watcher.kubernetes.config_map import ConfigMapKey, Validate, read_config_map
+from services.watcher.kubernetes.config_map import ConfigMapKey, ConfigMapReader, Validate
 from services.watcher.kubernetes.endpoints import (
     SERVICE_LABEL,
     EndpointIndex,
@@ -91,13 +91,11 @@ class KubernetesSource:
         """The last event of each origin; of the pods, their last `Reset`."""
         self._budget = ProblemBudget()
         self._resources = PoolResources(options.pool, self._budget)
-        self._objects: dict[ObjectKind, Informer] = {}
-        """Those of the objects that the configuration's extractors read."""
+        self._objects: dict[ObjectKind, _Objects] = {}
+        """Those that the configuration's extractors read."""
         self._left_objects: set[ObjectKind] = set()
         """Kinds whose objects are no longer followed, or by another informer."""
-        self._config: Informer | None = None
-        self._config_read: tuple[JsonObject | None, Event] | None = None
-        """The last ConfigMap that was read, and its event."""
+        self._config: ConfigMapReader | None = None
         self._pods: Informer | None = None
         self._next_pods: Informer | None = None
         """Those of a changed selector, until it is synced."""
@@ -141,7 +139,8 @@ class KubernetesSource:
                     self._resources.follow(kind, group, self._follow(spec))
         if (config := self._options.config_map) is not None:
             spec = InformerSpec(_CONFIG_MAP, config.namespace, fields=f"metadata.name={config.name}")
-            self._config = self._follow(spec)
+            informer = self._follow(spec)
+            self._config = ConfigMapReader(config, informer, self._validate, partial(self._note, informer))
 
     def set_object_kinds(self, kinds: Mapping[ObjectKind, Parts]) -> bool:
         specs = {
@@ -153,11 +152,11 @@ class KubernetesSource:
             )
             for kind, parts in kinds.items()
         }
-        for kind in [kind for kind, informer in self._objects.items() if informer.spec != specs.get(kind)]:
-            self._leave(self._objects.pop(kind))
+        for kind in [kind for kind, objects in self._objects.items() if objects.informer.spec != specs.get(kind)]:
+            self._leave(self._objects.pop(kind).informer)
             self._left_objects.add(kind)
         for kind in specs.keys() - self._objects.keys():
-            self._objects[kind] = self._follow(specs[kind])
+            self._objects[kind] = _Objects(kind, self._follow(specs[kind]))
         return False
 
     def _follow(self, spec: InformerSpec) -> Informer:
@@ -224,12 +223,15 @@ class KubernetesSource:
             return False
         if self._config is not None and not isinstance(self._reported.get(str(self._options.config_map)), Reset):
             return False
-        optional = (*self._resources.other_informers, *self._objects.values())
+        optional = (*self._resources.other_informers, *(objects.informer for objects in self._objects.values()))
         return all(informer.synced or informer.problem for informer in optional)
 
     def _required(self) -> Iterator[Informer]:
         yield from self._resources.pool_informers
-        yield from (informer for informer in (self._pods, self._config) if informer is not None)
+        if self._pods is not None:
+            yield self._pods
+        if self._config is not None:
+            yield self._config.informer
 
     def load_problem(self) -> str | None:
         """What has to be corrected before there is a complete reading."""
@@ -245,35 +247,41 @@ class KubernetesSource:
         return "; ".join(few_problems(collect(rejected).errors)) or None
 
     async def _collect(self) -> list[Event]:
-        """The events for all changes since the last call. Pods are read in turns with others: a list has thousands."""
-        await self._read_ahead()
+        """The events for all changes since the last call, read in turns with others: a list has thousands of pods. The
+        configuration's event comes when it has been validated."""
+        await exhaust(self._resources.read_ahead(MAX_CHANGES))
+        await exhaust(self._read_objects())
         events = self._collect_resources()
         await exhaust(self._index_pods())
         return events + await self._pod_events()
 
     def _collect_resources(self) -> list[Event]:
         events: list[Event] = []
-        dirty, self._dirty = self._dirty, {}
         found, orphans = self._resources.read(MAX_CHANGES)
         events += [Removed(origin) for origin in orphans if self._reported.pop(origin, None) is not None]
         events += self._report(found)
-        if not dirty.keys().isdisjoint(self._resources.pool_informers):
+        if self._take(*self._resources.pool_informers, *self._resources.other_informers):
             self._choose_pool()
         if (alone := self._options.stand_alone) is not None:
             origin = origin_of(POOL, (alone.namespace, alone.name))
             events += self._report({origin: Reset(origin, Documents(resources=(alone,)))})
-        events += self._report(self._read_objects(dirty.keys()))
-        if (config := self._options.config_map) is not None and self._config in dirty and self._config.synced:
-            if self._config_read is None or self._config_read[0] is not self._config_item:
-                event = read_config_map(config, self._config_item, self._validate)
-                self._config_read = self._config_item, self._budget.fit(str(config), event)
-            events += self._report({str(config): self._config_read[1]})
-        if (pods := self._pods) is not None and pods in dirty:
-            self._dirty[pods] = dirty[pods]
+        events += self._report(self._state_objects())
+        if self._config is not None and self._take(self._config.informer):
+            outcome = self._config.read()
+            if outcome is not None:
+                origin = str(self._options.config_map)
+                events += self._report({origin: self._budget.fit(origin, outcome)})
         if self._next_pods is not None and self._next_pods.synced:
             self._use_next_pods()
         self.revision += 1
         return events
+
+    def _take(self, *informers: Informer) -> bool:
+        """Whether one of these has changed since the last call."""
+        taken = self._dirty.keys() & {*informers}
+        for informer in taken:
+            del self._dirty[informer]
+        return bool(taken)
 
     def _report(self, found: Mapping[str, Event | None]) -> list[Event]:
         """The events by which these origins (None: they state nothing any more) differ from what was reported."""
@@ -288,15 +296,17 @@ class KubernetesSource:
         self._reported |= changed
         return [*map(Removed, removed), *changed.values()]
 
-    def _read_objects(self, dirty: Collection[Informer]) -> dict[str, Event | None]:
+    def _read_objects(self) -> Iterator[None]:
+        """Read the objects that have changed, one at a time."""
+        for objects in [*self._objects.values()]:
+            if objects.informer in self._dirty and objects.informer.synced:
+                yield from objects.read(self._dirty.pop(objects.informer))
+
+    def _state_objects(self) -> Mapping[str, Event | None]:
+        """What has changed in the objects, by origin."""
         left, self._left_objects = self._left_objects - self._objects.keys(), set()
-        found: dict[str, Event | None] = {f"objects {kind}": None for kind in left}
-        for kind, informer in self._objects.items():
-            if informer in dirty and informer.synced:
-                origin = f"objects {kind}"
-                objects = tuple(_object(kind, item) for _, item in sorted(informer.objects.items()))
-                found[origin] = Reset(origin, Documents(objects=objects))
-        return found
+        changed = (objects for objects in self._objects.values() if objects.changed)
+        return {_origin(kind): None for kind in left} | {_origin(objects.kind): objects.state() for objects in changed}
 
     # Endpoints
 
@@ -350,19 +360,18 @@ class KubernetesSource:
         reads = [read, partial(read, serves=is_unreachable)] if self._options.keep_unreachable else [read]
         none: tuple[Endpoint, ...] = ()
         while informer.synced and (self._index is None or informer in self._dirty):
-            index, noted = self._index, self._dirty.pop(informer, set())
-            whole = index is None or noted is None
-            if index is None or noted is None:
-                index = EndpointIndex()
-            for id in [*informer.objects] if whole else noted or ():
+            noted = self._dirty.pop(informer, set())
+            ids = None if self._index is None else noted  # None: all
+            index = EndpointIndex() if self._index is None or ids is None else self._index
+            for id in [*informer.objects] if ids is None else ids:
                 found = informer.objects.get(id)
                 made = [none if found is None else informer.read(found, read, none) for read in reads]
-                ids = index.set(id, *(tuple(map(self._known, endpoints)) for endpoints in made))
-                if not whole:
-                    self._unreported |= ids
+                changed = index.set(id, *(tuple(map(self._known, endpoints)) for endpoints in made))
+                if ids is not None:
+                    self._unreported |= changed
                 yield
             self._index = index
-            self._replaced |= whole
+            self._replaced |= ids is None
 
     def _known(self, endpoint: Endpoint) -> Endpoint:
         """The endpoint as it was reported, if it hasn't changed: what is the same object needs no comparison."""
@@ -404,28 +413,6 @@ class KubernetesSource:
         endpoints = tuple(self._endpoints[id] for id in sorted(self._endpoints))
         return Reset(PODS, Documents(endpoints=endpoints, warnings=_UNREACHABLE if self._unreachable else ()))
 
-    # Configuration
-
-    @property
-    def _config_item(self) -> JsonObject | None:
-        """The current ConfigMap."""
-        config, informer = self._options.config_map, self._config
-        return None if config is None or informer is None else informer.objects.get((config.namespace, config.name))
-
-    async def _read_ahead(self) -> None:
-        """Read resources in turns with others, and the configuration in a thread: a large one takes seconds, longer
-        than the lease allows."""
-        async for _ in in_turns(self._resources.read_ahead(MAX_CHANGES)):
-            pass
-        if self._config is None or self._config not in self._dirty or not self._config.synced:
-            return
-        while self._config_read is None or self._config_read[0] is not self._config_item:
-            item = self._config_item
-            config = self._options.config_map
-            assert config is not None
-            event = await asyncio.to_thread(read_config_map, config, item, self._validate)
-            self._config_read = item, self._budget.fit(str(config), event)
-
     # Reports
 
     def ignored(self) -> Iterator[tuple[str, str]]:
@@ -445,14 +432,46 @@ class KubernetesSource:
         )
 
     def _configuration(self) -> ResourceResult | None:
-        informer, item = self._config, self._config_item
-        outcome = self._reported.get(str(self._options.config_map))
-        if informer is None or informer.resource is None or not item or not isinstance(outcome, Reset | Rejected):
+        config = self._config
+        if config is None or config.informer.resource is None or config.item is None or config.outcome is None:
             return None
-        return ResourceResult(informer.resource, item, outcome)
+        return ResourceResult(config.informer.resource, config.item, config.outcome)
 
     def __repr__(self) -> str:
         return f"<KubernetesSource {self._options.pool}: {len(self._reported)} origins>"
+
+
+class _Objects:
+    """The objects of a kind."""
+
+    def __init__(self, kind: ObjectKind, informer: Informer) -> None:
+        self.kind = kind
+        self.informer = informer
+        self.changed = False
+        """Whether they differ from what `state` returned last. At first once they are known."""
+        self._known: dict[ObjectId, KubernetesObject] | None = None
+
+    def read(self, ids: Collection[ObjectId] | None) -> Iterator[None]:
+        """Read these, or all, one at a time."""
+        if self._known is None:
+            self._known, self.changed = {}, True
+        known = self._known
+        for id in dict.fromkeys((*known, *self.informer.objects)) if ids is None else ids:
+            item, before = self.informer.objects.get(id), known.get(id)
+            if item is None:
+                self.changed |= known.pop(id, None) is not None
+            elif before is None or before.content != item:
+                known[id] = _object(self.kind, item)
+                self.changed = True
+            yield
+
+    def state(self) -> Reset:
+        self.changed = False
+        return Reset(_origin(self.kind), Documents(objects=tuple((self._known or {}).values())))
+
+
+def _origin(kind: ObjectKind) -> str:
+    return f"objects {kind}"
 
 
 def _object(kind: ObjectKind, item: JsonObject) -> KubernetesObject:

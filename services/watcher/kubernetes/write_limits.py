@@ -17,7 +17,10 @@ FREE = 3
 """How often the same condition is written without a pause: a resource that is applied again may lose it."""
 INITIAL_PAUSE = 1.0
 MAX_PAUSE = 300.0
-"""Seconds of the first pause, which doubles, and of the longest. A condition that lasted longer isn't contested."""
+"""Seconds of the first pause, which doubles, and of the longest."""
+LASTING = 2 * MAX_PAUSE
+"""Seconds after which a condition isn't contested. A write comes later than its pause ends: rounds and other limits
+delay it."""
 
 
 class RateLimiter:
@@ -81,12 +84,15 @@ class ContestedWrites:
     def due(self, uid: str, what: Hashable) -> float:
         """When this may be written again, in seconds of the clock."""
         last, times, at = self._writes.get(uid, (None, 0, 0.0))
-        return at + min(MAX_PAUSE, INITIAL_PAUSE * 2.0 ** (times - FREE - 1)) if last == what and times > FREE else 0.0
+        if last != what or times <= FREE:
+            return 0.0
+        exponent = min(times - FREE - 1, 60)  # avoids an overflow
+        return at + min(MAX_PAUSE, INITIAL_PAUSE * 2.0**exponent)
 
     def wrote(self, uid: str, what: Hashable, now: float) -> bool:
         """Count a write. Returns whether it is the first that is contested."""
         last, times, at = self._writes.get(uid, (None, 0, 0.0))
-        times = times + 1 if last == what and now - at <= MAX_PAUSE else 1
+        times = times + 1 if last == what and now - at <= LASTING else 1
         self._writes[uid] = what, times, now
         return times == FREE + 1
 

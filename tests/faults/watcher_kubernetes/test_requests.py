@@ -1,6 +1,8 @@
 """Requests as the API server gets them, and answers that aren't what they should be."""
 
 import asyncio
+import gc
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,8 @@ from services.watcher.kubernetes.errors import (
     Unavailable,
 )
 from services.watcher.kubernetes.reflector import Paging, list_all
-from services.watcher.kubernetes.resource import Resource, Selection
+from services.watcher.kubernetes.resource import JsonObject, Resource, Selection
+from shared import tasks
 from shared.datalayer.objects import ObjectKind
 from tests.fake_kubernetes.cluster import PODS
 from tests.fake_kubernetes.server import ApiServer, Handler, answer, refusal
@@ -46,6 +49,28 @@ async def test_a_list_asks_for_pages_of_what_is_selected(server: ApiServer, conn
     assert first.headers["Accept"] == "application/json"
     assert first.headers["Accept-Encoding"] == "identity"
     assert first.headers["Authorization"] == "Bearer secret"
+
+
+async def test_a_list_that_is_cancelled_within_a_page_leaves_the_garbage_collector_on(
+    server: ApiServer, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each pod
+    client = await connected()
+
+    def strip(item: JsonObject, _: Resource) -> JsonObject:
+        listing.cancel()
+        return item
+
+    before = gc.isenabled()
+    gc.enable()
+    try:
+        listing = asyncio.create_task(list_all(client, ALL_PODS, Paging(500), strip))
+        with pytest.raises(asyncio.CancelledError) as error:
+            await listing
+        assert error.tb is not None, "it keeps whatever the list has left"
+        assert gc.isenabled()
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 async def test_metadata_alone_is_asked_for_by_the_accept_header(server: ApiServer, connected: Connect) -> None:

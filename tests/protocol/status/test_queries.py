@@ -170,6 +170,34 @@ async def test_a_long_document_comes_whole_and_one_that_fails_says_so(nats: Nats
         await responder.close()
 
 
+async def test_a_document_that_nobody_waits_for_any_more_is_closed(nats: NatsServer) -> None:
+    now, begun, closed = 0.0, False, False
+    waited = asyncio.get_running_loop().create_future()
+
+    def waiting() -> Iterator[bytes | asyncio.Future[None]]:
+        nonlocal begun, closed
+        begun = True
+        try:
+            yield waited
+        finally:
+            closed = True
+
+    document = waiting()
+    async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
+        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {ViewQuery: lambda _: document}, clock=lambda: now)
+        await responder.start()
+        await bus.wait_connected(TIMEOUT)
+        await asker.wait_connected(TIMEOUT)
+        asking = asyncio.create_task(query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(), timeout=TIMEOUT))
+        await eventually(lambda: begun)
+        now = 1e9
+        waited.set_result(None)
+        await eventually(lambda: closed)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await responder.close()
+
+
 async def test_other_questions_are_answered_while_a_document_waits_for_something(nats: NatsServer) -> None:
     async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
         waited = asyncio.get_running_loop().create_future()

@@ -21,18 +21,23 @@ def cycle() -> Node:
 
 
 @pytest.mark.parametrize("many", [True, False])
-def test_many_objects_of_a_block_are_not_searched_and_what_is_made_later_is(many: bool) -> None:
+async def test_many_objects_of_a_call_are_not_searched_and_what_is_made_later_is(many: bool) -> None:
     thresholds = gc.get_threshold()
-    gc.collect()
-    with long_lived():
-        with long_lived():
-            kept = cycle()
-        assert gc.get_threshold() == (thresholds[0], 2**30, 2**30), "there is another block"
-        inside = ref(kept)
+
+    async def inner() -> Node:
+        return cycle()
+
+    async def outer() -> "ref[Node]":
+        kept = await long_lived(inner())
+        assert gc.get_threshold() == (thresholds[0], 2**30, 2**30), "there is another call"
         others = [[number] for number in range((MANY + 1) * thresholds[0] if many else 100)]
+        del others
+        return ref(kept)
+
+    gc.collect()
+    inside = await long_lived(outer())
     try:
         assert gc.get_threshold() == thresholds
-        del kept, others
         later = ref(cycle())
         gc.collect()
         assert later() is None

@@ -3,6 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+from starlette.types import Message
+
+from services.console.api import FeedResponse
 from services.console.feed import KEPT, Feed, event
 from tests.waiting import eventually
 
@@ -108,9 +111,26 @@ async def test_nothing_is_refreshed_while_nobody_listens() -> None:
     stream = feed.listen()
     await told(stream)
     assert feed.listeners == 1
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
     assert feed.listeners == 0
     running.cancel()
+
+
+async def test_a_client_that_goes_in_the_middle_of_an_event_listens_no_longer() -> None:
+    feed = Feed(Counting(), 0.0, 60.0)
+    response, sending = FeedResponse(feed), asyncio.Event()
+
+    async def receive() -> Message:
+        await sending.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            sending.set()
+            await asyncio.Event().wait()
+
+    await response({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
+    assert feed.listeners == 0
 
 
 async def test_a_stream_ends_with_its_lifetime_and_when_the_feed_closes() -> None:

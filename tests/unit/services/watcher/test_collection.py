@@ -1,12 +1,12 @@
 """Pauses of the garbage collector."""
 
+import asyncio
 import gc
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import pytest
 
-from services.watcher.collection import paused_collection
+from services.watcher.collection import await_without_collection, without_collection
 
 
 @pytest.fixture(autouse=True)
@@ -19,15 +19,23 @@ def collector() -> Iterator[None]:
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_collector_is_afterwards_as_it_was(enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
-    with pytest.raises(ValueError, match="unreadable"), paused_collection():
-        raise ValueError("unreadable")
+    assert without_collection(gc.isenabled) is False
+    assert gc.isenabled() is enabled
+    with pytest.raises(ZeroDivisionError):
+        without_collection(lambda: 1 // 0)
     assert gc.isenabled() is enabled
 
 
-def test_pauses_of_two_threads_end_with_the_last_one() -> None:
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_pauses_that_overlap_end_with_the_last_one(cancelled: bool) -> None:
     gc.enable()
-    with ExitStack() as second:
-        with paused_collection():
-            second.enter_context(paused_collection())
-        assert not gc.isenabled(), "the second one hasn't ended"
+    ends = [asyncio.Event(), asyncio.Event()]
+    pauses = [asyncio.create_task(await_without_collection(end.wait())) for end in ends]
+    await asyncio.sleep(0)
+    for end, pause in zip(ends, pauses, strict=True):
+        assert not gc.isenabled(), "one of them hasn't ended"
+        if cancelled:
+            pause.cancel()
+        end.set()
+        await asyncio.wait([pause])
     assert gc.isenabled()

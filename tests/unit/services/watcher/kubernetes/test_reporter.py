@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
@@ -380,10 +381,13 @@ async def test_a_defect_in_what_one_resource_needs_affects_no_other(
     assert [log["resource"] for log in logs if log["event"] == "report.crashed"] == ["InferenceObjective default/a"]
 
 
-async def test_what_a_defect_has_stopped_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("place", "name"), [(module, "body_of"), (reports, "_rejection")], ids=["writing", "reading"])
+async def test_what_a_defect_has_stopped_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, place: ModuleType, name: str
+) -> None:
     world = World(view(objective()), kubernetes_max_backoff=30.0)
     with monkeypatch.context() as patched:
-        patched.setattr(module, "body_of", lambda *_: 1 / 0)
+        patched.setattr(place, name, lambda *_: 1 / 0)
         await world.look()
     await world.look(after=29.0)
     assert world.api.names == []
@@ -413,6 +417,20 @@ async def test_one_that_a_webhook_denies_does_not_keep_the_others_waiting() -> N
     world.api.denied = set()
     await world.look(after=60.0)
     assert world.api.names == ["b", "c", "a"]
+
+
+async def test_failures_from_before_a_success_keep_nobody_waiting() -> None:
+    world = World(view(objective("a"), objective("b")))
+    for denied in ({"a"}, {"a"}, set[str]()):
+        world.api.denied = denied
+        await world.look(after=60.0)
+    world.api.denied = {"b"}
+    world.change(view(objective("a"), objective("b", generation=2)))
+    await world.look(after=60.0)
+    world.api.denied = set()
+    world.change(view(objective("b", generation=2), objective("a", generation=2)))
+    await world.look(after=60.0)
+    assert world.api.names[-2:] == ["a", "b"], "what failed last comes last"
 
 
 async def test_a_problem_is_over_when_there_is_nothing_left_to_be_said_and_is_the_leaders() -> None:

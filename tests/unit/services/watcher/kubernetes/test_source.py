@@ -1,6 +1,7 @@
 """What one pool's source tells of what is in the cluster, with informers that are the test's."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
@@ -31,6 +32,8 @@ from tests.work import counted, longest_turn
 OURS = PoolId("default", "llama")
 ALONE = Pool(name="llama", namespace="default", selector={"app": "vllm"}, target_ports=(8000,))
 CONFIG = ConfigMapKey("default", "picker")
+CONFIGURED = "ConfigMap default/picker"
+"""Its origin."""
 GOOD = "apiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\nplugins: []\n"
 NODE = ObjectKind("", "v1", "Node")
 
@@ -103,6 +106,12 @@ class Peer:
     async def changes(self) -> dict[str, Event]:
         """What is told of the last changes."""
         return _by_origin(await self.source.changes())
+
+    async def configured(self) -> Event:
+        """What is told next of the configuration."""
+        while CONFIGURED not in (found := await self.changes()):
+            pass
+        return found[CONFIGURED]
 
 
 def _validate(configuration: Configuration) -> LoadedConfig:
@@ -536,7 +545,7 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
     assert await peer.waits(), "there is no last one"
     peer.informers.say(maps, config_map())
     loaded = await peer.loaded()
-    found, alone = loaded["ConfigMap default/picker"], loaded["InferencePool default/llama"]
+    found, alone = loaded[CONFIGURED], loaded["InferencePool default/llama"]
     assert isinstance(alone, Reset)
     assert alone.documents.resources == (ALONE,)
     assert isinstance(found, Reset)
@@ -548,16 +557,80 @@ async def test_the_configuration_is_waited_for_and_a_bad_one_leaves_the_last() -
         (None, "it doesn't exist"),
     ):
         peer.informers.say(maps, *([bad] if bad else []))
-        rejected = (await peer.changes())["ConfigMap default/picker"]
+        rejected = await peer.configured()
         assert isinstance(rejected, Rejected)
         assert words in str(rejected.problems)
+
+
+async def test_pods_are_told_while_a_configuration_is_validated_however_often_it_changes() -> None:
+    asked = [asyncio.Event() for _ in range(3)]
+    answers = [threading.Event() for _ in range(3)]
+    loop = asyncio.get_running_loop()
+    validated: list[str] = []
+
+    def validate(configuration: Configuration) -> LoadedConfig:
+        at = len(validated)
+        validated.append(configuration.text)
+        loop.call_soon_threadsafe(asked[at].set)
+        answers[at].wait()
+        return _validate(configuration)
+
+    peer = Peer(validate=validate, stand_alone=ALONE, config_map=CONFIG)
+    maps = peer.informers.find("ConfigMap")
+    texts = [f"{GOOD}# {number}\n" for number in range(4)]
+    try:
+        peer.informers.say(peer.pods())
+        peer.informers.say(maps, config_map(texts[0]))
+        answers[0].set()
+        await peer.loaded()
+        peer.informers.say(maps, config_map(texts[1]))
+        assert await peer.changes() == {}
+        await asked[1].wait()
+        for number, text in enumerate((*texts[2:], texts[2])):
+            peer.informers.say(maps, config_map(text))
+            peer.informers.say(peer.pods(), pod(f"p{number}"))
+            assert endpoints((await peer.changes())[PODS]).keys() == {f"default/p{number}-rank-0"}
+        answers[1].set()
+        answers[2].set()
+        for text in texts[1:3]:
+            found = await peer.configured()
+            assert isinstance(found, Reset)
+            assert found.documents.configuration is not None
+            assert found.documents.configuration.text == text
+        assert validated == texts[:3], "one that was replaced meanwhile is left out"
+    finally:
+        for answer in answers:
+            answer.set()
+
+
+async def test_a_change_that_leaves_the_configuration_as_it_is_validates_nothing() -> None:
+    validated = 0
+
+    def validate(configuration: Configuration) -> LoadedConfig:
+        nonlocal validated
+        validated += 1
+        return _validate(configuration)
+
+    peer = Peer(validate=validate, stand_alone=ALONE, config_map=CONFIG)
+    maps = peer.informers.find("ConfigMap")
+    peer.informers.say(peer.pods())
+    peer.informers.say(maps, config_map())
+    await peer.loaded()
+    annotated = config_map()
+    annotated["metadata"]["annotations"] = {"a": "b"}
+    peer.informers.say(maps, annotated)
+    assert await peer.changes() == {}
+    assert validated == 1
+    shown = peer.source.view().configuration
+    assert shown is not None
+    assert shown.item is annotated
 
 
 @pytest.mark.parametrize("data", [["config.yaml"], ["config.yaml", {}], "x", 5, True, {"config.yaml": GOOD, "b": 5}])
 async def test_data_that_is_no_map_of_texts_refuses_the_configuration_and_ends_nothing(data: object) -> None:
     peer = Peer(stand_alone=ALONE, config_map=CONFIG)
     peer.informers.say(peer.informers.find("ConfigMap"), {**config_map(), "data": data})
-    rejected = (await peer.changes())["ConfigMap default/picker"]
+    rejected = await peer.configured()
     assert isinstance(rejected, Rejected)
     assert [*map(str, rejected.problems)] == ["data: it isn't a map of texts"]
 
@@ -568,7 +641,7 @@ async def test_a_plugin_that_fails_on_a_configuration_refuses_it_and_ends_nothin
 
     peer = Peer(validate=fails, stand_alone=ALONE, config_map=CONFIG)
     peer.informers.say(peer.informers.find("ConfigMap"), config_map())
-    rejected = (await peer.changes())["ConfigMap default/picker"]
+    rejected = await peer.configured()
     assert isinstance(rejected, Rejected)
     assert "it can't be loaded: ZeroDivisionError: division by zero" in str(rejected.problems)
 
@@ -588,7 +661,7 @@ async def test_the_key_is_the_named_one_the_only_one_or_the_first_yaml(
 ) -> None:
     peer = Peer(stand_alone=ALONE, config_map=ConfigMapKey("default", "picker", key))
     peer.informers.say(peer.informers.find("ConfigMap"), {**config_map(), "data": data})
-    found = (await peer.changes())["ConfigMap default/picker"]
+    found = await peer.configured()
     if origin is None:
         assert isinstance(found, Rejected)
         assert "isn't among its keys" in str(found.problems)
@@ -679,6 +752,55 @@ async def test_objects_that_extractors_want_are_told_as_long_as_they_are_wanted(
     peer.informers.say(peer.pods(), pod("c"))
     assert (await peer.changes())[f"objects {NODE}"] == Removed(f"objects {NODE}")
     assert nodes.spec in peer.informers.left
+
+
+def node(name: str, zone: str = "a") -> JsonObject:
+    return {"metadata": {"name": name, "labels": {"zone": zone}}}
+
+
+async def test_a_change_of_one_object_costs_the_same_beside_any_number_of_others() -> None:
+    async def work(others: int) -> int:
+        peer = await served()
+        peer.source.set_object_kinds({NODE: None})
+        nodes = peer.informers.find("Node")
+        peer.informers.say(nodes, *[node(f"n{number}") for number in range(others)])
+        await peer.changes()
+        nodes.objects["", "n7"] = node("n7", "b")
+        nodes.notify([("", "n7")])
+        with counted() as work:
+            (event,) = await peer.source.changes()
+        assert isinstance(event, Reset)
+        zones = {each.name: each.content["metadata"]["labels"]["zone"] for each in event.documents.objects}
+        assert zones == {f"n{number}": "b" if number == 7 else "a" for number in range(others)}
+        return work.instructions
+
+    assert await work(400) < 1.2 * await work(40)
+
+
+async def test_others_run_while_many_objects_are_listed_again_and_only_what_changed_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each object
+    peer = await served()
+    peer.source.set_object_kinds({NODE: None})
+    nodes = peer.informers.find("Node")
+    peer.informers.say(nodes, *[node(f"n{number}") for number in range(300)])
+    before = (await peer.changes())[f"objects {NODE}"]
+    peer.informers.say(nodes, *[node(f"n{number}", "b" if number == 7 else "a") for number in range(299)])
+    found: dict[str, Event] = {}
+
+    async def changes() -> None:
+        found.update(await peer.changes())
+
+    assert await longest_turn(changes()) < 0.1
+    after = found[f"objects {NODE}"]
+    assert isinstance(before, Reset)
+    assert isinstance(after, Reset)
+    former = {id(each) for each in before.documents.objects}
+    assert [each.name for each in after.documents.objects if id(each) not in former] == ["n7"]
+    assert len(after.documents.objects) == 299
+    peer.informers.say(nodes, *[node(f"n{number}", "b" if number == 7 else "a") for number in range(299)])
+    assert await peer.changes() == {}
 
 
 async def test_what_holds_was_confirmed_when_the_oldest_of_what_is_required_was() -> None:

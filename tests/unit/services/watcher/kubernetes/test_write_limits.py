@@ -2,29 +2,38 @@
 
 from itertools import pairwise
 
-from services.watcher.kubernetes.write_limits import FREE, MAX_PAUSE, ContestedWrites
+import pytest
+
+from services.watcher.kubernetes.write_limits import FREE, LASTING, MAX_PAUSE, ContestedWrites
 
 
-def written_in(seconds: int) -> list[float]:
-    """When something is written that is taken away at once, each time."""
+def written(times: int, every: float) -> list[float]:
+    """When something is written that is taken away at once, each time, by a writer that looks `every` seconds."""
     contested = ContestedWrites()
-    times: list[float] = []
-    for now in range(seconds):
+    writes: list[float] = []
+    now = 0.0
+    while len(writes) < times:
         if contested.due("uid", "form") <= now:
-            assert contested.wrote("uid", "form", float(now)) is (len(times) == FREE), (
-                "that it is contested is told once"
-            )
-            times.append(float(now))
-    return times
+            assert contested.wrote("uid", "form", now) is (len(writes) == FREE), "that it is contested is told once"
+            writes.append(now)
+        now += every
+    return writes
 
 
-def test_a_few_times_it_is_written_at_once_and_then_after_pauses_that_double_up_to_the_longest() -> None:
-    times = written_in(3600)
-    pauses = [after - before for before, after in pairwise(times)]
-    assert pauses[:FREE] == [1.0] * FREE
-    assert pauses[FREE : FREE + 4] == [1.0, 2.0, 4.0, 8.0]
-    assert max(pauses) == MAX_PAUSE
-    assert len(times) < 25
+@pytest.mark.parametrize("every", [1.0, 1.003])
+def test_a_few_times_it_is_written_at_once_and_then_after_pauses_that_double_and_stay_at_the_longest(
+    every: float,
+) -> None:
+    pauses = [after - before for before, after in pairwise(written(30, every))]
+    assert pauses[:FREE] == pytest.approx([every] * FREE)
+    assert pauses[FREE : FREE + 4] == pytest.approx([1.0, 2.0, 4.0, 8.0], abs=every)
+    longest = pauses[FREE + 9 :]
+    assert len(longest) == 17
+    assert longest == pytest.approx([MAX_PAUSE] * 17, abs=every)
+
+
+def test_it_is_written_any_number_of_times() -> None:
+    assert len(written(1100, MAX_PAUSE)) == 1100
 
 
 def test_another_form_and_what_stayed_for_long_begin_anew() -> None:
@@ -33,7 +42,7 @@ def test_another_form_and_what_stayed_for_long_begin_anew() -> None:
         contested.wrote("uid", "form", float(now))
     assert contested.due("uid", "form") > 10.0
     assert contested.due("uid", "another form") == contested.due("another", "form") == 0.0
-    contested.wrote("uid", "form", 10.0 + MAX_PAUSE)
+    contested.wrote("uid", "form", 10.0 + LASTING)
     assert contested.due("uid", "form") == 0.0
     assert contested.state() == {}
 

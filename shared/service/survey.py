@@ -39,7 +39,7 @@ GROUPS = 20
 MAX_TEXTS, MAX_TEXT = 200, 4096
 """Problems, and notes, of a survey; characters of each."""
 MAX_OF_MEMBER = 50
-"""Reasons, notes, differing parts, named endpoints, configurations and warnings of a member that count, each."""
+"""Reasons, notes, differing parts, named endpoints, configurations, warnings and tiers of a member that count, each."""
 MAX_SEEN = 10_000
 """Other members that all of them see; their configurations. Each member counts with as many as the others."""
 
@@ -155,6 +155,7 @@ def read_status(answer: Answer) -> MemberStatus:
         notes=_cut(status.notes),
         convergence=_cut(status.convergence),
         configurations=status.configurations[:MAX_OF_MEMBER],
+        sees={tier: ids[:MAX_SEEN] for tier, ids in _cut(status.sees).items()},
         configuration_warnings=status.configuration_warnings[:MAX_OF_MEMBER],
     )
 
@@ -224,7 +225,7 @@ def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterato
         yield f"watcher {leader} holds the lease and doesn't answer"
 
 
-def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Iterator[str]:
+def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Texts:
     """Members that others see and that don't answer, and those that answer twice."""
     processes: dict[tuple[str, str], list[MemberStatus]] = defaultdict(list)
     for member in members:
@@ -240,6 +241,7 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
         for sight in islice(sights, _share(members)):
             if sight not in answering:
                 seen[sight].append(member.id)
+        yield None
     for (tier, id), by in sorted(islice(seen.items(), MAX_TEXTS + 1)):
         yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
 

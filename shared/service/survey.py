@@ -172,7 +172,7 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
             yield f"no {tier} answers"
     for failure in failed:
         yield f"{failure.tier} {failure.id}: {failure.error}"
-    yield from _leadership(tiers["watcher"], leader)
+    yield from _leadership(tiers["watcher"], failed, leader)
     yield from _identities(members, failed)
     yield from _grouped(members, _problems_of)
     yield from _configurations(members)
@@ -215,13 +215,14 @@ def _notes_of(member: MemberStatus) -> Iterator[str]:
         yield "it doesn't have the prefix placements of the others yet"
 
 
-def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterator[str]:
+def _leadership(watchers: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:
     leading = [member.id for member in watchers if member.watcher is not None and member.watcher.leads]
     if len(leading) > 1:
         yield f"{len(leading)} watchers lead: {few(leading)}"
     if leader == "" and watchers:
         yield "no watcher holds the lease"
-    if leader and all(member.id != leader for member in watchers):
+    answering = {member.id for member in watchers} | {failure.id for failure in failed if failure.tier == "watcher"}
+    if leader and leader not in answering:
         yield f"watcher {leader} holds the lease and doesn't answer"
 
 

@@ -192,6 +192,15 @@ def test_a_lease_that_nobody_holds_and_an_answer_that_failed_are_problems() -> N
     assert said(problems(WELL, (), None)) == []
 
 
+@pytest.mark.parametrize(
+    ("tier", "silent"),
+    [("watcher", []), ("picker", ["no watcher answers", "watcher w holds the lease and doesn't answer"])],
+)
+def test_a_leader_whose_answer_failed_has_answered(tier: str, silent: list[str]) -> None:
+    found = said(problems([COLLECTOR, PICKER], [Failed(tier, "w", "too large")], "w"))
+    assert sorted(found) == sorted([f"{tier} w: too large", *silent])
+
+
 def test_what_may_be_in_order_is_a_note() -> None:
     newer = replace(PICKER, version="2", notes={"metrics": "gone"}, longest_pause=2.0, configuration_warnings=("old",))
     assert said(notes([WATCHER, newer])) == [

@@ -23,7 +23,7 @@ K = TypeVar("K")
 EXAMPLES = 3
 """Request ids of a move."""
 MAX_ENTRIES, MAX_MOVES = 1000, 10_000
-"""Entries of each list of a replay, the most frequent ones. Moves of a sum: further pairs of endpoints don't count."""
+"""Entries of each list of a replay, the first ones. Moves of a sum: further pairs of endpoints don't count."""
 MAX_TEXT = 4096
 """Characters of a text of it."""
 MARGIN = 3.0

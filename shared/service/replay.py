@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import BusError
 from shared.bus.query_client import query_members
 from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, ReplayQuery
 from shared.bus.subjects import Subjects
@@ -117,7 +117,7 @@ async def replay(
     async for answer in in_turns(answers[:most]):
         try:
             one = cut(answer.read(Replay))
-        except (BusError, Malformed) as error:
+        except BusError as error:
             missing.append(str(error))
         else:
             if answer.id not in pickers:  # two processes may have one id

@@ -18,7 +18,7 @@ from shared.bus.messages import Holder
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import StatusQuery
 from shared.bus.subjects import Subjects, split_pool
-from shared.service.status import MemberStatus
+from shared.service.status import LoadStatus, MemberStatus, PeerLoad, PrefixOriginStatus, PrefixStatus
 from shared.tasks import in_turns
 
 T = TypeVar("T")
@@ -310,19 +310,32 @@ def _pickers(pickers: Sequence[MemberStatus]) -> Texts:
         if picker.prefixes.hashing:
             hashing[picker.prefixes.hashing].append(id)
         for peer in picker.load.peers:
-            other = own[peer.id].load if peer.id in own else None
-            same = other is not None and (other.run, other.sequence) == (peer.run, peer.sequence) != ("", 0)
-            if same and other is not None and other.digest != peer.digest:
+            if peer.id in own and _other_load(peer, own[peer.id].load):
                 yield f"picker {id} has another load of picker {peer.id} than that one published"
         for origin in picker.prefixes.origins:
-            theirs = own[origin.id].prefixes if origin.id in own else None
-            if theirs is None or theirs.run != origin.run:
-                continue
-            if theirs.sequence == origin.applied and theirs.digest and origin.digest not in ("", theirs.digest):
+            if origin.id in own and _other_placements(origin, own[origin.id].prefixes):
                 yield f"picker {id} has other prefix placements of picker {origin.id} than that one announced"
         yield None
     if len(hashing) > 1:
         yield f"pickers hash prompts differently, and don't share placements: {_groups(hashing)}"
+
+
+def _other_load(known: PeerLoad, published: LoadStatus) -> bool:
+    """Whether a picker's load differs from what another one knows of the same message."""
+    if (known.run, known.sequence) != (published.run, published.sequence):
+        return False
+    if (published.run, published.sequence) == ("", 0):
+        return False  # nothing was published
+    return known.digest != published.digest
+
+
+def _other_placements(known: PrefixOriginStatus, announced: PrefixStatus) -> bool:
+    """Whether a picker's prefix placements differ from what another one knows up to the same batch."""
+    if (known.run, known.applied) != (announced.run, announced.sequence):
+        return False
+    if not known.digest or not announced.digest:
+        return False
+    return known.digest != announced.digest
 
 
 def _endpoints_text(count: int, names: Sequence[str]) -> str:

@@ -8,6 +8,9 @@ A message that is quicker than the base delay counts as undelayed. It could be f
 messages look late, so it lowers the base delay only after a second in which no message was much later: the first
 message had been queued, a queue drains, or a machine stood still and its clock with it.
 
+A clock that stood still beside its sender, as that of a suspended virtual machine does, makes all later messages look
+late, until the window has passed. A queue that neither drains nor grows looks the same, and there the values are old.
+
 A restarted sender may run on another machine, so each run has a base delay of its own. Within a run, an overtaken
 message is as late as it looks: two connections, one of which replaces the other, keep no common order.
 """

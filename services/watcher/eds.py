@@ -3,7 +3,8 @@
 Envoy's `path_config_source` watches the file's directory for renames and applies a new file within milliseconds. The
 content depends only on the endpoints and the cluster's name, so every watcher writes the same, and writes an unchanged
 set once. Envoy routes by this file when pickers or NATS are down. So each watcher with `--eds-file` writes it, leader
-or not: the file serves the Envoy on its own machine.
+or not: the file serves the Envoy on its own machine. A file that somebody else has written is replaced, but not that of
+another watcher, which may know newer endpoints: two watchers would replace each other's for ever.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import secrets
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import structlog
@@ -34,6 +36,10 @@ ABANDONED = 60.0
 _RESPONSE_TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _MODE = 0o644
 """Readable for Envoy, which runs as another user."""
+
+Signature: TypeAlias = tuple[int, int, int, int]
+"""What others change when they replace or rewrite a file, and renaming it doesn't: device, inode, size, when it was
+modified (ns)."""
 
 
 def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
@@ -58,9 +64,25 @@ def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
         "cluster_name": cluster,
         "endpoints": [{"lb_endpoints": hosts}] if hosts else [],
     }
-    version = xxhash.xxh3_64_hexdigest(msgspec.json.encode(assignment))
-    response = {"version_info": version, "resources": [assignment]}
+    response = {"version_info": _version(assignment), "resources": [assignment]}
     return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"
+
+
+def is_rendered(content: bytes) -> bool:
+    """Whether it comes from `render`: its version is that of its resource."""
+    try:
+        response = msgspec.json.decode(content)
+        return bool(response["version_info"] == _version(response["resources"][0]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, LookupError):
+        return False
+
+
+def _version(assignment: object) -> str:
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(assignment))
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class EdsFile:
@@ -69,24 +91,39 @@ class EdsFile:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._content: bytes | None = None
+        self._seen: Signature | None = None
+        """Of the file when it was last written or read."""
         self.writes = 0
 
     def write(self, content: bytes) -> bool:
-        """Replace the file unless it has this content. Returns whether it was replaced.
+        """Replace the file unless it has this content, or had it until another watcher wrote it. Returns whether it was
+        replaced.
 
         Raises OSError; the file is then unchanged.
         """
-        if content == self._content and self._path.exists():
-            return False
         if self._content is None:
             self._clean()
-            if self._read() == content:
-                self._content = content
-                return False
-        self._replace(content)
+        written = not self._may_stay(content)
+        if written:
+            self._seen = self._replace(content)
+            self.writes += 1
         self._content = content
-        self.writes += 1
-        return True
+        return written
+
+    def _may_stay(self, content: bytes) -> bool:
+        """Whether the file has this content, or is another watcher's and newer."""
+        unchanged = content == self._content
+        try:
+            signature = _signature(self._path.stat())
+            if unchanged and signature == self._seen:
+                return True
+            found = self._path.read_bytes()
+        except OSError:
+            return False  # it doesn't exist or isn't readable: writing shows which
+        if found == content or (unchanged and is_rendered(found)):
+            self._seen = signature
+            return True
+        return False
 
     def check(self) -> None:
         """Raises OSError if the file's directory doesn't exist or isn't writable."""
@@ -108,13 +145,7 @@ class EdsFile:
     def _part(self, name: str) -> Path:
         return self._path.with_name(f".{self._path.name}.{name}")
 
-    def _read(self) -> bytes | None:
-        try:
-            return self._path.read_bytes()
-        except OSError:
-            return None  # it doesn't exist or isn't readable: writing shows which
-
-    def _replace(self, content: bytes) -> None:
+    def _replace(self, content: bytes) -> Signature:
         """Replace the whole file at once, so that nobody reads a part of it. Raises OSError."""
         part = self._part(secrets.token_hex(4))
         handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
@@ -124,7 +155,9 @@ class EdsFile:
                 file.flush()
                 os.fchmod(file.fileno(), _MODE)
                 os.fsync(file.fileno())
+                signature = _signature(os.fstat(file.fileno()))
             os.replace(part, self._path)
+            return signature
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink()
@@ -133,7 +166,7 @@ class EdsFile:
 
 class EdsWriter:
     """Keeps `path` equal to the endpoints, for the Envoy cluster `cluster`. Checks every `interval` seconds that the
-    file exists."""
+    file is there and that a watcher has written it."""
 
     def __init__(self, path: str, cluster: str, interval: float, metrics: WatcherMetrics) -> None:
         self._path = path
@@ -176,7 +209,7 @@ class EdsWriter:
         return Invalid([Problem("--eds-file", f"{self._path!r} can't be written: {error.strerror or error}")])
 
     async def run(self) -> None:
-        """Write after each `update`, and whenever the file has been removed."""
+        """Write after each `update`, and whenever somebody has removed or replaced the file."""
         while True:
             await set_within(self._wake, min(RETRY, self._interval) if self.error else self._interval)
             self._wake.clear()

@@ -127,11 +127,8 @@ class AnswerPieces:
         if parts is None:
             parts = self._parts[member] = _Parts(self._each)
         self.pieces += 1
-        error = piece.error
-        if piece.number != len(parts.content):
-            error = error or "a part of the answer got lost"
-        fault = parts.add(piece.content, values)
-        error = error or fault
+        lost = "" if piece.number == len(parts.content) else "a part of the answer got lost"
+        error = piece.error or lost or parts.add(piece.content, values)
         if piece.more and not error:
             return None
         del self._parts[member]
@@ -175,9 +172,10 @@ async def query_member(
         if not (answers := collected.answers()):
             raise
         return answers[0]
-    for answer in [*collected.whole.values(), *collected.answers()]:
-        return answer
-    raise Malformed(f"the answers for {tier} {id} are too large")
+    answers = [*collected.whole.values(), *collected.answers()]
+    if not answers:
+        raise Malformed(f"the answers for {tier} {id} are too large")
+    return answers[0]
 
 
 async def query_members(

@@ -8,6 +8,9 @@ A message that is quicker than the base delay counts as undelayed. It could be f
 messages look late, so it lowers the base delay only after a second in which no message was much later: the first
 message had been queued, a queue drains, or a machine stood still and its clock with it.
 
+A clock that stood still beside its sender, as that of a suspended virtual machine does, makes all later messages look
+late, until the window has passed. A queue that neither drains nor grows looks the same, and there the values are old.
+
 A restarted sender may run on another machine, so each run has a base delay of its own. Within a run, an overtaken
 message is as late as it looks: two connections, one of which replaces the other, keep no common order.
 """
@@ -23,14 +26,22 @@ MAX_AHEAD = 10.0
 IMPLAUSIBLE = "it was sent at a time that doesn't go with its sender's other messages"
 
 
+class _Candidate:
+    """A lower base delay, while nothing contradicts it."""
+
+    __slots__ = ("difference", "lowest", "since")
+
+    def __init__(self, difference: float, since: float) -> None:
+        self.difference = self.lowest = difference
+        """The first one, and the lowest since."""
+        self.since = since
+
+
 class _Run:
-    __slots__ = ("_before", "_current", "_lowest", "_quicker", "_quicker_since", "_turned", "last_seen")
+    __slots__ = ("_before", "_candidate", "_current", "_turned", "last_seen")
 
     def __init__(self, difference: float, received: float) -> None:
-        self._lowest = difference
-        self._quicker: float | None = None
-        """The difference of a message that is quicker than the base delay, while nothing contradicts it."""
-        self._quicker_since = received
+        self._candidate: _Candidate | None = None
         self._rebase(difference, received)
 
     def _rebase(self, difference: float, received: float) -> None:
@@ -42,22 +53,21 @@ class _Run:
         """As `QueueingDelays.observe`."""
         self.last_seen = received
         base = min(self._before, self._current)
-        if self._quicker is not None:
-            if difference > self._lowest + AHEAD:
-                self._quicker = None
-            elif received - self._quicker_since >= UNCONTRADICTED:
-                base = self._quicker
+        candidate = self._candidate
+        if candidate is not None:
+            if difference > candidate.lowest + AHEAD:
+                candidate = None
+            elif received - candidate.since >= UNCONTRADICTED:
+                base = candidate.difference
                 self._rebase(base, received)
                 # what was quicker still has been there for less time
-                self._quicker, self._quicker_since = (self._lowest if self._lowest < base else None), received
+                candidate = _Candidate(candidate.lowest, received) if candidate.lowest < base else None
         if difference < base:
-            if self._quicker is None:
-                self._quicker = self._lowest = difference
-                self._quicker_since = received
-            elif difference < self._lowest:
-                self._lowest = difference
-            if difference < base - MAX_AHEAD:
-                return None
+            candidate = candidate or _Candidate(difference, received)
+            candidate.lowest = min(candidate.lowest, difference)
+        self._candidate = candidate
+        if difference < base - MAX_AHEAD:
+            return None
         latest = max(difference, base)
         if received - self._turned >= half:
             self._before, self._current, self._turned = self._current, latest, received

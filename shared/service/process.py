@@ -3,7 +3,8 @@
 A tier subclasses `Service` with `start`, `drain`, `close` and `state`; `run` does the rest. On SIGTERM or SIGINT:
 unready at once, `drain` (within `--drain-timeout`), the tasks, `close` (within `--close-timeout`), admin HTTP last, so
 that probes and scrapes see the end. A step that fails or takes too long is logged, and the next one follows. A second
-signal ends the process at once.
+signal ends the process at once. Neither a task that goes on after it is cancelled nor a thread that hangs, such as in a
+network file system, keeps the process.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
 
 from shared.config.problems import Invalid
+from shared.daemon_threads import DaemonThreads
 from shared.plugin_failures import PluginFailures
 from shared.service import logs
 from shared.service.admin import AdminServer, Pages, ProcessPages, build_app
@@ -31,12 +33,17 @@ from shared.service.configured import Configured, ConfiguredMetrics
 from shared.service.readiness import Phase, Readiness
 from shared.service.settings import EXIT_INVALID, CommonSettings, parse, report, warn_of_variables
 from shared.service.watchdog import Watchdog
+from shared.tasks import cancel
 from shared.version import VERSION
 
 log = structlog.get_logger(__name__)
 
 EXIT_CRASHED = 70
 """The exit code if an essential task has failed (EX_SOFTWARE of sysexits.h)."""
+UNWIND = 1.0
+"""Seconds in which what is cancelled has to end; then the shutdown goes on without it."""
+THREADS = 32
+"""Calls of `asyncio.to_thread` at once, such as reading files: as many as asyncio's own threads are at most."""
 
 
 class Service:
@@ -167,7 +174,7 @@ class Service:
             raise
         finally:
             self.readiness.phase = Phase.STOPPING
-            await self._step("cancel", self._cancel_tasks(), self.common.close_timeout)
+            await self._step("cancel", cancel(*self._tasks), self.common.close_timeout)
             await self._step("close", self.close(), self.common.close_timeout)
             admin.stop()
             await answering
@@ -191,38 +198,32 @@ class Service:
         finally:
             stopping.cancel()
             if not starting.done():
-                starting.cancel()
-                await self._step("start", _ended(starting), self.common.close_timeout)
+                await self._step("start", _cancelled(starting), self.common.close_timeout)
 
     async def _step(self, name: str, work: Coroutine[Any, Any, None], timeout: float) -> None:
-        """One step of the shutdown. The next one follows even if it fails."""
+        """One step of the shutdown. The next one follows even if it fails, or goes on after it was cancelled."""
+        step = asyncio.create_task(work, name=name)
         try:
-            async with asyncio.timeout(timeout) as limit:
-                await work
-        except Exception:  # the process ends anyway, and says that it didn't end well
-            if limit.expired():
-                log.warning("service.timeout", step=name, timeout=timeout)
-            else:
-                log.exception("service.failed", step=name)
-                self._exit_code = self._exit_code or EXIT_CRASHED
-
-    async def _cancel_tasks(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # what they raise, their guard has logged
+            ended, _ = await asyncio.wait((step,), timeout=timeout)
+        finally:
+            step.cancel()
+        if not ended:
+            log.warning("service.timeout", step=name, timeout=timeout)
+            ended, _ = await asyncio.wait((step,), timeout=UNWIND)
+        if ended and not step.cancelled() and (error := step.exception()) is not None:
+            log.error("service.failed", step=name, exc_info=error)  # the process ends anyway, but not well
+            self._exit_code = self._exit_code or EXIT_CRASHED
 
     def __repr__(self) -> str:
         what = self.readiness.phase.name.lower()
         return f"<{type(self).__name__} {self.id!r}: {what}, {len(self._tasks)} tasks>"
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    try:
-        await task
-    except asyncio.CancelledError:
-        if not task.cancelled():
-            raise
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end. Raises what it raises."""
+    await cancel(task)
+    if not task.cancelled():
+        task.result()
 
 
 S = TypeVar("S", bound=CommonSettings)
@@ -249,16 +250,35 @@ def operate(build: Callable[[], Service]) -> int:
 
     async def main() -> int:
         service = build()
+        threads = DaemonThreads(THREADS, "worker", patience=service.common.close_timeout)
+        asyncio.get_running_loop().set_default_executor(threads)
         with _signals(service):
             return await service.serve()
 
+    loop = uvloop.new_event_loop()
     try:
-        return uvloop.run(main())
+        return loop.run_until_complete(main())
     except Invalid:
         raise
     except Exception:  # the top of the process
         log.exception("service.crashed")
         return EXIT_CRASHED
+    finally:
+        loop.run_until_complete(_end())
+        loop.close()
+
+
+async def _end() -> None:
+    """End what still runs in this event loop. asyncio's `Runner` would wait for it without a limit."""
+    loop = asyncio.get_running_loop()
+    if left := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=UNWIND)
+    if left:
+        log.warning("tasks.left", tasks=sorted(task.get_name() for task in left))
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()
 
 
 def raise_file_limit() -> int:

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shared.bus.connection import Bus
-from shared.bus.errors import BusError, Malformed
+from shared.bus.errors import BusError
 from shared.bus.query_client import query_members
 from shared.bus.query_messages import MAX_DOCUMENT, MAX_WAIT, ReplayQuery
 from shared.bus.subjects import Subjects
@@ -23,7 +23,7 @@ K = TypeVar("K")
 EXAMPLES = 3
 """Request ids of a move."""
 MAX_ENTRIES, MAX_MOVES = 1000, 10_000
-"""Entries of each list of a replay, the most frequent ones. Moves of a sum: further pairs of endpoints don't count."""
+"""Entries of each list of a replay, the first ones. Moves of a sum: further pairs of endpoints don't count."""
 MAX_TEXT = 4096
 """Characters of a text of it."""
 MARGIN = 3.0
@@ -117,7 +117,7 @@ async def replay(
     async for answer in in_turns(answers[:most]):
         try:
             one = cut(answer.read(Replay))
-        except (BusError, Malformed) as error:
+        except BusError as error:
             missing.append(str(error))
         else:
             if answer.id not in pickers:  # two processes may have one id

@@ -18,7 +18,7 @@ from shared.bus.messages import Holder
 from shared.bus.query_client import Answer, query_members
 from shared.bus.query_messages import StatusQuery
 from shared.bus.subjects import Subjects, split_pool
-from shared.service.status import MemberStatus
+from shared.service.status import LoadStatus, MemberStatus, PeerLoad, PrefixOriginStatus, PrefixStatus
 from shared.tasks import in_turns
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ GROUPS = 20
 MAX_TEXTS, MAX_TEXT = 200, 4096
 """Problems, and notes, of a survey; characters of each."""
 MAX_OF_MEMBER = 50
-"""Reasons, notes, differing parts, named endpoints, configurations and warnings of a member that count, each."""
+"""Reasons, notes, differing parts, named endpoints, configurations, warnings and tiers of a member that count, each."""
 MAX_SEEN = 10_000
 """Other members that all of them see; their configurations. Each member counts with as many as the others."""
 
@@ -155,6 +155,7 @@ def read_status(answer: Answer) -> MemberStatus:
         notes=_cut(status.notes),
         convergence=_cut(status.convergence),
         configurations=status.configurations[:MAX_OF_MEMBER],
+        sees={tier: ids[:MAX_SEEN] for tier, ids in _cut(status.sees).items()},
         configuration_warnings=status.configuration_warnings[:MAX_OF_MEMBER],
     )
 
@@ -171,7 +172,7 @@ def problems(members: Sequence[MemberStatus], failed: Sequence[Failed], leader: 
             yield f"no {tier} answers"
     for failure in failed:
         yield f"{failure.tier} {failure.id}: {failure.error}"
-    yield from _leadership(tiers["watcher"], leader)
+    yield from _leadership(tiers["watcher"], failed, leader)
     yield from _identities(members, failed)
     yield from _grouped(members, _problems_of)
     yield from _configurations(members)
@@ -214,17 +215,18 @@ def _notes_of(member: MemberStatus) -> Iterator[str]:
         yield "it doesn't have the prefix placements of the others yet"
 
 
-def _leadership(watchers: Sequence[MemberStatus], leader: str | None) -> Iterator[str]:
+def _leadership(watchers: Sequence[MemberStatus], failed: Sequence[Failed], leader: str | None) -> Iterator[str]:
     leading = [member.id for member in watchers if member.watcher is not None and member.watcher.leads]
     if len(leading) > 1:
         yield f"{len(leading)} watchers lead: {few(leading)}"
     if leader == "" and watchers:
         yield "no watcher holds the lease"
-    if leader and all(member.id != leader for member in watchers):
+    answering = {member.id for member in watchers} | {failure.id for failure in failed if failure.tier == "watcher"}
+    if leader and leader not in answering:
         yield f"watcher {leader} holds the lease and doesn't answer"
 
 
-def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Iterator[str]:
+def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> Texts:
     """Members that others see and that don't answer, and those that answer twice."""
     processes: dict[tuple[str, str], list[MemberStatus]] = defaultdict(list)
     for member in members:
@@ -240,6 +242,7 @@ def _identities(members: Sequence[MemberStatus], failed: Sequence[Failed]) -> It
         for sight in islice(sights, _share(members)):
             if sight not in answering:
                 seen[sight].append(member.id)
+        yield None
     for (tier, id), by in sorted(islice(seen.items(), MAX_TEXTS + 1)):
         yield f"{tier} {id} doesn't answer, and is seen by {few(by)}"
 
@@ -307,19 +310,32 @@ def _pickers(pickers: Sequence[MemberStatus]) -> Texts:
         if picker.prefixes.hashing:
             hashing[picker.prefixes.hashing].append(id)
         for peer in picker.load.peers:
-            other = own[peer.id].load if peer.id in own else None
-            same = other is not None and (other.run, other.sequence) == (peer.run, peer.sequence) != ("", 0)
-            if same and other is not None and other.digest != peer.digest:
+            if peer.id in own and _other_load(peer, own[peer.id].load):
                 yield f"picker {id} has another load of picker {peer.id} than that one published"
         for origin in picker.prefixes.origins:
-            theirs = own[origin.id].prefixes if origin.id in own else None
-            if theirs is None or theirs.run != origin.run:
-                continue
-            if theirs.sequence == origin.applied and theirs.digest and origin.digest not in ("", theirs.digest):
+            if origin.id in own and _other_placements(origin, own[origin.id].prefixes):
                 yield f"picker {id} has other prefix placements of picker {origin.id} than that one announced"
         yield None
     if len(hashing) > 1:
         yield f"pickers hash prompts differently, and don't share placements: {_groups(hashing)}"
+
+
+def _other_load(known: PeerLoad, published: LoadStatus) -> bool:
+    """Whether a picker's load differs from what another one knows of the same message."""
+    if (known.run, known.sequence) != (published.run, published.sequence):
+        return False
+    if (published.run, published.sequence) == ("", 0):
+        return False  # nothing was published
+    return known.digest != published.digest
+
+
+def _other_placements(known: PrefixOriginStatus, announced: PrefixStatus) -> bool:
+    """Whether a picker's prefix placements differ from what another one knows up to the same batch."""
+    if (known.run, known.applied) != (announced.run, announced.sequence):
+        return False
+    if not known.digest or not announced.digest:
+        return False
+    return known.digest != announced.digest
 
 
 def _endpoints_text(count: int, names: Sequence[str]) -> str:

@@ -76,7 +76,8 @@ class Informer:
     def __init__(
         self, spec: InformerSpec, confirmed_until: Callable[[float, float], float] = lambda now, confirmed_at: now
     ) -> None:
-        """`last_heard` gives the time until which an answering server confirms what was last confirmed at a time."""
+        """`confirmed_until(now, confirmed_at)` gives the time until which an answering server confirms what was last
+        confirmed at `confirmed_at`."""
         self.spec = spec
         self.objects: dict[ObjectId, JsonObject] = {}
         """The last known ones. An object is replaced, never modified."""

@@ -149,6 +149,32 @@ async def test_a_drain_and_a_close_that_take_too_long_are_cut_off() -> None:
         assert child.steps[3:] == ["drain", "work cancelled", "close"]
 
 
+@pytest.mark.parametrize(
+    ("what", "late", "left"),
+    [
+        ("start", ["start"], ["start"]),
+        ("task", ["cancel"], ["work"]),
+        ("drain", ["drain"], ["drain"]),
+        ("close", ["close"], ["close"]),
+        ("thread", [], []),
+    ],
+)
+async def test_what_goes_on_after_it_is_cancelled_does_not_keep_the_process(
+    what: str, late: list[str], left: list[str]
+) -> None:
+    async with tiny("--goes-on", what, "--drain-timeout", "100ms", "--close-timeout", "100ms") as child:
+        await child.until("start")
+        await child.logged("service.started" if what != "start" else "service.starting")
+        if what not in ("drain", "close"):
+            await child.until(f"{what} goes on")
+        child.signal(signal.SIGTERM)
+        assert await child.ended() == 0
+        assert [line["step"] for line in child.logs if line["event"] == "service.timeout"] == late
+        assert [line["tasks"] for line in child.logs if line["event"] == "tasks.left"] == [[name] for name in left]
+        assert "close" in child.steps
+        assert "service.stopped" in [line["event"] for line in child.logs]
+
+
 async def test_steps_that_fail_are_logged_and_the_next_ones_follow() -> None:
     async with tiny("--drain-fails", "--close-fails") as child:
         await child.logged("service.started")

@@ -4,8 +4,10 @@ It reports each step of its life as a line on stdout.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -24,6 +26,8 @@ class TinySettings(CommonSettings, frozen=True, kw_only=True):
     drain_fails: bool = False
     close_takes: float = 0.0
     close_fails: bool = False
+    goes_on: Literal["", "start", "task", "drain", "close", "thread"] = ""
+    """What ignores that it is cancelled."""
 
 
 def say(step: str) -> None:
@@ -52,10 +56,23 @@ class Tiny(Service):
                 raise Invalid([Problem("pool", "is odd"), Problem("colour", "is red")], "pool.yaml")
             case "fail":
                 raise OSError("the disk is gone")
+        await self._go_on("start")
         self.spawn(self._work(), "work")
         say("started")
 
+    async def _go_on(self, what: str) -> None:
+        if what != self._settings.goes_on:
+            return
+        say(f"{what} goes on")
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
     async def _work(self) -> None:
+        await self._go_on("task")
+        if self._settings.goes_on == "thread":
+            say("thread goes on")
+            await asyncio.to_thread(threading.Event().wait)
         try:
             await asyncio.Event().wait()
         finally:
@@ -65,6 +82,7 @@ class Tiny(Service):
         say("drain")
         if self._settings.drain_fails:
             raise OSError("no drain")
+        await self._go_on("drain")
         await asyncio.sleep(self._settings.drain_takes)
         say("drained")
 
@@ -72,6 +90,7 @@ class Tiny(Service):
         say("close")
         if self._settings.close_fails:
             raise OSError("no close")
+        await self._go_on("close")
         await asyncio.sleep(self._settings.close_takes)
         say("closed")
 

@@ -94,17 +94,73 @@ def test_an_unchanged_file_is_not_written_again(tmp_path: Path) -> None:
     assert file.write(b"content") is True
 
 
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+FIRST, SECOND = render([endpoint("a")], "c"), render([endpoint("a", "10.0.0.2")], "c")
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"version_info": 1, "resources": []}',
+        b'{"resources": [{}]}',
+        FIRST[:-10],
+        FIRST.replace(b"10.0.0.1", b"10.0.0.7"),
+    ],
+)
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_somebody_else_has_written_is_replaced(foreign: bytes, replaced: bool, tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(FIRST)
+    if replaced:
+        path.unlink()
+    path.write_bytes(foreign)
+    os.utime(path, (0, 0))
+    assert (file.write(FIRST), path.read_bytes()) == (True, FIRST)
+    assert file.write(FIRST) is False
+
+
+def test_what_somebody_else_has_written_is_replaced_once_that_is_possible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(FIRST)
+    path.write_bytes(b"{}")
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full_disk)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                file.write(FIRST)
+    assert (file.write(FIRST), path.read_bytes()) == (True, FIRST)
+
+
+def test_what_another_watcher_has_written_stays_until_the_endpoints_change(tmp_path: Path) -> None:
+    """It may know them better, and would replace ours again."""
+    path = tmp_path / "eds.json"
+    file, other = EdsFile(str(path)), EdsFile(str(path))
+    assert (file.write(FIRST), other.write(SECOND)) == (True, True)
+    assert (file.write(FIRST), file.write(FIRST), path.read_bytes()) == (False, False, SECOND)
+    assert (file.write(SECOND), other.write(SECOND)) == (False, False)
+    assert (file.write(FIRST), path.read_bytes()) == (True, FIRST)
+
+
 def test_what_can_not_be_written_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "eds.json"
     file = EdsFile(str(path))
     file.write(b"first")
-
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", fail)
+    monkeypatch.setattr("os.fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         file.write(b"second")
     assert path.read_bytes() == b"first"

@@ -32,6 +32,7 @@ from shared.service.status import (
 from shared.service.survey import (
     GROUPS,
     MAX_OF_MEMBER,
+    MAX_SEEN,
     MAX_TEXT,
     MAX_TEXTS,
     Failed,
@@ -191,6 +192,15 @@ def test_a_lease_that_nobody_holds_and_an_answer_that_failed_are_problems() -> N
     assert said(problems(WELL, (), None)) == []
 
 
+@pytest.mark.parametrize(
+    ("tier", "silent"),
+    [("watcher", []), ("picker", ["no watcher answers", "watcher w holds the lease and doesn't answer"])],
+)
+def test_a_leader_whose_answer_failed_has_answered(tier: str, silent: list[str]) -> None:
+    found = said(problems([COLLECTOR, PICKER], [Failed(tier, "w", "too large")], "w"))
+    assert sorted(found) == sorted([f"{tier} w: too large", *silent])
+
+
 def test_what_may_be_in_order_is_a_note() -> None:
     newer = replace(PICKER, version="2", notes={"metrics": "gone"}, longest_pause=2.0, configuration_warnings=("old",))
     assert said(notes([WATCHER, newer])) == [
@@ -253,6 +263,7 @@ def test_lists_of_a_status_are_cut_when_it_is_read() -> None:
         convergence=parts,
         configurations=REVISION * len(names),
         configuration_warnings=names,
+        sees={"picker": tuple(str(number) for number in range(MAX_SEEN + 1)), **dict.fromkeys(names, ())},
         picker=PickerStatus(unhealthy=texts, stale=names),
         collector=CollectorStatus(down=names),
     )
@@ -261,13 +272,14 @@ def test_lists_of_a_status_are_cut_when_it_is_read() -> None:
     assert read.collector is not None
     lists: list[Collection[object]] = [
         *(read.reasons, read.notes, read.convergence, read.configurations, read.configuration_warnings),
-        *(read.picker.unhealthy, read.picker.stale, read.collector.down),
+        *(read.sees, read.picker.unhealthy, read.picker.stale, read.collector.down),
     ]
     assert [len(found) for found in lists] == [MAX_OF_MEMBER] * len(lists)
+    assert len(read.sees["picker"]) == MAX_SEEN
 
 
-def differing(count: int) -> list[MemberStatus]:
-    """Pickers that agree in nothing."""
+def differing(count: int, seen: int = 1) -> list[MemberStatus]:
+    """Pickers that agree in nothing. Each sees so many others."""
     return [
         member(
             "picker",
@@ -278,7 +290,7 @@ def differing(count: int) -> list[MemberStatus]:
             notes={"bus": str(number)},
             configurations=(Configured("default/default", "a file", str(number)),),
             configuration_warnings=(str(number),),
-            sees={"picker": (f"q{number}",)},
+            sees={"picker": tuple(f"q{number}.{other}" for other in range(seen))},
         )
         for number in range(count)
     ]
@@ -300,9 +312,10 @@ def test_what_a_survey_costs_grows_with_its_members() -> None:
     assert cost(400) < 6 * cost(100)
 
 
-async def test_members_are_judged_in_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seen", [1, 30])
+async def test_members_are_judged_in_turns_with_other_work(seen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each part
-    assert await longest_turn(surveyed(monkeypatch, differing(300))) < 0.15
+    assert await longest_turn(surveyed(monkeypatch, differing(300, seen))) < 0.15
 
 
 def test_a_list_of_values_ends_early() -> None:

@@ -285,7 +285,7 @@ class Reflector:
                 self._recovered()
             lines = LineSplitter(self._settings.kubernetes_line_limit)
             async for chunk in chunks:
-                for line in lines.feed(chunk):
+                async for line in in_turns(lines.feed(chunk)):
                     if (event := self._read(parse_event(line))) is not None:
                         yield event
                         del event

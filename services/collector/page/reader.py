@@ -145,11 +145,13 @@ class MetricsReader(Reader):
 class _Block:
     """The block of a metric family on the last page."""
 
-    __slots__ = ("body", "end", "family", "header", "moved", "read_by", "start", "text", "to_end")
+    __slots__ = ("after", "body", "end", "family", "header", "moved", "read_by", "start", "text", "to_end")
 
     def __init__(self, page: bytes, family: bytes, start: int, body: int, end: int) -> None:
         self.family = family
         self.header = page[start:body]
+        self.after = _line(page, end)
+        """The first line of the next block, which shows that this one ends."""
         self.moved = 0
         """The bytes by which it moved between the last two pages."""
         self.read_by: set[Selector] = set()
@@ -158,30 +160,31 @@ class _Block:
 
     def _set(self, page: bytes, start: int, body: int, end: int) -> None:
         self.start, self.body, self.end = start, body, end
-        self.text = page[start : end + _MAX_BEGINNING]
-        """The block with the beginning of the next one, which shows its end."""
-        self.to_end = end == len(page)
+        self.text = page[start : end + len(self.after)]
+        self.to_end = start + len(self.text) == len(page)
 
     def find(self, page: bytes, moved: int) -> bool:
         """Find the block on another page, where the blocks before it have moved by `moved` bytes. Returns whether the
         page has it."""
         start = self.start + moved
-        if start >= 0 and page.startswith(self.header, start) and _begins_line(page, start):
-            if page.startswith(self.text, start) and not (self.to_end and start + len(self.text) != len(page)):
+        if start >= 0 and page.startswith(self.text, start) and _begins_line(page, start):
+            if not self.to_end or start + len(self.text) == len(page):
                 self.moved, self.start, self.body, self.end = moved, start, self.body + moved, self.end + moved
                 return True
-        else:
+        elif start < 0 or not page.startswith(self.header, start) or not _begins_line(page, start):
             start = page.find(
                 self.header, max(0, start - SEARCH_RANGE), max(0, start + SEARCH_RANGE) + len(self.header)
             )
             if start < 0 or not _begins_line(page, start):
                 return False
         body = start + len(self.header)
-        if page.startswith(b"#", body) and _family(page, body) == self.family:
-            return False  # its header has got more lines
         end = _end(page, start, body)
         if end is None:
             return False
+        if self.to_end or not page.startswith(self.after, end):
+            if _family(page, end) == self.family:
+                return False  # its header has got more lines
+            self.after = _line(page, end)
         self.moved = start - self.start
         self._set(page, start, body, end)
         self.read_by.clear()
@@ -238,7 +241,7 @@ def _wanted(fallbacks: Iterable[MetricFallback]) -> dict[bytes, list[Selector]]:
 
 def _find_block(page: bytes, name: bytes, first: int, last: int) -> _Block | None:
     """The block of a metric whose samples begin and end there; without samples, that below the family's header. None
-    when samples are outside of their family's block, or the block is too large."""
+    when samples or header lines are outside of their family's block, or the block is too large."""
     if first < 0:
         line = _type_line(page, name)
         if line < 0:
@@ -255,7 +258,9 @@ def _find_block(page: bytes, name: bytes, first: int, last: int) -> _Block | Non
     while body < line + MAX_BLOCK and _family(page, body) == family:
         body = page.find(b"\n", body) + 1 or len(page)
     end = _end(page, start, body)
-    return None if end is None or last > end else _Block(page, family, start, body, end)
+    if end is None or last > end or _family(page, end) == family:
+        return None
+    return _Block(page, family, start, body, end)
 
 
 def _type_line(page: bytes, name: bytes) -> int:
@@ -275,12 +280,17 @@ def _family(page: bytes, line: int) -> bytes | None:
     return None if found is None else found.group(1)
 
 
+def _line(page: bytes, at: int) -> bytes:
+    """The line that begins there, as far as `_family` reads it."""
+    return page[at : page.find(b"\n", at, at + MAX_HEADER) + 1 or at + MAX_HEADER]
+
+
 def _end(page: bytes, start: int, body: int) -> int | None:
     """End of the block whose header and body begin there; None when it is too large."""
     limit = start + MAX_BLOCK
     found = _NEXT.search(page, body - 1, limit + _MAX_BEGINNING)
-    if found is not None and found.start() < limit:
-        return found.start() + 1
+    if found is not None and (end := found.start() + 1) <= limit:
+        return end
     return len(page) if len(page) <= limit else None
 
 

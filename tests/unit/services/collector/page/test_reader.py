@@ -235,10 +235,24 @@ def test_a_group_that_has_moved_is_found(monkeypatch: pytest.MonkeyPatch, filler
     assert counted.take()[0] == [b"m"] * searches
 
 
-@pytest.mark.parametrize(("before", "after"), [(b"", b"# HELP m Help.\n"), (b"# HELP m Help.\n", b"")])
-def test_a_header_may_get_lines_on_either_side(before: bytes, after: bytes) -> None:
-    reader, binding, attributes, key = watch()
-    for at, page in ((0.0, b"# TYPE m gauge\nm 5\n"), (0.1, before + b"# TYPE m gauge\n" + after + b"m 6\n")):
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"# TYPE m gauge\nm 5\n", b"# TYPE m gauge\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE m gauge\nm 5\n", b"# HELP m Help.\n# TYPE m gauge\nm 6\n"),
+        (b"# TYPE m gauge\n# HELP n Help.\n", b"# TYPE m gauge\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE m gauge\n# HELP mm Help.\n", b"# TYPE m gauge\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE mm gauge\n# HELP m Help.\n", b"# TYPE mm gauge\n# HELP mm Help.\nmm 6\n"),
+        (b"# TYPE m gauge\n# HELP", b"# TYPE m gauge\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE m gauge\n# HELP m", b"# TYPE m gauge\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE m gauge\n\n# HELP n Help.\n", b"# TYPE m gauge\n\n# HELP m Help.\nm 6\n"),
+        (b"# TYPE m gauge\n# A comment.\n# HELP m Help.\n", b"# TYPE m gauge\n# A comment.\n# HELP m Help.\nm 6\n"),
+    ],
+)
+def test_a_header_may_get_lines_wherever_the_format_allows_them(before: bytes, after: bytes) -> None:
+    """The lines of a header have any order; blank lines and comments may stand between them."""
+    reader, binding, attributes, key = watch("mm" if b"mm 6" in after else "m")
+    for at, page in ((0.0, before), (0.1, after)):
         asyncio.run(reader.read(page, at))
         binding.store(attributes, at)
     assert attributes.get(key) == 6.0

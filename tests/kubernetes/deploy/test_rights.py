@@ -1,14 +1,15 @@
 """The watcher with the flags and the roles that `deploy/kubernetes` gives it, against the real API server: they are
 enough, everything that they grant is used, and what is taken from them hurts nothing else."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from shared.bus.actions import drain
 from shared.bus.subjects import Subjects, pool_token
+from shared.service.pages import json_state
 from tests.kubernetes.api import Api, Object
 from tests.kubernetes.apiserver import ApiServer
 from tests.kubernetes.definitions import EXPERIMENTAL, LLMD, STABLE
@@ -201,7 +202,8 @@ async def test_other_rights_that_are_lacking_are_named_and_the_rest_goes_on(
         await eventually(lambda: service.readiness.ready, "ready, with a note")
 
         def unsaid() -> list[str]:
-            text = json.dumps(service.state()).replace('\\"', '"')  # the notes show some of many
+            state = b"".join(json_state(service.state(), msgspec.json.encode)).decode()  # the notes show some of many
+            text = state.replace('\\"', '"')
             return [str(right) for right in lacking if str(right) not in text]
 
         await eventually(lambda: not unsaid(), unsaid)

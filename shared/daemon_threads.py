@@ -29,6 +29,8 @@ class DaemonThreads(Executor):
         self._open: set[Future[Any]] = set()
         self._lock = threading.Lock()
         self._started = 0
+        self._refused = False
+        """Whether the last thread couldn't be started."""
         self._idle = 0
         """Threads that wait for a call, or are about to."""
 
@@ -42,7 +44,7 @@ class DaemonThreads(Executor):
         self._open.add(future)
         future.add_done_callback(self._open.discard)
         self._calls.put((future, partial(call, *args, **kwargs)))
-        if not self._started:
+        if not self._started or self._refused:
             self._start_one()
         if not self._started:
             future.cancel()
@@ -62,7 +64,9 @@ class DaemonThreads(Executor):
             self._idle += 1
         try:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
+            self._refused = False
         except RuntimeError:
+            self._refused = True
             with self._lock:
                 self._started -= 1
                 self._idle -= 1
@@ -76,7 +80,7 @@ class DaemonThreads(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except Exception as error:  # noqa: BLE001 - the top of the thread; the caller gets it
+                except BaseException as error:  # noqa: BLE001 - the top of the thread; the caller gets it
                     future.set_exception(error)
             del future, call  # a result isn't kept until the next call
             with self._lock:

@@ -1,5 +1,8 @@
 """TLS with peers that may be hostile: what one of them sends takes a bounded part of an event loop's time.
 
+OpenSSL decodes the keys of all certificates of a peer, trusted or not, and one with an elliptic curve of its own takes
+0.15 s, so threads read certificates.
+
 TLS 1.3 has messages without data, KeyUpdate and NewSessionTicket, which a peer may send for ever (RFC 8446, sections
 4.6.1 and 4.6.3). OpenSSL takes 9 µs for each, and reads on until one brings data; an event loop's own TLS gives it
 megabytes at once, which is seconds. Here, it gets `PIECE` bytes at once, after other connections have had their turn if
@@ -8,18 +11,64 @@ it took long, and `MAX_SILENT` bytes that bring no data end the connection.
 
 import asyncio
 import ssl
-from time import perf_counter
+from collections import deque
+from collections.abc import Callable, Hashable
+from time import thread_time
 from typing import Any, cast
 
-from shared.tasks import Pace
+from shared.daemon_threads import DaemonThreads
+from shared.tasks import LONG_TURN, Pace
 
-PIECE = 16 * 2**10
-"""Bytes that OpenSSL gets at once, a record of the largest size: 600 of the smallest messages, which take 6 ms."""
+PIECE = 4 * 2**10
+"""Bytes that OpenSSL gets at once: 150 of the smallest messages, which take 1.5 ms."""
+BUSY = 1000.0
+"""For so many times as long as a long turn, in CPU time, a connection has its turns behind all others."""
 MAX_SILENT = 128 * 2**10
 """Bytes in excess of `OVERHEAD` times the data that they bring: a handshake with certificates, of which OpenSSL takes
 100 KiB, is less."""
 OVERHEAD = 32
 """A record with one byte of data has 23 bytes."""
+
+
+THREADS = 4
+"""Handshakes with certificates of peers that go on at once."""
+
+
+class Handshakes:
+    """Takes the steps of handshakes in which peers send certificates, those of one peer one after the other: it can
+    occupy one thread."""
+
+    def __init__(self) -> None:
+        self._threads = DaemonThreads(THREADS, "handshake")
+        self._steps: dict[Hashable, deque[tuple[Callable[[], None], Callable[[Exception | None], None]]]] = {}
+        """Of each peer: the one that is taken, and those that wait."""
+
+    def take(self, peer: Hashable, step: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
+        """Take a step in a thread; what it raises is given to `done` in the event loop."""
+        waiting = self._steps.setdefault(peer, deque())
+        waiting.append((step, done))
+        if len(waiting) == 1:
+            self._begin(peer)
+
+    def _begin(self, peer: Hashable) -> None:
+        try:
+            began = asyncio.wrap_future(self._threads.submit(self._steps[peer][0][0]))
+        except OSError as error:  # no thread can be started
+            asyncio.get_running_loop().call_soon(self._end, peer, error)
+        else:
+            began.add_done_callback(lambda ended: self._end(peer, ended.exception()))
+
+    def _end(self, peer: Hashable, error: BaseException | None) -> None:
+        waiting = self._steps[peer]
+        _, done = waiting.popleft()
+        if waiting:
+            self._begin(peer)
+        else:
+            del self._steps[peer]
+        done(error if error is None or isinstance(error, Exception) else OSError(str(error)))
+
+    def __repr__(self) -> str:
+        return f"<Handshakes of {len(self._steps)} peers>"
 
 
 class TooMuchOverhead(ssl.SSLError):
@@ -43,10 +92,12 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         *,
         server_side: bool = False,
         server_hostname: str | None = None,
+        handshakes: Handshakes | None = None,
     ) -> None:
-        """Connections of one `pace` share their time. Clients give `server_hostname`."""
+        """Connections of one `pace` share their time. Clients give `server_hostname`. Without `handshakes`, the peer
+        must have no certificates to send."""
         super().__init__()
-        self._protocol, self._pace = protocol, pace
+        self._protocol, self._pace, self._handshakes = protocol, pace, handshakes
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
@@ -54,6 +105,8 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._buffer = memoryview(bytearray(PIECE))
         self._transport: asyncio.Transport | None = None
         self._agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._peer: Hashable = None
+        """Its address."""
         self._connected = False
         """Whether the handshake has succeeded, and the protocol knows."""
         self._closing = False
@@ -62,6 +115,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         self._waits = False
         """Whether what has come waits for its turn."""
         self._silent = 0
+        self._busy_until = 0.0
         self._failure: Exception | None = None
 
     async def agree(self) -> None:
@@ -76,6 +130,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._peer = (transport.get_extra_info("peername") or [None])[0]
         self._work()  # a client speaks first
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -84,13 +139,16 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def buffer_updated(self, nbytes: int) -> None:
         self._incoming.write(self._buffer[:nbytes])
         self._silent += nbytes
-        if self._pace.left > 0.0:
+        if self._handshakes is not None and not self._connected:
+            self._wait()
+            self._handshakes.take(self._peer, self._shake_hands, self._shaken)
+            return
+        busy = thread_time() < self._busy_until
+        if self._pace.left > 0.0 and not busy:
             self._work()
-        elif self._transport is not None:
-            self._waits = True
-            self._transport.pause_reading()
-            # handshakes, and what brings no data, don't keep others waiting
-            self._pace.turns.add(self._take_turn, heavy=not self._connected or self._silent > PIECE)
+        else:
+            self._wait()
+            self._pace.turns.add(self._take_turn, heavy=busy or not self._connected)
 
     def eof_received(self) -> bool:
         if self._connected:
@@ -98,7 +156,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None
+        self._transport, self._closing = None, True
         failure = self._failure or exc
         if self._connected:
             self._protocol.connection_lost(failure)
@@ -113,18 +171,46 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         if self._connected:
             self._protocol.resume_writing()
 
+    def _wait(self) -> None:
+        """Nothing more comes until what has come is read."""
+        self._waits = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def _shake_hands(self) -> None:
+        if not self._closing:
+            self._tls.do_handshake()
+
+    def _shaken(self, error: Exception | None) -> None:
+        """A thread has taken a step of the handshake."""
+        if self._closing:
+            return
+        if error is None:
+            self._connect()
+        elif not isinstance(error, ssl.SSLWantReadError):
+            self._fail(error)
+        elif self._silent > MAX_SILENT:
+            self._fail(TooMuchOverhead())
+        self._send()
+        if self._connected:
+            self._work()
+        self._read_on()
+
     def _take_turn(self) -> bool:
-        self._waits = False
         self._work()
+        self._read_on()
+        return False
+
+    def _read_on(self) -> None:
+        self._waits = False
         if self._transport is not None and not self._paused and not self._closing:
             self._transport.resume_reading()
-        return False
 
     def _work(self) -> None:
         """Read what has come, and have the protocol read what is in it."""
         if self._closing:
             return
-        began = perf_counter()
+        began, connected = thread_time(), self._connected
         data, ended = b"", False
         try:
             if not self._connected:
@@ -136,7 +222,9 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         except ssl.SSLError as error:
             self._fail(error)
         self._send()
-        self._pace.spend(perf_counter() - began)
+        now = thread_time()
+        if self._pace.spend(now - began) and connected and now - began > LONG_TURN:
+            self._busy_until = now + BUSY * (now - began)
         if data:
             self._silent = max(0, self._silent - OVERHEAD * len(data))
             self._protocol.data_received(data)
@@ -164,7 +252,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
             piece = b"-"
         return pieces[0] if len(pieces) == 1 else b"".join(pieces), not piece
 
-    def _fail(self, error: ssl.SSLError) -> None:
+    def _fail(self, error: Exception) -> None:
         """End the connection. The peer is told why if OpenSSL says so."""
         if self._transport is not None and not self._closing:
             self._closing = True

@@ -24,7 +24,7 @@ from services.collector.http.response import (
 from services.collector.http.tls import tls_context
 from shared.quantities import format_duration
 from shared.tasks import Pace
-from shared.tls import TlsConnection
+from shared.tls import Handshakes, TlsConnection
 from shared.version import VERSION
 
 KEEPALIVE = 60.0
@@ -235,7 +235,7 @@ class Client:
         """One timer for all requests: a timer each would cost more than the request."""
         self._sweep: asyncio.TimerHandle | None = None
         self._tls: dict[bool, SSLContext] = {}
-        self._pace = Pace()
+        self._pace, self._handshakes = Pace(), Handshakes()
         self._closed = False
 
     async def close(self) -> None:
@@ -360,7 +360,7 @@ class Client:
         if context is None:
             await loop.create_connection(lambda: connection, address, port)
             return
-        tls = TlsConnection(connection, context, self._pace, server_hostname=host)
+        tls = TlsConnection(connection, context, self._pace, server_hostname=host, handshakes=self._handshakes)
         await loop.create_connection(lambda: tls, address, port)
         await tls.agree()
 

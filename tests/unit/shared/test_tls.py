@@ -3,14 +3,20 @@
 import asyncio
 import hmac
 import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+import shared.tls
 from shared.tasks import SECONDS_AT_ONCE, Pace
-from shared.tls import MAX_SILENT, PIECE, TlsConnection, TooMuchOverhead
+from shared.tls import MAX_SILENT, PIECE, Handshakes, TlsConnection, TooMuchOverhead
 from tests.certificates import Authority
+from tests.waiting import eventually
 
 KEY_UPDATE = b"\x18\x00\x00\x01\x00"
 """RFC 8446, section 4.6.3: the peer need not update its own."""
@@ -90,8 +96,8 @@ class Peer:
         self._secret = b""
         self._sent = 0
 
-    async def shake(self, connection: TlsConnection, wire: Wire) -> None:
-        """The whole handshake. Raises ssl.SSLError."""
+    async def shake(self, connection: TlsConnection, wire: Wire, until: Callable[[], bool] = lambda: True) -> None:
+        """The whole handshake; each step goes on `until` then. Raises ssl.SSLError."""
         for _ in range(3):
             self._incoming.write(wire.take())
             try:
@@ -100,6 +106,7 @@ class Peer:
                 pass
             feed(connection, self._outgoing.read())
             await asyncio.sleep(0)  # until its turn
+            await eventually(until)
         assert self.tls.cipher() == ("TLS_AES_256_GCM_SHA384", "TLSv1.3", 256)
         lines = [line.split() for line in self._log.read_text().splitlines()]
         self._secret = [bytes.fromhex(line[2]) for line in lines if line[0] == "CLIENT_TRAFFIC_SECRET_0"][-1]
@@ -116,7 +123,7 @@ class Peer:
         self._incoming.write(sent)
         data = b""
         while self._incoming.pending > END:
-            data += self.tls.read(PIECE)
+            data += self.tls.read(2**16)
         return data
 
     def record(self, content: bytes, kind: bytes) -> bytes:
@@ -155,14 +162,14 @@ def authority(tmp_path: Path) -> Authority:
 class Ends:
     """A server's connection and its client."""
 
-    def __init__(self, authority: Authority, pace: Pace | None = None) -> None:
+    def __init__(self, authority: Authority, pace: Pace | None = None, handshakes: Handshakes | None = None) -> None:
         context = ssl.create_default_context(cafile=str(authority.ca))
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         self.pace = pace or Pace()
         self.application, self.wire = Application(), Wire()
         server = authority.server()
         server.set_ciphers("ECDHE+AESGCM")
-        self.connection = TlsConnection(self.application, server, self.pace, server_side=True)
+        self.connection = TlsConnection(self.application, server, self.pace, server_side=True, handshakes=handshakes)
         self.peer = Peer(context, authority.ca.with_name("keys"))
         self.connection.connection_made(self.wire)
 
@@ -209,21 +216,36 @@ async def test_messages_without_data_that_come_at_once_are_read_in_turns(ends: E
     assert ends.wire.reading
 
 
-async def test_of_those_that_bring_no_data_one_has_its_turn_after_all_others(authority: Authority) -> None:
+async def test_of_those_whose_bytes_take_long_one_has_its_turn_after_all_others(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pace = Pace()
     made = [Ends(authority, pace) for _ in range(3)]
     for ends in made:
         await ends.peer.shake(ends.connection, ends.wire)
-    *silent, good = made
-    for ends in silent:
-        pace.left = 3600.0
-        feed(ends.connection, b"".join(ends.peer.key_update() for _ in range(PIECE // 25)))
-    pace.left = 0.0
-    for ends in silent:
-        feed(ends.connection, ends.peer.record(b"late", DATA))
-    feed(good.connection, good.peer.write(b"data"))
+    slow, seconds = made[:2], count(time.thread_time())
+
+    def feed_all(connections: Sequence[Ends], text: bytes) -> None:
+        for ends in connections:
+            feed(ends.connection, ends.peer.record(text, DATA))
+
+    pace.left = 3600.0
+    with monkeypatch.context() as patched:
+        patched.setattr(shared.tls, "thread_time", lambda: next(seconds))
+        feed_all(slow, b"slow")
+    pace.left = 3600.0
+    feed_all(made, b" data")
+    assert [ends.application.received for ends in made] == [b"slow", b"slow", b" data"]
     await asyncio.sleep(0)
-    assert [ends.application.received for ends in made] == [b"late", b"", b"data"]
+    assert [ends.application.received for ends in made] == [b"slow data", b"slow", b" data"]
+
+
+async def test_what_waits_when_the_connection_is_lost_reaches_nobody(ends: Ends) -> None:
+    ends.pace.left = 0.0
+    feed(ends.connection, ends.peer.write(b"data"))
+    ends.connection.connection_lost(None)
+    await asyncio.sleep(0)
+    assert (ends.application.received, ends.application.lost) == (b"", [None])
 
 
 async def test_an_application_that_pauses_in_its_turn_gets_no_more(ends: Ends) -> None:
@@ -310,3 +332,41 @@ async def test_whoever_stops_waiting_for_the_handshake_closes_the_connection(aut
         await waiting
     assert ends.wire.aborted
     ends.connection.connection_lost(None)
+
+
+async def test_certificates_of_a_peer_are_read_in_one_thread_at_a_time() -> None:
+    handshakes, going_on, done = Handshakes(), threading.Event(), list[str]()
+
+    def take(peer: str, name: str, step: Callable[[], object] = bool) -> None:
+        def taken() -> None:
+            step()
+
+        handshakes.take(peer, taken, lambda error: done.append(f"{name}: {error}"))
+
+    take("hostile", "slow", going_on.wait)
+    take("hostile", "behind it", lambda: 1 / 0)
+    take("good", "other")
+    await eventually(lambda: done == ["other: None"])
+    going_on.set()
+    await eventually(lambda: done == ["other: None", "slow: None", "behind it: division by zero"])
+
+
+async def test_a_handshake_with_certificates_is_taken_in_threads(authority: Authority) -> None:
+    ends = Ends(authority, handshakes=Handshakes())
+    shaking = asyncio.ensure_future(ends.peer.shake(ends.connection, ends.wire, until=lambda: ends.wire.reading))
+    await ends.connection.agree()
+    await shaking
+    feed(ends.connection, ends.peer.write(b"data"))
+    await eventually(lambda: ends.application.received == b"data")
+
+
+async def test_a_connection_that_is_lost_while_a_thread_has_it_stays_lost(authority: Authority) -> None:
+    handshakes = Handshakes()
+    ends = Ends(authority, handshakes=handshakes)
+    feed(ends.connection, b"GET / HTTP/1.1\r\n\r\n")
+    assert not ends.wire.reading
+    ends.connection.connection_lost(None)
+    with pytest.raises(ConnectionResetError):
+        await ends.connection.agree()
+    await eventually(lambda: not handshakes._steps)
+    assert ends.application.transport is None

@@ -15,7 +15,7 @@ from shared.tasks import LONG_TURN, Pace, Turns
 from shared.tls import TooMuchOverhead
 
 _BUSY = 100.0
-"""For so many times as long it counts as busy: what it sends waits behind what others send."""
+"""For so many times as long as a long turn a connection counts as busy: what it sends waits behind what others send."""
 
 
 class Reading(Pace):
@@ -77,6 +77,8 @@ class Http2Protocol(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
         connection, reading, now = self.connection, self._reading, self._clock()
         if reading.left <= 0.0 or now < self._busy_until:
             connection.feed(data)

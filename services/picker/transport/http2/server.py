@@ -18,7 +18,7 @@ from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol, Reading
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import Turns, in_turns
-from shared.tls import TlsConnection
+from shared.tls import Handshakes, TlsConnection
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Http2Server:
         self._memory, self._clock, self._tls = memory, clock, tls
         self._listener: socket.socket | None = None
         self._streams = StreamCount(options.max_streams)
-        self._turns, self._reading = Turns(), Reading()
+        self._turns, self._reading, self._handshakes = Turns(), Reading(), Handshakes()
         self._ticker: asyncio.Task[None] | None = None
         self._beginning: set[Http2Protocol] = set()
         """Connections whose TLS isn't agreed upon."""
@@ -101,7 +101,9 @@ class Http2Server:
             if self._tls is None:
                 await loop.connect_accepted_socket(lambda: protocol, accepted)
                 return
-            tls = TlsConnection(protocol, self._tls(), self._reading, server_side=True)
+            context = self._tls()
+            certificates = self._handshakes if context.verify_mode is not ssl.CERT_NONE else None
+            tls = TlsConnection(protocol, context, self._reading, server_side=True, handshakes=certificates)
             async with asyncio.timeout(self._options.handshake_timeout):
                 await loop.connect_accepted_socket(lambda: tls, accepted)
                 await tls.agree()

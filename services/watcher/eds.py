@@ -13,6 +13,7 @@ import errno
 import glob
 import os
 import secrets
+import stat
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -33,6 +34,8 @@ RETRY = 1.0
 """Seconds after a failed write until the next try."""
 ABANDONED = 60.0
 """Seconds after which nobody writes a part of a file any more."""
+MAX_FILE = 2**26
+"""Bytes of a file of another watcher's, which is read: one of 10 000 endpoints has 2 MB."""
 _RESPONSE_TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _MODE = 0o644
 """Readable for Envoy, which runs as another user."""
@@ -114,9 +117,12 @@ class EdsFile:
         """Whether the file has this content, or is another watcher's and newer."""
         unchanged = content == self._content
         try:
-            signature = _signature(self._path.stat())
+            status = self._path.stat()
+            signature = _signature(status)
             if unchanged and signature == self._seen:
                 return True
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
+                return False
             found = self._path.read_bytes()
         except OSError:
             return False  # it doesn't exist or isn't readable: writing shows which

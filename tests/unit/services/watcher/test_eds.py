@@ -12,7 +12,7 @@ from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import json_format
 
 from services.watcher.app import WatcherService
-from services.watcher.eds import EdsFile, render
+from services.watcher.eds import MAX_FILE, EdsFile, render
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Invalid
 from shared.model import Endpoint
@@ -141,6 +141,20 @@ def test_what_somebody_else_has_written_is_replaced_once_that_is_possible(
         for _ in range(2):
             with pytest.raises(OSError, match="No space left"):
                 file.write(FIRST)
+    assert (file.write(FIRST), path.read_bytes()) == (True, FIRST)
+
+
+@pytest.mark.parametrize("odd", ["pipe", "large file"])
+def test_what_would_keep_the_writer_is_replaced_unread(odd: str, tmp_path: Path) -> None:
+    path = tmp_path / "eds.json"
+    file = EdsFile(str(path))
+    file.write(FIRST)
+    path.unlink()
+    if odd == "pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, MAX_FILE + 1)
     assert (file.write(FIRST), path.read_bytes()) == (True, FIRST)
 
 

@@ -204,7 +204,12 @@ class BurstPrefixProducer(Producer):
         batch.members.append(member)
         if len(batch.members) >= self.parameters.max_batch_size:
             self._close(batch)
-        await batch.closed.wait()
+        try:
+            await batch.closed.wait()
+        except asyncio.CancelledError:  # its client has gone
+            if member in batch.members:
+                batch.members.remove(member)
+            raise
         return member
 
     def _close(self, batch: _Batch) -> None:

@@ -97,6 +97,16 @@ async def test_a_full_batch_doesnt_wait_for_its_window() -> None:
     assert producer.state()["bursts"] == 1
 
 
+async def test_a_request_that_is_gone_counts_no_more() -> None:
+    producer = plugin(BurstPrefixProducer, {"windowDurationMs": 10_000, "maxBatchSize": 2})
+    for _ in range(5):
+        wait = producer.prepare(prompt("ab"))
+        assert wait is not None
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wait, 0.001)
+    assert producer.state()["bursts"] == 0
+
+
 async def test_an_endpoint_that_has_gone_meanwhile_has_no_match() -> None:
     producer = plugin(BurstPrefixProducer, {"windowDurationMs": 1})
     wait = [producer.prepare(prompt("ab")) for _ in range(2)]

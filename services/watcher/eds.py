@@ -34,7 +34,7 @@ RETRY = 1.0
 """Seconds after a failed write until the next try."""
 ABANDONED = 60.0
 """Seconds after which nobody writes a part of a file any more."""
-MAX_FILE = 2**26
+MAX_FILE = 2**24
 """Bytes of a file of another watcher's, which is read: one of 10 000 endpoints has 2 MB."""
 _RESPONSE_TYPE = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 _MODE = 0o644
@@ -67,21 +67,30 @@ def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
         "cluster_name": cluster,
         "endpoints": [{"lb_endpoints": hosts}] if hosts else [],
     }
-    response = {"version_info": _version(assignment), "resources": [assignment]}
+    response = {"version_info": _version(msgspec.json.encode(assignment)), "resources": [assignment]}
     return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"
 
 
 def is_rendered(content: bytes) -> bool:
     """Whether it comes from `render`: its version is that of its resource."""
     try:
-        response = msgspec.json.decode(content)
-        return bool(response["version_info"] == _version(response["resources"][0]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError, LookupError):
+        response = msgspec.json.decode(content, type=_Response)
+        [assignment] = response.resources
+        return response.version_info == _version(msgspec.json.format(bytes(assignment), indent=-1))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 
 
-def _version(assignment: object) -> str:
-    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(assignment))
+class _Response(msgspec.Struct):
+    """No value of its resource is made: somebody else may have written it."""
+
+    version_info: str
+    resources: tuple[msgspec.Raw]
+
+
+def _version(assignment: bytes) -> str:
+    """Of compact JSON."""
+    return xxhash.xxh3_64_hexdigest(assignment)
 
 
 def _signature(status: os.stat_result) -> Signature:

@@ -124,6 +124,8 @@ class FileSource:
         self._reader = reader
         self._interval = interval
         self._roots: tuple[Root, ...] = ()
+        self._unread: dict[str, Rejected] = {}
+        """Files that couldn't be read at the last look, and why."""
         self._seen: dict[str, Signature | None] = {}
         """Each origin that was read; None: it has to be read again."""
         self._unsteady: set[str] = set()
@@ -192,6 +194,7 @@ class FileSource:
                 self._settled.add(root)
         for origin in sorted((self._seen.keys() | self._unlisted) - present):
             self._seen.pop(origin, None)
+            self._unread.pop(origin, None)
             self._unlisted.discard(origin)
             self._budget.drop(origin)
             events.append(Removed(origin))
@@ -217,7 +220,13 @@ class FileSource:
     def _read(self, origin: str, signature: Signature, root: Root, events: list[Event]) -> None:
         try:
             data = read_bytes(origin, self._reader.limits.file_size)
-        except (OSError, Unusable) as error:
+        except OSError as error:  # the next look reads it again, changed or not
+            unread = Rejected(origin, (_problem(error, root),))
+            if self._unread.get(origin) != unread:
+                events.append(self._budget.fit(origin, unread))
+            self._seen[origin], self._unread[origin] = None, unread
+            return
+        except Unusable as error:
             event: Reset | Rejected = Rejected(origin, (_problem(error, root),))
         else:
             if _signature(Path(origin)) != signature:
@@ -226,6 +235,7 @@ class FileSource:
                 return
             event = without_collection(lambda: self._parse(origin, data, root))
         self._seen[origin] = signature
+        self._unread.pop(origin, None)
         events.append(self._budget.fit(origin, event))
 
     def _parse(self, origin: str, data: bytes, root: Root) -> Reset | Rejected:

@@ -145,11 +145,11 @@ class Reloader(Generic[T]):
     async def follow(self, path: str, flag: str, interval: float = RESCAN) -> None:
         """Offer what the file that a flag names says, whenever it changes, for ever. `interval` is seconds."""
         seen: tuple[int, ...] | None = None
+        unread = ""
         async for _ in watch_files(lambda: [Path(path)], interval):
             signature = await asyncio.to_thread(_signature, path)
             if signature is None or signature == seen:
                 continue
-            seen = signature
             try:
                 text = await asyncio.to_thread(read_text, path, flag, self._limit)
                 if text != self._last and not text.strip():
@@ -157,10 +157,16 @@ class Reloader(Generic[T]):
                         [Problem(flag, f"{path!r} is empty; a file can look like that while it is being written")]
                     )
             except Invalid as error:
+                if isinstance(error.__cause__, OSError):  # the next look reads it again, changed or not
+                    if str(error) != unread:
+                        self._request(error, path)
+                    unread = str(error)
+                    continue
                 self._request(error, path)
             else:
                 if text != self._last:
                     self._request(text, path)
+            seen, unread = signature, ""
 
     def _refuse(self, error: Invalid, origin: str) -> None:
         self.refused += 1

@@ -2,10 +2,12 @@
 
 # ruff: noqa: ASYNC240 - the files are the test's own, and nothing else runs in its event loop
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -256,6 +258,21 @@ async def test_a_file_that_cannot_be_read_for_a_defect_is_rejected(
     monkeypatch.setattr(FileReader, "read", fail)
     events = said(await source(tmp_path).load())
     assert events == [("a.yaml", "document: it can't be read: ValueError: a defect"), ("b.yaml", "b")]
+
+
+async def test_a_file_that_the_system_cannot_read_for_now_is_read_at_the_next_look(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = source(path)
+    await files.load()
+    path.write_text(OTHER)
+    with monkeypatch.context() as patched:
+        patched.setattr("services.watcher.files.read_bytes", Mock(side_effect=OSError(errno.EMFILE, "Too many files")))
+        [event] = await files.load()
+        assert isinstance(event, Rejected)
+        assert await files.load() == []
+    assert said(await files.load()) == [(path.name, "b")]
+    assert await files.load() == []
 
 
 async def test_files_are_read_again_for_objects_that_somebody_wants_to_hear_of(tmp_path: Path) -> None:

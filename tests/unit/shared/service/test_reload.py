@@ -1,11 +1,14 @@
 """What becomes of configurations that a process is offered."""
 
 import asyncio
+import errno
+import os
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -256,6 +259,17 @@ async def test_a_file_that_is_gone_empty_or_no_text_changes_nothing_and_is_said_
     followed.path.write_text("first")
     await followed.sees("first")
     assert followed.config.problem == ""
+
+
+async def test_a_file_that_the_system_cannot_read_for_now_is_read_at_the_next_look(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        os.truncate(followed.path, 3)
+        await followed.refuses("Input/output error", 1)
+    await followed.sees("fir")
+    assert followed.config.refused == 1
 
 
 async def test_a_link_that_is_swapped_is_a_change(tmp_path: Path) -> None:

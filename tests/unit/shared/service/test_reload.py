@@ -264,11 +264,13 @@ async def test_a_file_that_is_gone_empty_or_no_text_changes_nothing_and_is_said_
 async def test_a_file_that_the_system_cannot_read_for_now_is_read_at_the_next_look(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    followed.path.write_text("second")
+    await followed.sees("second")
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         os.truncate(followed.path, 3)
         await followed.refuses("Input/output error", 1)
-    await followed.sees("fir")
+    await followed.sees("second", "sec")
     assert followed.config.refused == 1
 
 

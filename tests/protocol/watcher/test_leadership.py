@@ -59,7 +59,7 @@ async def test_the_facts_are_published_again_when_nats_is_back(nats: NatsServer,
         if wiped:
             nats.wipe()
         replace(path, endpoints_text("b", "c", "d"))
-        await eventually(lambda: "default/d" in str(service.state()["endpoints"]), "the change")
+        await eventually(lambda: "default/d" in str(list(service.state()["endpoints"])), "the change")
         assert seen.endpoints == ["a", "b", "c"]
         await nats.start()
         await seen.sees("b", "c", "d")

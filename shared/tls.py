@@ -11,7 +11,7 @@ it took long, and `MAX_SILENT` bytes that bring no data end the connection.
 
 import asyncio
 import ssl
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from time import thread_time
 from typing import Any, cast
@@ -40,19 +40,25 @@ class Handshakes:
 
     def __init__(self) -> None:
         self._threads = DaemonThreads(THREADS, "handshake")
-        self._steps: dict[Hashable, deque[tuple[Callable[[], None], Callable[[Exception | None], None]]]] = {}
+        self._steps: dict[Hashable, OrderedDict[Callable[[], None], Callable[[Exception | None], None]]] = {}
         """Of each peer: the one that is taken, and those that wait."""
 
     def take(self, peer: Hashable, step: Callable[[], None], done: Callable[[Exception | None], None]) -> None:
         """Take a step in a thread; what it raises is given to `done` in the event loop."""
-        waiting = self._steps.setdefault(peer, deque())
-        waiting.append((step, done))
+        waiting = self._steps.setdefault(peer, OrderedDict())
+        waiting[step] = done
         if len(waiting) == 1:
             self._begin(peer)
 
+    def forget(self, peer: Hashable, step: Callable[[], None]) -> None:
+        """A step that waits is no longer wanted."""
+        waiting = self._steps.get(peer)
+        if waiting is not None and next(iter(waiting)) != step:
+            waiting.pop(step, None)
+
     def _begin(self, peer: Hashable) -> None:
         try:
-            began = asyncio.wrap_future(self._threads.submit(self._steps[peer][0][0]))
+            began = asyncio.wrap_future(self._threads.submit(next(iter(self._steps[peer]))))
         except OSError as error:  # no thread can be started
             asyncio.get_running_loop().call_soon(self._end, peer, error)
         else:
@@ -60,7 +66,7 @@ class Handshakes:
 
     def _end(self, peer: Hashable, error: BaseException | None) -> None:
         waiting = self._steps[peer]
-        _, done = waiting.popleft()
+        _, done = waiting.popitem(last=False)
         if waiting:
             self._begin(peer)
         else:
@@ -104,7 +110,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         )
         self._buffer = memoryview(bytearray(PIECE))
         self._transport: asyncio.Transport | None = None
-        self._agreed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._agreed: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
         self._peer: Hashable = None
         """Its address."""
         self._connected = False
@@ -120,11 +126,14 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     async def agree(self) -> None:
         """Wait for the end of the handshake. Raises ssl.SSLError and OSError; cancelled, it closes the connection."""
+        assert self._agreed is not None, "it is called once"
         try:
             await self._agreed
         except BaseException:
             self.abort()
             raise
+        finally:
+            self._agreed = None  # what it raised leads to this frame, and so to this connection
 
     # The protocol of the plain transport
 
@@ -157,10 +166,12 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport, self._closing = None, True
-        failure = self._failure or exc
+        failure, self._failure = self._failure or exc, None
+        if self._handshakes is not None:
+            self._handshakes.forget(self._peer, self._shake_hands)
         if self._connected:
             self._protocol.connection_lost(failure)
-        elif not self._agreed.done():
+        elif self._agreed is not None and not self._agreed.done():
             self._agreed.set_exception(failure or ConnectionResetError("closed during the TLS handshake"))
 
     def pause_writing(self) -> None:
@@ -237,7 +248,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def _connect(self) -> None:
         self._connected = True
         self._protocol.connection_made(self)
-        if not self._agreed.done():
+        if self._agreed is not None and not self._agreed.done():
             self._agreed.set_result(None)
 
     def _read(self) -> tuple[bytes, bool]:
@@ -256,7 +267,7 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         """End the connection. The peer is told why if OpenSSL says so."""
         if self._transport is not None and not self._closing:
             self._closing = True
-            self._failure = error
+            self._failure = error.with_traceback(None)  # which leads to this connection
             self._send()
             self._transport.close()
 

@@ -1,10 +1,12 @@
 """TLS in bounded steps: against Python's own at the other end, with messages that it would never send."""
 
 import asyncio
+import gc
 import hmac
 import ssl
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -82,6 +84,7 @@ class Application(asyncio.Protocol):
         self.ended = True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
         self.lost.append(exc)
 
 
@@ -370,3 +373,58 @@ async def test_a_connection_that_is_lost_while_a_thread_has_it_stays_lost(author
         await ends.connection.agree()
     await eventually(lambda: not handshakes._steps)
     assert ends.application.transport is None
+
+
+@pytest.mark.parametrize("handshakes", [None, Handshakes()], ids=["in the event loop", "in threads"])
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\0\5\1\0\0\1\0"])
+async def test_a_connection_whose_handshake_fails_is_freed_at_once(
+    authority: Authority, handshakes: Handshakes | None, sent: bytes
+) -> None:
+    """Pickers search for circles of references once a minute at most."""
+    ends = Ends(authority, handshakes=handshakes)
+    agreeing, left, wire = asyncio.ensure_future(ends.connection.agree()), weakref.ref(ends.connection), ends.wire
+    await asyncio.sleep(0)
+    feed(ends.connection, sent)
+    await eventually(lambda: wire.closed or not sent)
+    gc.disable()
+    try:
+        ends.connection.connection_lost(None)
+        assert isinstance((await asyncio.gather(agreeing, return_exceptions=True))[0], OSError)
+        del ends, agreeing
+        await eventually(lambda: left() is None)
+    finally:
+        gc.enable()
+
+
+async def test_a_connection_that_breaks_is_freed_at_once(authority: Authority) -> None:
+    ends = Ends(authority)
+    await ends.peer.shake(ends.connection, ends.wire)
+    await ends.connection.agree()
+    left = weakref.ref(ends.connection)
+    feed(ends.connection, b"\x17\x03\x03\x00\x20" + bytes(32))
+    gc.disable()
+    try:
+        ends.connection.connection_lost(None)
+        del ends
+        await eventually(lambda: left() is None)
+    finally:
+        gc.enable()
+
+
+async def test_the_steps_of_connections_that_are_lost_wait_no_more(authority: Authority) -> None:
+    handshakes, going_on = Handshakes(), threading.Event()
+    handshakes.take(None, lambda: [going_on.wait()].clear(), lambda error: None)
+    ends = Ends(authority, handshakes=handshakes)
+    feed(ends.connection, b"GET / HTTP/1.1\r\n\r\n")
+    left = weakref.ref(ends.connection)
+    gc.disable()
+    try:
+        ends.connection.connection_lost(None)
+        with pytest.raises(ConnectionResetError):
+            await ends.connection.agree()
+        del ends
+        await eventually(lambda: left() is None)
+    finally:
+        gc.enable()
+        going_on.set()
+    await eventually(lambda: not handshakes._steps)

@@ -200,6 +200,10 @@ class Http2Connection:
         self._forget_frames()
         return self._streams.drop_some()
 
+    def forget(self) -> None:
+        """Its last stream has ended. Nobody is woken any more: references in a circle would stay in memory for long."""
+        self._wake = self._streams.wake = _nothing
+
     def _forget_frames(self) -> None:
         self._frames.clear()
         self._pending_frame = None
@@ -386,3 +390,7 @@ def _unpadded(payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise violated("padding as long as its frame")
     return payload[1 : len(payload) - payload[0]]
+
+
+def _nothing() -> None:
+    """Nobody is to be woken."""

@@ -157,6 +157,7 @@ class Http2Protocol(asyncio.Protocol):
     def _end_streams(self) -> bool:
         self._ending = self.connection.lost()
         if not self._ending and self._transport is None:
+            self.connection.forget()
             self._closed(self)
         return self._ending
 

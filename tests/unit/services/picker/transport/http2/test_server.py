@@ -1,7 +1,9 @@
 """The server on a real socket, where the state machine of a connection can't show it."""
 
 import asyncio
+import gc
 import time
+import weakref
 from itertools import pairwise
 
 from structlog.testing import capture_logs
@@ -14,6 +16,7 @@ from shared.tasks import SECONDS_AT_ONCE
 from shared.tls import TooMuchOverhead
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
+    HEADERS,
     PREFACE,
     SETTINGS,
     Recorded,
@@ -38,6 +41,24 @@ async def test_a_client_whose_tls_brings_no_data_is_counted_and_logged() -> None
     assert server.ended == {"ENHANCE_YOUR_CALM": 1}
     assert logs[0]["reason"] == f"ENHANCE_YOUR_CALM: {TooMuchOverhead()}"
     writer.close()
+    await server.stop(0.0)
+
+
+async def test_a_connection_that_has_ended_is_freed_at_once() -> None:
+    """Pickers search for circles of references once a minute at most."""
+    server = Http2Server({}, Http2Options(max_message_size=2**10), memory=MemoryBudget(), clock=time.monotonic)
+    await server.start("127.0.0.1", 0)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(PREFACE + settings() + headers(1) + frame(HEADERS, 0, 3, b"x"))
+    await eventually(lambda: server.connections)
+    left = [weakref.ref(protocol) for protocol in server._connections]
+    gc.disable()
+    try:
+        writer.transport.abort()
+        await eventually(lambda: not server.connections)
+        await eventually(lambda: left[0]() is None)
+    finally:
+        gc.enable()
     await server.stop(0.0)
 
 

@@ -28,8 +28,6 @@ MAX_SILENT = 128 * 2**10
 100 KiB, is less."""
 OVERHEAD = 32
 """A record with one byte of data has 23 bytes."""
-
-
 THREADS = 4
 """Handshakes with certificates of peers that go on at once."""
 
@@ -280,12 +278,6 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        self._protocol = cast(asyncio.Protocol, protocol)
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return self._protocol
-
     def is_closing(self) -> bool:
         return self._closing or self._transport is None or self._transport.is_closing()
 
@@ -303,9 +295,6 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         """As of the plain transport, in bytes that are encrypted."""
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.is_closing():

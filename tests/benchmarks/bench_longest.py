@@ -47,7 +47,6 @@ from services.picker.request_handler import RequestHandler
 from services.picker.request_stream import RequestStream
 from services.picker.responses.reader import LIMIT, ResponseReader
 from services.picker.responses.usage import Usage
-from services.picker.scheduling.record import Exchange
 from services.picker.scheduling.reporters.request_attribute import RequestAttributeReporter, compiled
 from services.picker.settings.http2_options import Http2Options
 from services.picker.settings.picker import PickerSettings
@@ -68,6 +67,7 @@ from tests.benchmarks.bench_conversation import FULL_DUPLEX, LEAN
 from tests.benchmarks.bench_decide import NOW, world
 from tests.benchmarks.loop_turns import EXPRESSIONS, configuration, configured, reporters, streamed
 from tests.unit.services.picker.extproc.proxy import body, headers
+from tests.unit.services.picker.scheduling.reporters.test_request_attribute import exchange
 
 PROMISED = 0.020
 """Seconds."""
@@ -532,19 +532,10 @@ def _reported(document: str) -> Callable[[], Iterator[Any]]:
     loaded = load(document, Registry.installed())
     instances = loaded.instances(Tier.PICKER).values()
     found = [plugin for plugin in instances if isinstance(plugin, RequestAttributeReporter)]
-    exchange = Exchange(
-        request_id="r",
-        model="m",
-        priority=0,
-        picked=(),
-        profiles={},
-        refusal=None,
-        remembered={},
-        usage=Usage(prompt=7, completion=5),
-    )
+    ended = exchange(Usage(prompt=7, completion=5))
 
     def run() -> Iterator[Any]:
-        yield [plugin.response_body(exchange, first=False, last=True) for plugin in found]
+        yield [plugin.response_body(ended, first=False, last=True) for plugin in found]
 
     return run
 

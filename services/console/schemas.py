@@ -8,6 +8,7 @@ from msgspec import Meta, Raw, Struct, json
 from pydantic import BaseModel
 
 from shared.bus.query_messages import MAX_HEADERS, Text
+from shared.bus.subjects import MAX_ID
 from shared.service.settings import MAX_TEXT
 
 
@@ -245,6 +246,7 @@ class DrainRequest(Struct):
     drain: bool = True
 
 
+_Id = Annotated[str, Meta(max_length=MAX_ID)]
 _Headers = Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)]
 MAX_HEADER_BYTES = 256 * 1024
 """Of the JSON of their list; Envoy takes 60 KiB of headers."""
@@ -253,7 +255,7 @@ MAX_HEADER_BYTES = 256 * 1024
 class ExplainRequest(Struct):
     """A request that isn't sent to a model server."""
 
-    picker: Text = ""
+    picker: _Id = ""
     """Who is asked; empty: any."""
     path: Text = "/v1/chat/completions"
     headers: _Headers = []
@@ -263,7 +265,7 @@ class ExplainRequest(Struct):
 class SentExplainRequest(Struct):
     """The same as it is sent, with the headers undecoded: a list of millions takes long."""
 
-    picker: Text = ""
+    picker: _Id = ""
     path: Text = "/v1/chat/completions"
     headers: Raw = Raw(b"[]")
     body: Annotated[str, Meta(max_length=MAX_TEXT)] = ""

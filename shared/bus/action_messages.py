@@ -4,7 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from shared.bus.query_messages import MAX_ERROR, MAX_SENDER, Text
+from shared.bus.query_messages import MAX_ERROR, Text
+from shared.bus.subjects import MAX_ID
 
 MAX_BY = 256
 """Characters that say who wants an action."""
@@ -23,7 +24,7 @@ class Drain(Struct, frozen=True, kw_only=True, tag="drain/1"):
 class ActionResult(Struct, frozen=True, kw_only=True, tag="action-result/1"):
     """The result of an action."""
 
-    sender: Annotated[str, Meta(max_length=MAX_SENDER)]
+    sender: Annotated[str, Meta(max_length=MAX_ID)]
     """The watcher's id."""
     error: Annotated[str, Meta(max_length=MAX_ERROR)] = ""
     """Why nothing has changed; empty if the source says what it should."""

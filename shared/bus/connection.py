@@ -36,6 +36,11 @@ from shared.tasks import cancel, set_within
 MINIMUM_SERVER = (2, 11)
 """The first nats-server with batched direct gets and a time to live per message."""
 
+MAX_SUBJECTS = 4000
+"""Bytes of a subject with its reply subject: nats-server's lines have 4 096, and a longer one ends the connection."""
+SHOWN = 100
+"""Characters of a subject in an error."""
+
 _OUTSTANDING_PINGS = 2
 
 
@@ -340,6 +345,9 @@ class Bus:
     ) -> bool:
         """Send a message. Returns False if there is no connection. Raises BusError for a subject or payload NATS
         refuses."""
+        if (size := _bytes(subject) + _bytes(reply)) > MAX_SUBJECTS:
+            shown = subject[:SHOWN]
+            raise BusError(f"{shown}…: it takes {size} bytes with its reply subject; {MAX_SUBJECTS} are allowed")
         client = self._client
         if client is not None:
             try:
@@ -422,3 +430,7 @@ class Bus:
             f"<Bus {self.name!r} {state} for {self._clock() - self.since:.1f} s, "
             f"connections={self.connections} subscriptions={len(self._subscriptions)} dropped={self.dropped}>"
         )
+
+
+def _bytes(subject: str) -> int:
+    return len(subject) if subject.isascii() else len(subject.encode(errors="surrogatepass"))

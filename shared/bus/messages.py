@@ -16,6 +16,7 @@ from shared.attributes import MAX_WIRE_NAME
 from shared.bus.action_messages import ActionResult, Drain
 from shared.bus.columns import unpack_counts
 from shared.bus.query_messages import AnswerPiece, Query
+from shared.bus.subjects import MAX_ID, id_fault
 
 MAX_FRAME_ENDPOINTS = 1000
 """Endpoints in one frame; a sender with more of them sends several parts."""
@@ -27,8 +28,6 @@ follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES
 MAX_FRAME_PLACES = 100_000
 """Positions in a frame of endpoints that are known not to have an attribute, and places of values that aren't numbers,
 also empty ones: each a hundred attributes of all endpoints."""
-MAX_ID = 4096
-"""Characters of a process's id; it is a part of subjects, and these aren't longer."""
 MAX_FLOWS = 2_000
 """Rows of a queue table."""
 MAX_BANDS = 100
@@ -153,7 +152,7 @@ def _counts_fault(ids: str, hashes: bytes, columns: Mapping[str, bytes]) -> str 
 def _sender_fault(sender: str, sent: float) -> str | None:
     if not isfinite(sent):
         return f"it was sent at {sent}"
-    return None if len(sender) <= MAX_ID else f"a sender of {len(sender)} characters"
+    return id_fault(sender)
 
 
 class QueueTable(Struct, frozen=True, kw_only=True):
@@ -266,8 +265,8 @@ class PrefixBatch(Struct, frozen=True, kw_only=True, tag="prefix/1"):
 
     def fault(self) -> str | None:
         """Why it is inconsistent, or None."""
-        if len(self.sender) > MAX_ID:
-            return f"a sender of {len(self.sender)} characters"
+        if problem := id_fault(self.sender):
+            return problem
         if 8 * len(self.withdrawn) != len(self.servers):
             return f"withdrawn has {len(self.withdrawn)} bytes for {len(self.servers) // 8} servers"
         return _blocks_fault(self.servers, self.counts, self.blocks)
@@ -287,7 +286,7 @@ class PrefixRequest(Struct, frozen=True, kw_only=True, tag="prefix-request/1"):
 
     def fault(self) -> str | None:
         """Why it is implausible, or None."""
-        return None if len(self.sender) <= MAX_ID else f"a sender of {len(self.sender)} characters"
+        return id_fault(self.sender)
 
 
 class PrefixOrigin(Struct, frozen=True, kw_only=True):
@@ -343,7 +342,7 @@ class Member(Struct, frozen=True, kw_only=True, tag="member/1"):
 
     def fault(self) -> str | None:
         """Why it is implausible, or None."""
-        return None if len(self.id) <= MAX_ID else f"an id of {len(self.id)} characters"
+        return id_fault(self.id)
 
 
 class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
@@ -357,8 +356,8 @@ class Candidate(Struct, frozen=True, kw_only=True, tag="candidate/1"):
 
     def fault(self) -> str | None:
         """Why it is implausible, or None."""
-        if len(self.owner) > MAX_ID:
-            return f"a name of {len(self.owner)} characters"
+        if problem := id_fault(self.owner):
+            return problem
         return None if len(self.fitness) <= MAX_FITNESS else f"a fitness of {len(self.fitness)} numbers"
 
 

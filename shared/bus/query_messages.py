@@ -10,10 +10,10 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta, Struct
 
+from shared.bus.subjects import MAX_ID
+
 MAX_KIND = 64
 """Characters of a query's kind."""
-MAX_SENDER = 4096
-"""Characters of an id, as of every process's."""
 MAX_ERROR = 1024
 """Characters of an answer's error."""
 MAX_PIECE = 64 * 2**10
@@ -56,7 +56,7 @@ class Query(Struct, frozen=True, kw_only=True, tag="query/1"):
 class AnswerPiece(Struct, frozen=True, kw_only=True, tag="answer/1"):
     """A piece of a member's answer. The answer is whole when the piece without `more` has come, and all before it."""
 
-    sender: Annotated[str, Meta(max_length=MAX_SENDER)]
+    sender: Annotated[str, Meta(max_length=MAX_ID)]
     """The member's id."""
     tier: Annotated[str, Meta(max_length=MAX_KIND)]
     run: _Number

@@ -24,7 +24,8 @@ from fastapi import APIRouter
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, GCCollector, Info, PlatformCollector, ProcessCollector
 
-from shared.config.problems import Invalid
+from shared.bus.subjects import id_fault
+from shared.config.problems import Invalid, Problem
 from shared.daemon_threads import DaemonThreads
 from shared.plugin_failures import PluginFailures
 from shared.service import logs
@@ -39,6 +40,8 @@ from shared.version import VERSION
 log = structlog.get_logger(__name__)
 
 EXIT_CRASHED = 70
+MAX_OWN_ID = 1024
+"""Bytes of a process's escaped id; those of its workers and of its terms as a leader are a little longer."""
 """The exit code if an essential task has failed (EX_SOFTWARE of sysexits.h)."""
 UNWIND = 1.0
 """Seconds in which what is cancelled has to end; then the shutdown goes on without it."""
@@ -233,6 +236,8 @@ def run(kind: type[S], build: Callable[[S], Service], argv: Sequence[str], tier:
     """A tier's main: settings, logs, signals, event loop. Returns the process's exit code."""
     try:
         settings = parse(kind, argv, os.environ, f"pointsman {tier}")
+        if fault := id_fault(settings.id, MAX_OWN_ID):
+            raise Invalid([Problem("--id", fault)])
     except Invalid as error:
         return report(error)
     settings = replace(settings, id=settings.id or default_id())

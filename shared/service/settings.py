@@ -87,7 +87,11 @@ class CommonSettings(BusSettings, frozen=True, kw_only=True):
     """The settings that every tier has."""
 
     id: Annotated[
-        str, Meta(description="unique name of this process among its peers; default: host name and a random part")
+        str,
+        Meta(
+            description="unique name of this process among its peers, of at most 1 024 letters and digits; other "
+            "characters count for 3 to 12; default: host name and a random part"
+        ),
     ] = ""
     admin_host: Annotated[str, Meta(min_length=1, description="address of the admin HTTP server")] = "0.0.0.0"
     admin_port: Annotated[int, Meta(ge=0, le=65535, description="port of the admin HTTP server; 0 uses a free one")] = (

@@ -15,7 +15,7 @@ from nats.aio.msg import Msg
 
 from shared.bus import connection
 from shared.bus.connection import Bus
-from shared.bus.errors import NoResponders, NotConnected, RequestTimeout
+from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from tests.certificates import Authority
 from tests.nats import NatsServer, nats_server
 from tests.protocol.bus.conftest import Connect
@@ -59,6 +59,21 @@ async def test_requests_are_answered_refused_or_time_out(connect: Connect) -> No
     assert [message.data for message in answers] == [str(number).encode() + b"X" for number in range(50)]
     with pytest.raises(RequestTimeout, match="silent"):
         await asker.request("silent", timeout=0.1)
+
+
+@pytest.mark.parametrize("payload", [b"", b"x" * 900_000])
+async def test_a_subject_that_is_longer_than_the_servers_line_is_refused_and_the_connection_stays(
+    connect: Connect, payload: bytes
+) -> None:
+    bus, other = await connect(), await connect()
+    longest = "a." + "é" * ((connection.MAX_SUBJECTS - 100) // 2)
+    heard = await heard_by(other, "a.*")
+    for subject, reply in ((longest, "r" * 99), (longest + "x" * 99, "")):
+        with pytest.raises(BusError, match=r"^a\.é+…: it takes 4001 bytes with its reply subject; 4000 are allowed$"):
+            await bus.publish(subject, payload, reply=reply)
+        assert await bus.publish(subject[:-1] if not reply else subject, payload, reply=reply[1:], headers={"a": "b"})
+    await eventually(lambda: len(heard) == 2)
+    assert bus.connections == other.connections == 1
 
 
 async def test_a_handler_that_fails_is_counted_and_the_next_message_is_handled(connect: Connect) -> None:

@@ -17,6 +17,11 @@ def test_a_request_that_is_decoded_in_two_steps_is_the_same(text: bytes) -> None
     assert read(text) == msgspec.json.decode(text, type=ExplainRequest)
 
 
+def test_a_pickers_name_that_no_picker_can_have_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match=r"length <= 1536 - at `\$\.picker`"):
+        read(b'{"picker":"%s"}' % (b"x" * 1537))
+
+
 @pytest.mark.parametrize(
     ("headers", "message"),
     [

@@ -44,6 +44,7 @@ from shared.bus.messages import (
 )
 from shared.bus.publishable import fault
 from shared.bus.query_messages import AnswerPiece, ViewQuery, make_query
+from shared.bus.subjects import MAX_ID
 from shared.model import Endpoint, Pool
 
 ENDPOINT = Endpoint(id="default/a", name="a", address="10.0.0.1", port=8000, labels={"b": "1", "a": "2"})
@@ -152,6 +153,9 @@ def test_an_endpoint_whose_address_no_request_can_have_is_neither_published_nor_
 FRAME = Frame(sender="c", sent=0.0, sequence=1, ids=("a",), columns={"x/p": bytes(8)}, ages={"x/p": bytes(4)})
 LONG = "x" * 257
 LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), tokens=bytes(4))
+BATCH = PrefixBatch(sender="p", run=1, sequence=1, hashing="")
+LONG_ID = "\U0001f600" * (MAX_ID // 12) + "x"
+"""Each of these characters takes twelve bytes of a subject."""
 
 
 @pytest.mark.parametrize(
@@ -169,10 +173,16 @@ LOAD = Load(sender="p", sent=0.0, sequence=1, ids=bytes(8), requests=bytes(4), t
         (FRAME, {"absent": {LONG: []}}, "an attribute's name of 257 characters"),
         (LOAD, {"ids": bytes(7)}, "no multiple of 8"),
         (LOAD, {"tokens": bytes(8)}, "tokens has 8 bytes, 4 are needed"),
+        (FRAME, {"sender": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
+        (LOAD, {"sender": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
+        (BATCH, {"sender": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
+        (PrefixRequest(sender="p"), {"sender": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
+        (Member(id="c", tier="collector", sent=0.0), {"id": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
+        (Candidate(owner="w", fitness=()), {"owner": LONG_ID}, f"takes {MAX_ID + 1} bytes of a subject"),
     ],
 )
-def test_a_message_whose_columns_do_not_fit_is_malformed(
-    good: Frame | Load, change: dict[str, object], fault: str
+def test_a_message_that_contradicts_itself_or_a_limit_is_malformed(
+    good: Message, change: dict[str, Any], fault: str
 ) -> None:
     decode(type(good), encode(good))
     with pytest.raises(Malformed, match=fault):

@@ -60,7 +60,7 @@ def test_of_members_that_somebody_invents_only_some_are_kept_in_mind_until_they_
 
 
 async def test_names_of_members_are_cut_in_the_log() -> None:
-    bus, ids = Bus("nats://127.0.0.1:1", name="test"), ("x" * 4096,)
+    bus, ids = Bus("nats://127.0.0.1:1", name="test"), ("x" * 1536,)
     membership = Membership(bus, Subjects(), "default_p", "collector", *ids, lambda _: None)
     with capture_logs() as logs:
         await membership.start()

@@ -7,7 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.bus.errors import BusOptionError
-from shared.bus.subjects import Key, Subjects, escape, fact_key, parse_key, pool_token, split_pool, unescape
+from shared.bus.subjects import (
+    MAX_ID,
+    Key,
+    Subjects,
+    escape,
+    fact_key,
+    id_fault,
+    parse_key,
+    pool_token,
+    split_pool,
+    unescape,
+)
 from shared.model import Configuration, Endpoint, Model, ModelRewrite, Objective, Pool
 
 ALLOWED = re.compile(r"[-/_=A-Za-z0-9]+")
@@ -117,6 +128,13 @@ def test_names_are_those_of_the_design() -> None:
 def test_a_prefix_that_nats_would_not_take_is_refused_with_what_is_allowed(prefix: str) -> None:
     with pytest.raises(BusOptionError, match="are allowed"):
         Subjects(prefix)
+
+
+@pytest.mark.parametrize("character", ["a", ".", "é", "\U0001f600"])
+def test_an_id_is_measured_as_it_stands_in_a_subject(character: str) -> None:
+    longest = character * (MAX_ID // len(escape(character)))
+    assert id_fault(longest) is None
+    assert "1536 are allowed" in (id_fault(longest + character) or "")
 
 
 def test_the_key_and_the_sender_are_found_in_a_subject() -> None:

@@ -8,8 +8,8 @@ import sys
 import pytest
 from prometheus_client import generate_latest
 
-from shared.service.process import Service
-from shared.service.settings import CommonSettings
+from shared.service.process import MAX_OWN_ID, Service, run
+from shared.service.settings import EXIT_INVALID, CommonSettings
 
 
 @pytest.mark.parametrize("name", ["process_cpu_seconds_total", "python_info", "python_gc_collections_total"])
@@ -36,8 +36,8 @@ async def test_work_that_is_cancelled_before_it_begins_is_closed() -> None:
 def test_a_process_may_open_as_many_files_as_the_system_allows(connections: int, low: bool) -> None:
     code = f"""
 import asyncio, resource
-from shared.service.process import Service
-from shared.service.settings import CommonSettings
+from shared.service.process import MAX_OWN_ID, Service, run
+from shared.service.settings import EXIT_INVALID, CommonSettings
 
 class Tier(Service):
     max_connections = {connections}
@@ -52,3 +52,9 @@ asyncio.run(Tier(CommonSettings(admin_port=0, admin_host="127.0.0.1", admin_conn
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "limit 90\n" in ran.stdout
     assert ("files.limit.low" in ran.stdout + ran.stderr) is low
+
+
+def test_an_id_that_no_subject_can_have_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(CommonSettings, Service, ["--id", "x" * (MAX_OWN_ID + 1)], "tier") == EXIT_INVALID
+    message = f"--id: an id that takes {MAX_OWN_ID + 1} bytes of a subject; {MAX_OWN_ID} are allowed\n"
+    assert capsys.readouterr().err == message

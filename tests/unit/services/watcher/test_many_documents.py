@@ -6,10 +6,12 @@ import pytest
 import yaml
 
 from services.watcher.documents import read_documents
+from services.watcher.files import FileReader
 from services.watcher.positions import MAX_KEY, with_lines
-from services.watcher.resources import GROUPS
+from services.watcher.resources import GROUPS, PoolId
 from shared.config.problems import MAX_PROBLEMS, Problem, Problems, count_problems
 from shared.datalayer.objects import NODE, ObjectKind
+from shared.plugin import Registry
 
 
 class Counted:
@@ -79,6 +81,16 @@ def test_problems_of_one_object_are_not_compared_with_each_other(monkeypatch: py
     read_documents(pool + "".join(labels), "f", problems, object_kinds=[ObjectKind(GROUPS[0], "v1", "InferencePool")])
     assert count_problems(problems.errors) == 800
     assert len(compared) < 10
+
+
+def test_duplicate_keys_of_a_file_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = count_comparisons(monkeypatch)
+    configuration = "---\napiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n" + "plugins: []\n" * 301
+    text = "endpoints: []\n" * 301 + configuration
+    read = FileReader(PoolId("default", "default"), Registry).read("f", text.encode())
+    lines = [error.line for error in read.errors if error.message == "duplicate key"]
+    assert lines == [*range(2, 302), *range(306, 606)], "each once"
+    assert len(compared) < 1000
 
 
 OBJECTIVE = """---

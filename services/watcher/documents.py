@@ -241,7 +241,8 @@ class _Reader:
     def _read_requested(self, raw: Mapping[str, Any], kind: ObjectKind, path: str, problems: Problems) -> None:
         found = Problems()
         read = read_object(raw, kind, path, found)
-        problems.errors += [problem for problem in found.errors if problem not in problems.errors]
+        known = set(problems.errors)
+        problems.errors += [problem for problem in found.errors if problem not in known]
         if read is None:
             return
         if read.key in self._objects:
@@ -256,6 +257,8 @@ class _Reader:
             problems.error(at, "required, and missing" if items is None else f"{show(items)} isn't a list")
             return
         for index, item in enumerate(items):
+            if len(problems.errors) >= MAX_PROBLEMS:
+                break
             if isinstance(item, Mapping):
                 self._read_object({**implied, **item}, join(at, index), problems)
             else:

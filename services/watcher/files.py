@@ -110,8 +110,8 @@ class FileReader:
             experimental, bounds = self._allow_experimental, self._bounds
             loaded = validate(documents, self._registries, allow_experimental=experimental, bounds=bounds)
         except Invalid as error:
-            # `read_documents` has reported duplicate keys.
-            problems.errors += [problem for problem in error.problems if problem not in problems.errors]
+            known = set(problems.errors)  # `read_documents` has reported duplicate keys
+            problems.errors += [problem for problem in error.problems if problem not in known]
         return ParsedFile(documents, loaded, tuple(by_line(problems.errors)))
 
 
@@ -133,7 +133,7 @@ class FileSource:
         self._unlisted: set[str] = set()
         """Roots that could not be listed."""
         self._settled: set[Root] = set()
-        """Roots that aren't watched and have been read."""
+        """Roots that aren't watched and have been read. Of these, only files that couldn't be read are read again."""
         self._budget = ProblemBudget()
 
     def follow(self, roots: Sequence[Root]) -> None:
@@ -182,15 +182,17 @@ class FileSource:
         present: set[str] = set()
         self._unsteady.clear()
         for root in self._roots:
-            files = None if root in self._settled else self._list(root, events)
-            if files is None:
+            settled = root in self._settled
+            files = self._left(root) if settled else self._list(root, events)
+            if settled or files is None:
                 present |= {origin for origin in self._seen if _within(origin, root)} | {root.origin}
+            if files is None:
                 continue
             present |= files.keys()
             for origin, signature in files.items():
                 if self._seen.get(origin) != signature:
                     self._read(origin, signature, root, events)
-            if not root.watched and not self._unsteady:
+            if not root.watched:
                 self._settled.add(root)
         for origin in sorted((self._seen.keys() | self._unlisted) - present):
             self._seen.pop(origin, None)
@@ -199,6 +201,11 @@ class FileSource:
             self._budget.drop(origin)
             events.append(Removed(origin))
         return events
+
+    def _left(self, root: Root) -> Mapping[str, Signature]:
+        """The files of a settled root that couldn't be read."""
+        unread = [origin for origin, seen in self._seen.items() if seen is None and _within(origin, root)]
+        return {origin: _signature(Path(origin)) for origin in unread}
 
     def _list(self, root: Root, events: list[Event]) -> Mapping[str, Signature] | None:
         """The root's files; None if it can't be listed."""

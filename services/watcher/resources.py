@@ -173,7 +173,7 @@ def _pool(metadata: _Metadata, spec: _PoolSpec | _AlphaPoolSpec, path: str, prob
     at = join(path, "targetPorts")
     if len(ports) > MAX_TARGET_PORTS:
         problems.error(at, f"{len(ports)} ports; at most {MAX_TARGET_PORTS} are allowed")
-    for index, port in enumerate(ports):
+    for index, port in enumerate(ports[:MAX_TARGET_PORTS]):
         if port in ports[:index]:
             problems.error(join(at, index), f"port {port} is given twice")
     return Pool(

@@ -4,6 +4,8 @@ A missing field is off, or inherited from the built-in engine in `extends`. An e
 from doesn't inherit the direct metric of that attribute.
 """
 
+from collections import Counter
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -85,9 +87,9 @@ class EngineConfig(Struct, frozen=True, kw_only=True, rename="camel"):
                     parse_spec(getattr(self, field) or "")
                 except SpecError as error:
                     wrong.append(f"{written}: {error}")
-        keys = [metric.attribute_key for metric in self.custom_metrics]
-        for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-            wrong.append(f"customMetrics: {key!r} is configured twice")
+        for key, count in Counter(metric.attribute_key for metric in self.custom_metrics).items():
+            if count > 1:
+                wrong.append(f"customMetrics: {key!r} is configured twice")
         if wrong:
             raise ValueError("; ".join(wrong))
 

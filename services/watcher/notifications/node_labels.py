@@ -50,10 +50,11 @@ class NodeLabelsExtractorParameters(Struct, frozen=True, rename="camel"):
     attributes: Annotated[tuple[LabelAttribute, ...], Meta(min_length=1)]
 
     def __post_init__(self) -> None:
-        keys = [attribute.attribute_key for attribute in self.attributes]
-        for at, key in enumerate(keys):
-            if key in keys[:at]:
-                raise ValueError(f"attributes[{at}].attributeKey: {key!r} is made by attributes[{keys.index(key)}] too")
+        places: dict[str, int] = {}
+        for at, attribute in enumerate(self.attributes):
+            key = attribute.attribute_key
+            if (first := places.setdefault(key, at)) != at:
+                raise ValueError(f"attributes[{at}].attributeKey: {key!r} is made by attributes[{first}] too")
 
 
 class NodeLabelsExtractor(NotificationExtractor):

@@ -1,5 +1,6 @@
 """The parameters of `core-metrics-extractor`, and the engines that they define."""
 
+from collections import Counter
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -32,9 +33,8 @@ class CoreParameters(Struct, frozen=True, kw_only=True, rename="camel"):
     cache_info_spec: str | None = None
 
     def __post_init__(self) -> None:
-        names = [config.name for config in self.engine_configs]
-        for name in names:
-            if names.count(name) > 1:
+        for name, count in Counter(config.name for config in self.engine_configs).items():
+            if count > 1:
                 raise ValueError(f"engineConfigs: {name!r} is configured twice")
         known = engines_by_name(self.configured_engines())
         if self.default_engine not in known:

@@ -260,18 +260,35 @@ async def test_a_file_that_cannot_be_read_for_a_defect_is_rejected(
     assert events == [("a.yaml", "document: it can't be read: ValueError: a defect"), ("b.yaml", "b")]
 
 
+@pytest.mark.parametrize("watched", [True, False])
 async def test_a_file_that_the_system_cannot_read_for_now_is_read_at_the_next_look(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, watched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = source(path)
+    files = source(path, watched=watched)
     await files.load()
     path.write_text(OTHER)
+    files.set_object_kinds({NODE: None})
     with monkeypatch.context() as patched:
         patched.setattr("services.watcher.files.read_bytes", Mock(side_effect=OSError(errno.EMFILE, "Too many files")))
         [event] = await files.load()
         assert isinstance(event, Rejected)
         assert await files.load() == []
     assert said(await files.load()) == [(path.name, "b")]
+    assert await files.load() == []
+
+
+async def test_of_files_that_are_not_watched_only_those_that_were_not_read_are_read_again(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").symlink_to(tmp_path / "b")
+    files = source(tmp_path, watched=False)
+    [a, b] = said(await files.load())
+    assert (a, b[0]) == (("a.yaml", "a"), "b.yaml")
+    (tmp_path / "a.yaml").unlink()
+    (tmp_path / "c.yaml").write_text(GOOD)
+    assert await files.load() == []
+    (tmp_path / "b").write_text(OTHER)
+    assert said(await files.load()) == [("b.yaml", "b")]
+    (tmp_path / "b").unlink()
     assert await files.load() == []
 
 

@@ -6,8 +6,12 @@ import pytest
 import yaml
 
 from services.watcher.documents import read_documents
+from services.watcher.files import FileReader
 from services.watcher.positions import MAX_KEY, with_lines
-from shared.config.problems import MAX_PROBLEMS, Problem, Problems
+from services.watcher.resources import GROUPS, PoolId
+from shared.config.problems import MAX_PROBLEMS, Problem, Problems, count_problems
+from shared.datalayer.objects import NODE, ObjectKind
+from shared.plugin import Registry
 
 
 class Counted:
@@ -23,6 +27,18 @@ class Counted:
                 yield node
 
         monkeypatch.setattr(yaml, "compose_all", counting)
+
+
+def count_comparisons(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """The problems that are compared with another from now on."""
+    compared: list[Problem] = []
+
+    def equal(problem: Problem, other: object) -> bool:
+        compared.append(problem)
+        return isinstance(other, Problem) and str(problem) == str(other)
+
+    monkeypatch.setattr(Problem, "__eq__", equal)
+    return compared
 
 
 def test_each_document_is_looked_at_once_for_the_lines_of_its_problems(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,11 +57,40 @@ def test_documents_behind_the_last_problem_are_not_looked_at(monkeypatch: pytest
     assert counted.nodes == 4
 
 
-@pytest.mark.parametrize("text", ["---\n{}\n" * 200, "endpoints:\n" + "- {}\n" * 200])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n{}\n" * 200,
+        "endpoints:\n" + "- {}\n" * 200,
+        "kind: List\nitems:\n" + "- {}\n" * 200,
+        "kind: List\nitems:\n" + "- {kind: List, items: [{}]}\n" * 200,
+        "apiVersion: v1\nkind: NodeList\nitems:\n" + "- {}\n" * 200,
+    ],
+)
 def test_after_a_hundred_problems_the_rest_of_a_file_is_not_read(text: str) -> None:
     problems = Problems()
-    read_documents(text, "f", problems)
-    assert MAX_PROBLEMS <= len(problems.errors) < MAX_PROBLEMS + 5
+    read_documents(text, "f", problems, object_kinds=[NODE])
+    assert MAX_PROBLEMS <= count_problems(problems.errors) < MAX_PROBLEMS + 5
+
+
+def test_problems_of_one_object_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = count_comparisons(monkeypatch)
+    fields, labels = (f"  l{number}: 1\n" for number in range(400)), (f"    l{number}: 1\n" for number in range(400))
+    pool = f"apiVersion: {GROUPS[0]}/v1\nkind: InferencePool\nspec:\n{''.join(fields)}metadata:\n  name: p\n  labels:\n"
+    problems = Problems()
+    read_documents(pool + "".join(labels), "f", problems, object_kinds=[ObjectKind(GROUPS[0], "v1", "InferencePool")])
+    assert count_problems(problems.errors) == 800
+    assert len(compared) < 10
+
+
+def test_duplicate_keys_of_a_file_are_not_compared_with_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = count_comparisons(monkeypatch)
+    configuration = "---\napiVersion: llm-d.ai/v1alpha1\nkind: EndpointPickerConfig\n" + "plugins: []\n" * 301
+    text = "endpoints: []\n" * 301 + configuration
+    read = FileReader(PoolId("default", "default"), Registry).read("f", text.encode())
+    lines = [error.line for error in read.errors if error.message == "duplicate key"]
+    assert lines == [*range(2, 302), *range(306, 606)], "each once"
+    assert len(compared) < 1000
 
 
 OBJECTIVE = """---

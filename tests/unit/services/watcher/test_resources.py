@@ -283,6 +283,13 @@ BAD = [
         POOL_V1.replace("[{number: 8000}, {number: 8001}]", str([{"number": 1 + n} for n in range(9)])).strip(),
         ["spec.targetPorts: 9 ports; at most 8 are allowed (line 6)"],
     ),
+    (  # those beyond the eighth aren't compared with others
+        POOL_V1.replace("[{number: 8000}, {number: 8001}]", str([{"number": n} for n in (1, *range(1, 9), 1)])).strip(),
+        [
+            "spec.targetPorts: 10 ports; at most 8 are allowed (line 6)",
+            "spec.targetPorts[1]: port 1 is given twice (line 6)",
+        ],
+    ),
     (rewrite("{targets: []}"), ["spec.rules[0].targets: empty; at least one model is expected (line 6)"]),
     (rewrite("{}"), ["spec.rules[0].targets: required, and missing (line 6)"]),
     (

@@ -219,9 +219,7 @@ class WatcherService(Service):
             case _:
                 return
         for reconciler in self.reconcilers:
-            if reconciler.names.adopt(found):
-                log.info("name.adopted", unresolved=len(reconciler.names.unresolved))
-                self.spawn(reconciler.refresh(), f"refresh of {reconciler.pool}", essential=False)
+            reconciler.resolver.adopt(found)
 
     async def drain(self) -> None:
         """Release the lease, so that a standby leads at once."""

@@ -203,6 +203,7 @@ class WatcherService(Service):
         """A start with unresolved host names waits for the addresses that an earlier watcher published, so that their
         endpoints aren't withdrawn. Publishing waits for the connection, too."""
         await set_within(self._seen, ADOPTION)
+        await reconciler.refresh()
         self._run_eds(reconciler)
         await self.bus.wait_connected()
         await set_within(self._seen, ADOPTION)

@@ -203,6 +203,7 @@ class WatcherService(Service):
         """A start with unresolved host names waits for the addresses that an earlier watcher published, so that their
         endpoints aren't withdrawn. Publishing waits for the connection, too."""
         await set_within(self._seen, ADOPTION)
+        await reconciler.refresh()
         self._run_eds(reconciler)
         await self.bus.wait_connected()
         await set_within(self._seen, ADOPTION)
@@ -219,9 +220,7 @@ class WatcherService(Service):
             case _:
                 return
         for reconciler in self.reconcilers:
-            if reconciler.names.adopt(found):
-                log.info("name.adopted", unresolved=len(reconciler.names.unresolved))
-                self.spawn(reconciler.refresh(), f"refresh of {reconciler.pool}", essential=False)
+            reconciler.resolver.adopt(found)
 
     async def drain(self) -> None:
         """Release the lease, so that a standby leads at once."""

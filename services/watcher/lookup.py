@@ -4,15 +4,17 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import structlog
 
+from services.watcher.few import few
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import MAX_ADDRESSES, Group, Names, order
 from shared.daemon_threads import DaemonThreads
+from shared.model import Endpoint
 from shared.tasks import in_turns, set_within
 
 log = structlog.get_logger(__name__)
@@ -173,6 +175,14 @@ class Resolver:
             for _ in self._follow_changes():
                 pass
         self._wake.set()
+
+    def adopt(self, endpoints: Iterable[Endpoint]) -> None:
+        """Use addresses that another watcher has published, for names without one. They take effect like answers."""
+        hosts = self.names.adopt(endpoints)
+        if hosts:
+            log.info("name.adopted", hosts=few(hosts))
+            self._changed.update(hosts)
+            self._wake.set()
 
     async def _follow_in_turns(self) -> None:
         self._following = True

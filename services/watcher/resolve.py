@@ -133,14 +133,14 @@ class Names:
             self._unqueue(host)
             yield host
 
-    def adopt(self, endpoints: Iterable[Endpoint]) -> bool:
-        """Use addresses that another watcher has published, for names without one. Returns whether there were any."""
-        adopted = False
+    def adopt(self, endpoints: Iterable[Endpoint]) -> list[str]:
+        """Use addresses that another watcher has published, for names without one. Returns these names."""
+        adopted: list[str] = []
         for endpoint in endpoints:
             name = self.names.get(endpoint.host)
             if name is not None and not name.addresses and endpoint.address:
                 self.names[name.host] = replace(name, addresses=(endpoint.address,))
-                adopted = True
+                adopted.append(name.host)
         return adopted
 
     def endpoints_of(self, hosts: Iterable[str]) -> list[str]:

@@ -77,7 +77,7 @@ class Source(Protocol):
         monotonic clock."""
 
     async def load(self) -> Sequence[Event]:
-        """The first complete reading."""
+        """The first complete reading. Called again, at least what has changed since, also what is gone."""
 
     async def run(self, emit: Emit) -> None:
         """Report changes for ever. Problems with an origin are events, not exceptions."""

@@ -183,16 +183,20 @@ class KubernetesSource:
     # Reading
 
     async def load(self) -> Sequence[Event]:
-        """Wait until everything that is required is known, for as long as that takes."""
+        """Wait until everything that is required is known, for as long as that takes. A further call reports everything
+        again, after the changes since the last report: the reported state alone doesn't say what is gone."""
+        changes: list[Event] = []
         while True:
-            events = await self._collect()
+            found = await self._collect()
+            if self._loaded:
+                changes += found
             if self._resources.waiting:
                 continue
             if self._complete():
                 self._loaded = True
                 if PODS in self._reported:
                     self._reported[PODS] = self._reset_pods()
-                return [*self._reported.values()] or events
+                return [*changes, *self._reported.values()]
             await self._changed.wait()
             self._changed.clear()
 

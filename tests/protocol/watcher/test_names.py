@@ -1,21 +1,25 @@
 """Endpoints with host names, while DNS changes and fails."""
 
 import socket
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.watcher import reconciler
+from shared import tasks
 from shared.model import Endpoint
 from tests.nats import NatsServer
-from tests.protocol.watcher.harness import Reader, reader, watcher
+from tests.protocol.watcher.harness import Reader, reader, replace, watcher
 from tests.protocol.watcher.test_eds_file import addresses
 from tests.waiting import eventually
 
 TEXT = """
 endpoints:
-- {name: a, address: a.example, port: 8000}
 - {name: fixed, address: 10.9.9.9, port: 8000}
+- {name: a, address: a.example, port: 8000}
 """
 
 
@@ -60,8 +64,10 @@ async def test_a_changed_address_reaches_readers_and_envoy(nats: NatsServer, fil
 
 
 async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_the_last_one(
-    nats: NatsServer, files: dict[str, Any]
+    nats: NatsServer, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(reconciler, "SLICE", 1)
+    monkeypatch.setattr(tasks.in_turns, "__defaults__", (0.0, time.monotonic))  # others run after each endpoint
     async with reader(nats.url) as seen:
         async with watcher(nats.url, Dns(a="10.0.0.1"), **files):
             await seen.sees("a", "fixed")
@@ -71,6 +77,7 @@ async def test_a_watcher_that_starts_while_dns_is_out_adopts_the_addresses_of_th
             await eventually(lambda: service.leadership.publisher.published, "a take-over")
             assert address(seen) == "10.0.0.1"
             assert addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"]
+            assert service.state()["eds"]["writes"] == 0, "Envoy's file was right all the time"
             dns.answers["a.example"] = "10.0.0.2"
             await eventually(lambda: address(seen) == "10.0.0.2", "the new address")
         assert seen.deleted(events) == set()
@@ -89,3 +96,27 @@ async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_fin
             await eventually(
                 lambda: addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"], "the leader's address"
             )
+
+
+async def test_a_standby_looks_at_an_endpoint_once_for_each_address_that_it_adopts(
+    nats: NatsServer, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{number}" for number in range(100)]
+    lines = [f"- {{name: {name}, address: {name}.example, port: 8000}}\n" for name in names]
+    replace(Path(files["endpoints_file"]), "endpoints:\n" + "".join(lines))
+    dns = Dns()
+    async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
+        await eventually(lambda: leader.leadership.publisher.published, "a leader")
+        async with watcher(nats.url, Dns(), **files) as standby:
+            [of_standby] = standby.reconcilers
+            await eventually(lambda: of_standby.publishes, "the end of the start")
+            looks, resolve = Counter[str](), of_standby.names.resolve
+
+            def counting(endpoint: Endpoint) -> Endpoint | None:
+                looks[endpoint.name] += 1
+                return resolve(endpoint)
+
+            monkeypatch.setattr(of_standby.names, "resolve", counting)
+            dns.answers |= {f"{name}.example": "10.0.0.1" for name in names}
+            await eventually(lambda: len(of_standby.endpoints) == len(names), "all addresses")
+    assert max(looks.values()) < 10, "a few more if the connection is made again"

@@ -437,7 +437,23 @@ async def test_many_changed_resources_are_told_in_parts_and_loaded_together(monk
     assert [len(await peer.changes()) for _ in range(4)] == [10, 10, 10, 5]
     assert len(await peer.loaded()) == 37, "the pool and its pods, too"
     peer.informers.say(objectives)
-    assert len(await peer.loaded()) == 2
+    assert len(await peer.loaded()) == 37, "what is gone, too"
+
+
+async def test_what_goes_before_everything_is_told_again_is_told_too() -> None:
+    peer = await served()
+    objectives = peer.informers.find("InferenceObjective", EXPERIMENTAL)
+    peer.informers.say(objectives, objective("o"))
+    await peer.changes()
+    peer.source.set_object_kinds({NODE: None})
+    telling = asyncio.ensure_future(peer.source.load())
+    await asyncio.sleep(0)
+    peer.informers.say(objectives)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not telling.done(), "the nodes aren't known"
+    peer.informers.say(peer.informers.find("Node"))
+    assert Removed("InferenceObjective default/o") in await telling
 
 
 @pytest.mark.parametrize(

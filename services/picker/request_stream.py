@@ -26,12 +26,12 @@ from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.state.health import NO_PREFILL
+from services.picker.state.health import FAILED
 from services.picker.state.inflight import Charge
+from shared.model import Endpoint
 
 HEAVY = 2**20
 """Bytes of a request's body from which on the decision is made in steps, so that other streams get turns in between."""
-_BAD_GATEWAY = 502
 
 
 def _reader(route: Route, api: str, limit: int, budget: MemoryBudget) -> ResponseReader | None:
@@ -274,18 +274,20 @@ class RequestStream:
             self._counted.answered(event.status)
         self._charge.response_began()
         destinations, progress, served = routed.destinations, routed.progress, event.served
-        progress.status = event.status
-        if (event.status or 0) >= 400:
+        status = progress.status = event.status
+        endpoint: Endpoint | None = None
+        if (status or 0) >= 400:
             _withdraw(progress)
         placements, progress.placements = progress.placements, ()
         if served is None:
             progress.served_by = "unknown"
         elif served == destinations[0]:
-            progress.served_by, progress.endpoint = "first choice", routed.picked[0].id
+            endpoint = routed.picked[0]
+            progress.served_by, progress.endpoint = "first choice", endpoint.id
         else:
             skipped = destinations.index(served) if served in destinations else 0
             progress.served_by = "fallback" if skipped else "other"
-            row, endpoint = view.layout.row_of_authority(served), None
+            row = view.layout.row_of_authority(served)
             if row is not None:
                 endpoint = view.layout.endpoints[row]
             elif skipped:  # it has left since the pick; another address belongs to another proxy
@@ -298,8 +300,8 @@ class RequestStream:
             now = self._handler.clock()
             for replaced in routed.picked[:skipped]:
                 view.health.suspect(replaced, now)
-        if event.status == _BAD_GATEWAY and routed.prefill is not None:
-            view.health.suspect(routed.prefill, self._handler.clock(), NO_PREFILL)
+        if status is not None and (status >= FAILED or view.health.failures):
+            view.health.answered(endpoint, status, self._handler.clock(), routed.prefill)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
             seconds = self._handler.clock() - self._started

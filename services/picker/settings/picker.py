@@ -201,7 +201,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         PositiveDuration,
         Meta(
             description="longest time for which an endpoint that seems to be down ranks last, unless another failed "
-            "scrape or another served fallback confirms it"
+            "scrape, served fallback or error confirms it"
         ),
     ] = 30.0
     slow_start: Annotated[

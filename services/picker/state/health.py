@@ -1,9 +1,13 @@
 """Which endpoints seem to be down: decisions rank them behind all others.
 
-There are three signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
-timed out; a fallback served a request in its place; or it was to prefill a request that was answered with 502, which is
-what sidecars say of a prefill server that they can't reach. The next good scrape that began after the sign ends it.
-Without news a sign expires, because collectors may be gone, or NATS.
+There are four signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
+timed out; a fallback served a request in its place; it was to prefill a request that was answered with 502, which is
+what sidecars say of a prefill server that they can't reach; or it answered several requests in a row with errors. A
+server that fails at once has hardly any load, so it would get most requests.
+
+The next good scrape that began after the sign ends it, but not that of errors: a server may fail requests while its
+metrics are fine. An answer without an error ends that one. Without news a sign expires, because collectors may be gone,
+or NATS, and an endpoint that ranks last gets no requests.
 """
 
 from collections.abc import Mapping
@@ -13,13 +17,25 @@ import numpy as np
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
 from shared.attributes import REACHABLE
-from shared.model import Endpoint
+from shared.model import ROLE, Endpoint
 
 EXPIRY = 30.0
 """Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
 UNREACHABLE = "its scrapes are refused or time out"
 REPLACED = "a fallback served in its place"
 NO_PREFILL = "its decode server answered 502"
+FAILING = "its last answers are errors"
+FAILED = 500
+"""The lowest status that counts as a failure."""
+FAILURES = 5
+"""In a row; as many as Envoy's outlier detection needs to eject a host (`consecutive_5xx`)."""
+DOUBTED = 2
+"""Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
+server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
+have in common. Two prefill servers that die together still get their signs from one decode server."""
+_BAD_GATEWAY = 502
+_ANSWERS_NO_CLIENT = frozenset(("prefill", "encode", "encode-prefill"))
+"""Roles of servers that other servers ask."""
 SHOWN = 5
 """Endpoints that the note names."""
 
@@ -33,6 +49,13 @@ class Health:
         self._layout = Layout()
         self._seen: dict[str, tuple[float, str]] = {}
         """When a response was the sign, and of what, by the endpoint's id."""
+        self.failures: dict[str, int] = {}
+        """How many failures in a row an endpoint answered last, by its id; without endpoints that answered none."""
+        self._failing: dict[str, float] = {}
+        """The last failure of endpoints with the sign of errors, by id; who got it first comes first."""
+        self._most: int | None = None
+        """Endpoints that may have this sign at a time; None until it is asked for. Clients can provoke errors, and full
+        servers answer with them, so it takes no more than half of those away that answer clients."""
         self._now = 0.0
         self.unhealthy: Mapping[int, str] = {}
         """Why a row is unhealthy. Replaced, never changed: who reads it may keep it."""
@@ -40,23 +63,73 @@ class Health:
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
         layout already."""
-        if self._seen:
+        if self._seen or self.failures:
             here, _ = layout.moved_from(self._layout)
             stayed = {layout.endpoints[row].id for row in here.tolist()}
             self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
-        self._layout = layout
+            self.failures = {id: count for id, count in self.failures.items() if id in stayed}
+            self._failing = {id: since for id, since in self._failing.items() if id in stayed}
+        self._layout, self._most = layout, None
+        while self._failing and len(self._failing) > self._most_failing():
+            self._failing.popitem()
         self.refresh(self._now)
 
     def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED) -> None:
         """A response is a sign that this endpoint is down. Has no effect if the endpoint has left the layout or is
         another server now."""
-        row = self._layout.index.get(endpoint.id)
-        if row is None:
-            return
-        known = self._layout.endpoints[row]
-        if (known.uid, known.authority) == (endpoint.uid, endpoint.authority):
+        if self._row(endpoint) is not None:
             self._seen[endpoint.id] = now, why
             self.refresh(now)
+
+    def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
+        """A response has begun: with a status from 500 on it is a failure, any other ends the endpoint's failures. It
+        need not be told while there are no `failures`.
+
+        `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
+        the endpoint isn't `DOUBTED`. Where it has a sign already, the 502 doesn't count as a failure of the endpoint:
+        otherwise the requests under way to a dead prefill server would take the decode servers away, too.
+        """
+        if endpoint is not None and self._row(endpoint) is None:
+            endpoint = None
+        count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
+        if status < FAILED:
+            if endpoint is not None and count:
+                del self.failures[endpoint.id]
+                if self._failing.pop(endpoint.id, None) is not None:
+                    self.refresh(now)
+            return
+        if status == _BAD_GATEWAY and prefill is not None:
+            explained = self._row(prefill) in self.unhealthy
+            if count < DOUBTED:
+                self.suspect(prefill, now, NO_PREFILL)
+            if explained:
+                return
+        if endpoint is not None:
+            self._failed(endpoint.id, count + 1, now)
+
+    def _failed(self, id: str, count: int, now: float) -> None:
+        self.failures[id] = count
+        if count < FAILURES:
+            return
+        if id in self._failing:
+            self._failing[id] = now
+        elif len(self._failing) < self._most_failing():
+            self._failing[id] = now
+            self.refresh(now)
+
+    def _most_failing(self) -> int:
+        if self._most is None:
+            roles = [endpoint.labels.get(ROLE) for endpoint in self._layout.endpoints]
+            self._most = sum(role not in _ANSWERS_NO_CLIENT for role in roles) // 2
+        return self._most
+
+    def _row(self, endpoint: Endpoint) -> int | None:
+        """Where the endpoint is; None if it has left the layout or is another server now."""
+        row = self._layout.index.get(endpoint.id)
+        if row is None:
+            return None
+        known = self._layout.endpoints[row]
+        return row if (known.uid, known.authority) == (endpoint.uid, endpoint.authority) else None
 
     def refresh(self, now: float) -> None:
         """Update from the collectors' reports and the time."""
@@ -71,6 +144,11 @@ class Health:
                 del self._seen[id]
             else:
                 found.setdefault(row, why)
+        for id, since in list(self._failing.items()):
+            if since < now - self._expiry:
+                del self._failing[id]
+            else:
+                found.setdefault(self._layout.index[id], FAILING)
         if found != self.unhealthy:
             self.unhealthy = found
 

@@ -14,7 +14,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
 from services.picker.request_stream import HEAVY, RequestStream
 from services.picker.responses.reader import LIMIT
-from services.picker.state.health import NO_PREFILL, REPLACED
+from services.picker.state.health import FAILING, NO_PREFILL, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.bus.columns import server_hash
 from shared.config import load
@@ -589,6 +589,60 @@ def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_
     world.now += 1.0
     report(world.view, {REACHABLE: [1, 1, 1]}, now=world.now)
     assert choices(world) == ",".join([A1, A2, A3])
+
+
+def scraped(world: World, later: float) -> None:
+    """Every endpoint has answered a scrape."""
+    world.now += later
+    report(world.view, {WAITING_QUEUE_SIZE: [0, 1, 2], REACHABLE: [1, 1, 1]}, now=world.now)
+
+
+@pytest.mark.parametrize(
+    ("served", "then"),
+    [(A1, [A2, A3, A1]), (A2, [A1, A3, A2]), ("10.9.9.9:1", [A1, A2, A3]), ("", [A1, A2, A3])],
+)
+def test_who_answers_errors_ranks_last_until_it_answers_without_one(served: str, then: list[str]) -> None:
+    """Good scrapes don't help it. Nothing follows if nobody in the pool, or nobody knows who, answered."""
+    world = World()
+    under_way = [world.routed() for _ in range(7)]
+    for stream in under_way[:5]:
+        world.say(stream, response_headers(500, served=served))
+    world.say(under_way[5], response_headers("", served=served))  # it isn't shown
+    scraped(world, 1.0)
+    assert choices(world) == ",".join(then)
+    world.say(under_way[6], response_headers(200, served=served))
+    scraped(world, 1.0)
+    assert choices(world) == ",".join([A1, A2, A3])
+
+
+def test_who_answers_errors_is_tried_again_after_a_while() -> None:
+    world, first, last = World(), ",".join([A1, A2, A3]), ",".join([A2, A3, A1])
+    under_way = [world.routed() for _ in range(7)]
+    for stream in under_way[:5]:
+        world.say(stream, response_headers(500, served=A1))
+    assert choices(world) == last
+    for stream, status, then in zip(under_way[5:], (500, 200), (last, first), strict=True):
+        scraped(world, 30.5)
+        assert choices(world) == first
+        world.say(stream, response_headers(status, served=A1))
+        assert choices(world) == then
+
+
+def test_a_decode_server_that_answers_502_doesnt_leave_the_others_without_prefill() -> None:
+    """Nobody is scraped."""
+    prefill = (endpoint(f"a{number}", role="prefill") for number in (1, 2, 3))
+    decode = (endpoint(f"a{number}", role="decode") for number in (4, 5))
+    world, failed = PickerUnderTest(pool(*prefill, *decode), PREFILLED), 0
+    for _ in range(50):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+        fails = (served := destinations(answers)) == "10.0.0.4:8000"
+        failed += fails
+        world.say(stream, response_headers(502 if fails else 200, served=served, end=True))
+        stream.end()
+    assert failed == 5
+    assert world.sample("pointsman_picker_skipped_stages_total", stage="prefill", reason="down") is None
+    why = world.view.health.unhealthy
+    assert sorted(why.values()) == sorted([FAILING, NO_PREFILL, NO_PREFILL])
 
 
 PREFIXES = DOCUMENT + "- type: prefix-cache-scorer\n"

@@ -59,7 +59,7 @@ def trailers(phase: str = "request_trailers") -> Any:
     return message
 
 
-def response_headers(status: int = 200, *, end: bool = False, served: str = "") -> Any:
+def response_headers(status: int | str = 200, *, end: bool = False, served: str = "") -> Any:
     message = headers({":status": str(status)}, end=end, phase="response_headers")
     if served:
         message.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": served})

@@ -1,12 +1,13 @@
-"""Which endpoints the view takes for down, by what collectors report and by what fallbacks had to do."""
+"""Which endpoints the view takes for down, by what collectors report, what fallbacks had to do and what they answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from services.picker.state.health import REPLACED, SHOWN, UNREACHABLE
+from services.picker.state.health import FAILING, NO_PREFILL, REPLACED, SHOWN, UNREACHABLE
 from services.picker.state.view import View
 from shared.attributes import REACHABLE
+from shared.model import ROLE
 from tests.unit.services.picker.world import NOW, endpoint, frame, pool
 
 EXPIRY = 30.0
@@ -23,14 +24,23 @@ def replaced(view: View, id: str, now: float) -> None:
     view.health.suspect(view.layout.endpoints[view.layout.index[id]], now)
 
 
+def answered(view: View, id: str, *statuses: int, now: float = NOW, prefill: str | None = None) -> None:
+    """Responses of an endpoint, whose requests a prefill server was to prefill."""
+    endpoints, index = view.layout.endpoints, view.layout.index
+    for status in statuses:
+        view.health.answered(endpoints[index[id]], status, now, None if prefill is None else endpoints[index[prefill]])
+
+
 def unhealthy(view: View) -> dict[str, str]:
     endpoints = view.layout.endpoints
     return {endpoints[row].id: why for row, why in view.health.unhealthy.items()}
 
 
+FOUR, FIVE = [500] * 4, [500] * 5
 SIGNS: dict[str, Callable[[View], None]] = {
     "fallback": lambda view: replaced(view, "a1", NOW),
     "scrapes": lambda view: reported(view, "a1", False, at=NOW),
+    "errors": lambda view: answered(view, "a1", *FIVE),
 }
 """Of a1 being down, now."""
 
@@ -90,14 +100,154 @@ def test_another_server_under_the_same_id_has_none_of_the_former_ones_signs(sign
     assert unhealthy(view) == {}
 
 
-def test_a_fallbacks_mark_that_comes_too_late_says_nothing_of_the_server_that_is_there_now() -> None:
-    view = pool("a1")
+def test_a_sign_that_comes_too_late_says_nothing_of_the_server_that_is_there_now() -> None:
+    view = pool("a1", "a2")
     former = view.layout.endpoints[0]
     view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.9.9"))
     _ = view.layout
     view.health.suspect(former, NOW)
     view.health.suspect(endpoint("gone"), NOW)
+    for status in FIVE:
+        view.health.answered(former, status, NOW)
+        view.health.answered(endpoint("gone"), status, NOW)
     assert unhealthy(view) == {}
+    assert view.health.failures == {}
+
+
+@pytest.mark.parametrize(
+    ("statuses", "failing"),
+    [
+        (FOUR, False),
+        (FIVE, True),
+        ([500, 501, 502, 503, 599], True),
+        ([499] * 9, False),
+        ([*FOUR, 200, *FOUR], False),
+        ([*FOUR, 404, 500], False),
+        ([*FIVE, 200], False),
+        ([*FIVE, 429], False),
+        ([*FIVE, 200, *FOUR], False),
+        ([*FIVE, 200, *FIVE], True),
+    ],
+)
+def test_five_errors_in_a_row_are_a_sign_that_any_other_answer_ends(statuses: Sequence[int], failing: bool) -> None:
+    view = pool("a1", "a2")
+    for status in statuses:
+        answered(view, "a1", status)
+        answered(view, "a2", 200)
+    assert unhealthy(view) == ({"a1": FAILING} if failing else {})
+
+
+def test_a_good_scrape_doesnt_end_the_sign_of_errors() -> None:
+    view = pool("a1", "a2")
+    answered(view, "a1", *FIVE)
+    reported(view, "a1", False, at=NOW + 1)
+    assert unhealthy(view) == {"a1": UNREACHABLE}
+    reported(view, "a1", True, at=NOW + 2)
+    assert unhealthy(view) == {"a1": FAILING}
+
+
+def test_after_its_sign_of_errors_has_expired_one_more_gives_it_again() -> None:
+    view = pool("a1", "a2")
+    answered(view, "a1", *FIVE)
+    answered(view, "a1", 500, now=NOW + 10)
+    view.health.refresh(NOW + 10 + EXPIRY - 0.5)
+    assert unhealthy(view) == {"a1": FAILING}, "of a request that was under way"
+    now = NOW + 10 + EXPIRY + 0.5
+    view.health.refresh(now)
+    assert unhealthy(view) == {}
+    answered(view, "a1", 503, now=now)
+    assert unhealthy(view) == {"a1": FAILING}
+
+
+def of_roles(**numbers: int) -> View:
+    """A pool of so many endpoints of each role, named in this order; those of no role come under "none"."""
+    roles = [role for role, number in numbers.items() for _ in range(number)]
+    labels = [{} if role == "none" else {ROLE: role} for role in roles]
+    return pool(*(endpoint(f"a{number}", "", 8000, **own) for number, own in enumerate(labels)))
+
+
+@pytest.mark.parametrize(
+    ("roles", "most"),
+    [
+        ({"none": 1}, 0),
+        ({"none": 2}, 1),
+        ({"none": 3}, 1),
+        ({"none": 8}, 4),
+        ({"decode": 4, "prefill": 4}, 2),
+        ({"decode": 1, "both": 5, "prefill": 2, "encode": 2, "encode-prefill": 2}, 3),
+    ],
+)
+def test_errors_take_at_most_half_of_the_servers_that_answer_clients(roles: dict[str, int], most: int) -> None:
+    """A client may provoke them anywhere."""
+    view = of_roles(**roles)
+    failing = [f"a{number}" for number in range(sum(roles.values()))]
+    for name in failing:
+        answered(view, name, *FIVE, 500)
+    assert list(unhealthy(view)) == failing[:most], "who comes first"
+    if most:
+        answered(view, "a0", 200)
+        answered(view, failing[-1], 500)
+        assert list(unhealthy(view)) == [*failing[1:most], failing[-1]], "another one has room"
+
+
+def test_errors_still_take_at_most_half_when_others_have_left() -> None:
+    view = pool("a1", "a2", "a3", "a4")
+    for name in ("a3", "a1"):
+        answered(view, name, *FIVE)
+    assert sorted(unhealthy(view)) == ["a1", "a3"]
+    view.delete("pool.endpoint.a2")
+    assert list(unhealthy(view)) == ["a3"], "who came first"
+    view.delete("pool.endpoint.a3")
+    assert unhealthy(view) == {}
+    answered(view, "a1", 500)
+    assert list(unhealthy(view)) == ["a1"]
+
+
+def test_another_server_under_the_same_id_has_none_of_the_former_ones_errors() -> None:
+    view = pool("a1", "a2", "a3", "a4")
+    for name in ("a1", "a2"):
+        answered(view, name, *FOUR)
+    view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.9.9"))
+    for name in ("a1", "a2"):
+        answered(view, name, 500)
+    assert unhealthy(view) == {"a2": FAILING}
+
+
+@pytest.mark.parametrize(
+    ("before", "status", "marked"),
+    [
+        ([], 502, True),
+        ([500], 502, True),
+        ([500, 500], 502, False),
+        (FIVE, 502, False),
+        ([*FIVE, 200], 502, True),
+        ([], 503, False),
+    ],
+)
+def test_a_502_of_a_server_that_fails_anyway_says_nothing_of_its_prefill_server(
+    before: Sequence[int], status: int, marked: bool
+) -> None:
+    view = of_roles(decode=2, prefill=2)
+    answered(view, "a0", *before)
+    answered(view, "a0", status, prefill="a2")
+    assert (unhealthy(view).get("a2") == NO_PREFILL) is marked
+
+
+def test_a_failing_decode_server_makes_two_prefill_servers_suspect_and_is_the_next_itself() -> None:
+    view = of_roles(decode=2, prefill=4)
+    for prefill in ("a2", "a3", "a4", "a5", "a2"):
+        reported(view, "a2", True, at=NOW + 1)
+        answered(view, "a0", 502, prefill=prefill)
+    assert unhealthy(view) == {"a0": FAILING, "a3": NO_PREFILL}
+
+
+def test_requests_under_way_to_a_dead_prefill_server_dont_take_decode_servers_away() -> None:
+    view = of_roles(decode=4, prefill=2)
+    for decode in ("a0", "a1", "a2", "a3"):
+        answered(view, decode, *[502] * 9, prefill="a4")
+    assert unhealthy(view) == {"a4": NO_PREFILL}
+    view.health.answered(None, 502, NOW, view.layout.endpoints[5])
+    assert unhealthy(view) == {"a4": NO_PREFILL, "a5": NO_PREFILL}, "also if the decode server isn't known"
 
 
 def test_that_a_server_is_unreachable_is_no_fresh_metric_of_it() -> None:

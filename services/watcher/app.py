@@ -135,6 +135,7 @@ class WatcherService(Service):
             metrics=self.metrics,
             fact_limit=lambda: fact_limit(self.bus.max_payload),
             fact_entries=settings.max_fact_entries,
+            published=self._fact_of_leader,
             on_accepted=self._provider.accepted,
             on_change=self._publish,
         )
@@ -208,6 +209,10 @@ class WatcherService(Service):
         await self.bus.wait_connected()
         await set_within(self._seen, ADOPTION)
         await self._refresh(reconciler, publishes=True)
+
+    def _fact_of_leader(self, key: str) -> Fact | None:
+        entry = self.leadership.replica.entries().get(key)
+        return None if entry is None else entry.fact
 
     def _on_published(self, event: Event) -> None:
         """The leader has published something."""

@@ -151,12 +151,15 @@ class Resolver:
         on_change: Callable[[Sequence[str]], None],
         metrics: WatcherMetrics,
         clock: Callable[[], float] = time.monotonic,
+        published: Callable[[str], Endpoint | None] = lambda id: None,
     ) -> None:
+        """`published` gives what another watcher has published of an endpoint, by id."""
         self.names = names
         self._lookups = lookups
         self._on_change = on_change
         self._metrics = metrics
         self._clock = clock
+        self._published = published
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """By the name whose answer they wait for."""
@@ -198,6 +201,8 @@ class Resolver:
             changes, self._changes = self._changes, {}
             for id, (host, origin) in reversed(changes.items()):  # of new names, the last comes first
                 self.names.set(id, host, origin)
+                if host and (endpoint := self._published(id)) is not None:
+                    self.adopt((endpoint,))
                 yield
         for host in self.names.forget():
             task = self._tasks.pop(host, None)

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import structlog
 
@@ -64,11 +64,13 @@ class PoolReconciler:
         metrics: WatcherMetrics,
         fact_limit: Callable[[], int],
         fact_entries: int,
+        published: Callable[[str], Fact | None],
         on_accepted: Callable[["PoolReconciler"], None],
         on_change: Callable[["PoolReconciler", Publications], None],
     ) -> None:
         """`preferred` is the origin whose configuration takes precedence. `fact_limit` gives the largest size of a fact
-        in bytes, `fact_entries` is the largest number of its entries. `on_accepted` is called after each change of the
+        in bytes, `fact_entries` is the largest number of its entries. `published` gives the
+        fact that a watcher has published under a key. `on_accepted` is called after each change of the
         state, `on_change` with what is to be published."""
         self.pool = pool
         self.token = pool_token(pool.namespace, pool.name)
@@ -76,7 +78,13 @@ class PoolReconciler:
         self.desired = State(preferred=preferred)
         self.notifications = Notifications(event_counts)
         self.names = Names(resolve_interval)
-        self.resolver = Resolver(self.names, lookups, self._addresses_changed, metrics)
+        self.resolver = Resolver(
+            self.names,
+            lookups,
+            self._addresses_changed,
+            metrics,
+            published=lambda id: cast(Endpoint | None, published(named_key(self.token, "endpoint", id))),
+        )
         self.eds = eds
         self.frames = frames
         self.sender = FrameSender(frames, self._attributes, linger=LINGER, refresh=CONFIRM, heartbeat=CONFIRM)

@@ -98,6 +98,23 @@ async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_fin
             )
 
 
+async def test_a_standby_without_dns_adopts_what_was_published_before_it_knew_the_name(
+    nats: NatsServer, files: dict[str, Any], tmp_path: Path
+) -> None:
+    own = tmp_path / "own.yaml"
+    own.write_text(TEXT)
+    dns = Dns(a="10.0.0.1", new="10.0.0.3")
+    async with watcher(nats.url, dns, endpoints_file=str(own)) as leader:
+        await eventually(lambda: leader.leadership.publisher.published, "a leader")
+        async with watcher(nats.url, Dns(), **files) as standby:
+            more = TEXT + "- {name: new, address: new.example, port: 8000}\n"
+            replace(own, more)
+            known = standby.leadership.replica.facts
+            await eventually(lambda: any(key.endswith("/new") for key in known()), "the new endpoint on the bus")
+            replace(Path(files["endpoints_file"]), more)
+            await eventually(lambda: addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9", "10.0.0.3"])
+
+
 async def test_a_standby_looks_at_an_endpoint_once_for_each_address_that_it_adopts(
     nats: NatsServer, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

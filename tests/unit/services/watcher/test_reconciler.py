@@ -70,6 +70,7 @@ class Bus:
             event_counts=EventCounts(PluginFailures(lambda: 0.0)),
             metrics=WatcherMetrics(CollectorRegistry()),
             fact_limit=lambda: self.limit,
+            published=lambda key: None,
             fact_entries=10_000,
             on_accepted=lambda _: None,
             on_change=self._publish,

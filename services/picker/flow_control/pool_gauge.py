@@ -15,6 +15,7 @@ from services.picker.flow_control.stages import Stages
 from services.picker.request import Headers, Request
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.inflight import MAX_TOKENS
 from services.picker.state.layout import Layout
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
@@ -100,7 +101,7 @@ class PoolGauge:
 
     def expect(self, tokens: int, now: float) -> "PoolGauge":
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
-        known = self._tokens
+        known, tokens = self._tokens, min(tokens, MAX_TOKENS)
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
         return self if now < self._good_until and self._view.settled is self._layout else self.at(now)
 

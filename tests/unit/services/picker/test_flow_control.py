@@ -2,8 +2,10 @@
 
 import json
 import weakref
+from base64 import b64encode
 from collections.abc import Mapping
 from math import inf
+from struct import pack
 from typing import Any
 
 import numpy as np
@@ -114,13 +116,13 @@ class World(PickerUnderTest):
         id: str = "mine",
         modes: tuple[BodyMode, BodyMode] = LEAN,
         path: str = "/v1/completions",
+        text: bytes = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}',
         **more: str,
     ) -> "Asked":
         """A request up to the end of its body. `more` are headers, with underscores for hyphens."""
         stream = RequestStream(self.handler)
         pairs = [(":method", "POST"), (":path", path), ("x-request-id", id)]
         pairs += [(name.replace("_", "-"), value) for name, value in more.items()]
-        text = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}'
         return Asked(self, stream, self.say(stream, headers(pairs, modes=modes), body(text, end=True)), id)
 
     def turn(self) -> None:
@@ -569,6 +571,42 @@ def test_only_sheddable_requests_are_evicted() -> None:
     assert urgent.waits
     assert not running.stream.closed
     assert not running.stream.waiting
+
+
+HUGE_PICTURE = b64encode(b"\x89PNG\r\n\x1a\n" + pack(">I4sII", 13, b"IHDR", 2**31 - 1, 2**31 - 1) + bytes(30)).decode()
+IMMENSE: Mapping[str, tuple[str, list[Any], dict[str, Any], dict[str, Any]]] = {
+    "a long video": (
+        "token-producer",
+        [{"type": "video_url", "video_url": {"url": "http://x/short.mp4"}}],
+        {},
+        {"x_llm_d_video_duration_seconds": "900000000"},
+    ),
+    "a large picture": (
+        "token-producer",
+        [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{HUGE_PICTURE}"}}],
+        {},
+        {},
+    ),
+    "many answers": (
+        "inflight-load-producer, parameters: {addEstimatedOutputTokens: true}",
+        [{"type": "text", "text": "x"}],
+        {"n": 2**31 - 1},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["tokens", "hybrid"])
+@pytest.mark.parametrize("case", IMMENSE)
+def test_one_request_cant_make_a_pool_look_full(case: str, mode: str) -> None:
+    """Whatever its client claims, it fills one endpoint of the default `maxTokenConcurrency`."""
+    producer, content, fields, named = IMMENSE[case]
+    configuration = document(parameters=f"{{concurrencyMode: {mode}}}}}\n- {{type: {producer}")
+    world = World("a1", "a2", configuration=configuration)
+    text = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}], **fields}).encode()
+    assert world.ask("immense", path="/v1/chat/completions", text=text, **named).destination
+    assert sum(tokens for _, tokens in world.view.in_flight.own().values()) == 1_000_000
+    assert world.ask("other").destination
 
 
 def test_a_detector_that_fails_keeps_nothing_waiting() -> None:

@@ -109,6 +109,17 @@ def test_a_ticket_pends_until_it_is_charged() -> None:
     assert gauged.gauge.room(1.0) == 10
 
 
+def test_a_request_of_any_length_pends_with_what_it_will_be_charged() -> None:
+    gauged = Gauged(parameters(ConcurrencyDetector, concurrencyMode="tokens", maxTokenConcurrency=10**6))
+    gauged.gauge.expect(10**7, 1.0)
+    ticket = gauged.ticket(10**7)
+    ticket.ends(Outcome.DISPATCHED, 1.0)
+    assert gauged.gauge.at(1.0).room(1.0) == 1
+    gauged.view.in_flight.charge("a1", 10**7)
+    ticket.charged()
+    assert gauged.gauge.room(1.0) == 1
+
+
 def test_what_peers_dispatch_takes_room() -> None:
     gauged = Gauged(parameters(ConcurrencyDetector, **LIMITS, concurrencyMode="tokens"))
     gauged.gauge.expect(1000, 1.0)

@@ -19,7 +19,7 @@ from services.picker.metadata import (
     REJECTED_SHUTTING_DOWN,
 )
 from services.picker.request import RETRY_AFTER, Refusal
-from services.picker.state.inflight import MAX_TOKENS
+from services.picker.state.inflight import MAX_TOKENS, Charge
 
 
 class Owner(Protocol):
@@ -95,9 +95,9 @@ class Ticket(Waiting, eq=False, kw_only=True):
             gauge.pending -= 1
             gauge.pending_tokens -= min(self.tokens, MAX_TOKENS)
 
-    def runs(self, evictor: Evictor, now: float) -> bool:
+    def runs(self, evictor: Evictor, charge: Charge, now: float) -> bool:
         """An endpoint serves the request. Returns whether it may be evicted."""
-        self.evictable = evictor.track(self.priority, now, self.owner.evict)
+        self.evictable = evictor.track(self.priority, now, charge, self.owner.evict)
         return bool(self.evictable)
 
     def cancel(self, now: float) -> None:

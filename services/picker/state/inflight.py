@@ -52,6 +52,11 @@ class Charge:
     def released(self) -> bool:
         return self._table is None
 
+    def held(self) -> "Iterator[Charge]":
+        """Those of its parts that aren't released, each on one endpoint."""
+        if self._table is not None:
+            yield self
+
     def move(self, endpoint_id: str) -> None:
         """The request turned out to be served by another endpoint."""
         if self._table is not None and endpoint_id != self.endpoint_id:
@@ -89,6 +94,11 @@ class Charges(Charge):
         """`others` are the charges of other endpoints; True has one released when the response begins."""
         super().__init__(table, endpoint_id, tokens)
         self._others = tuple(others)
+
+    def held(self) -> Iterator[Charge]:
+        yield from super().held()
+        for charge, _ in self._others:
+            yield from charge.held()
 
     def response_began(self) -> None:
         for charge, until_response in self._others:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.picker.admin import flow_metrics
 from services.picker.admin.flow_metrics import FlowMetrics
@@ -27,7 +28,7 @@ from services.picker.state.layout import Rows
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import Load, QueueTable
 from shared.config import load
-from shared.model import Objective
+from shared.model import ROLE, Endpoint, Objective
 from shared.plugin import Registry
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
@@ -83,8 +84,8 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
 class World(PickerUnderTest):
     """A picker with flow control over a pool of these endpoints, and a clock that stands until it is moved."""
 
-    def __init__(self, *names: str, configuration: str = "", max_bytes: float = inf) -> None:
-        super().__init__(pool(*names))
+    def __init__(self, *members: Endpoint | str, configuration: str = "", max_bytes: float = inf) -> None:
+        super().__init__(pool(*members))
         self.due: list[float] = []
         self.metered = FlowMetrics(self.registry, self.view, lambda: self.now)
         self.failed: list[str] = []
@@ -571,6 +572,45 @@ def test_only_sheddable_requests_are_evicted() -> None:
     assert urgent.waits
     assert not running.stream.closed
     assert not running.stream.waiting
+
+
+DISAGGREGATED = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 2}}
+- type: prefill-filter
+- type: decode-filter
+- type: active-request-scorer
+- type: always-disagg-pd-decider
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: active-request-scorer}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}]}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}, enableEviction: true}
+"""
+
+
+@pytest.mark.parametrize("prefilling", [0, 1, 2])
+def test_only_requests_that_take_room_on_the_fullest_stage_are_evicted(prefilling: int) -> None:
+    """The only prefill endpoint is full with two requests, and three decode endpoints with six aren't."""
+    roles = {"p1": "prefill", "d2": "decode", "d3": "decode", "d4": "decode"}
+    members = (replace(endpoint(name), labels={ROLE: role}) for name, role in roles.items())
+    world = World(*members, configuration=DISAGGREGATED)
+    world.prioritize(urgent=10, batch=-1)
+    batch, urgent = list[Asked](), list[Asked]()
+    for number in range(4):  # the first of them only decode
+        batch.append(world.ask(f"batch-{number}", x_llm_d_inference_objective="batch"))
+        assert batch[-1].destination
+        if number < 4 - prefilling:
+            world.say(batch[-1].stream, response_headers(200))
+    for number in range(3):
+        urgent.append(world.ask(f"urgent-{number}", x_llm_d_inference_objective="urgent"))
+        urgent[-1].collect()
+        world.passes(PROMPT_GRACE)
+    assert [asked.stream.closed for asked in batch] == [number >= 4 - prefilling for number in range(4)]
+    assert [asked.waits for asked in urgent] == [False, False, True]
 
 
 HUGE_PICTURE = b64encode(b"\x89PNG\r\n\x1a\n" + pack(">I4sII", 13, b"IHDR", 2**31 - 1, 2**31 - 1) + bytes(30)).decode()

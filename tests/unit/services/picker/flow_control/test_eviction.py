@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from functools import partial
 from math import inf, nan
 
@@ -10,6 +11,9 @@ from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEO
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
 from services.picker.flow_control.eviction.victims import count, victims
 from services.picker.flow_control.interfaces import Running
+from services.picker.flow_control.stages import FullestStage
+from services.picker.state.inflight import Charge, InFlight
+from services.picker.state.layout import Layout
 
 
 @pytest.mark.parametrize(
@@ -81,15 +85,29 @@ def test_a_stream_that_never_ends_counts_as_ended_after_a_while() -> None:
     assert reclamation.open(CONFIRMATION_TIMEOUT + 0.5)
 
 
+CHARGE = InFlight().charge("a1", 10)
+EMPTY = Layout()
+
+
+def full(
+    saturation: float = 1.0,
+    holds: Callable[[Charge], bool] = lambda _: True,
+    layout: Layout = EMPTY,
+    name: str = "pool",
+) -> FullestStage:
+    """A stage with ten requests."""
+    return FullestStage(name, layout, saturation, 10, holds)
+
+
 def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
     filter, order = SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o")
     evictor = Evictor(filter, order, 0.5, lambda *_: None)
     evicted = list[int]()
-    ids = [evictor.track(-1, 0.0, partial(evicted.append, number)) for number in range(3)]
-    assert evictor.make_room([BlockedBand(0, 1.0)], 1.0, 10, 1.0) == 1
+    ids = [evictor.track(-1, 0.0, CHARGE, partial(evicted.append, number)) for number in range(3)]
+    assert evictor.make_room([BlockedBand(0, 1.0)], full(1.0), 1.0) == 1
     evictor.ended(ids[evicted[0]], 1.0)
     assert evictor.next_look() == 1.5
-    assert evictor.make_room([], 0.9, 9, 1.5) == 0
+    assert evictor.make_room([], full(0.9), 1.5) == 0
     assert evictor.next_look() == inf
 
 
@@ -103,10 +121,39 @@ def test_requests_that_are_not_below_the_band_are_not_looked_at() -> None:
 
     evictor = Evictor(SheddableEvictionFilter("f"), Order("o"), 0.5, lambda *_: None)
     for number in range(3):
-        evictor.track(-1, 0.0, lambda: None)
-        evictor.ended(evictor.track(-5, 0.0, lambda: None), 0.0)
-        assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, number) == 0
+        evictor.track(-1, 0.0, CHARGE, lambda: None)
+        evictor.ended(evictor.track(-5, 0.0, CHARGE, lambda: None), 0.0)
+        assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), number) == 0
     assert looked == []
-    evictor.track(-2, 0.0, lambda: None)
-    assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, 3.0) == 1
+    evictor.track(-2, 0.0, CHARGE, lambda: None)
+    assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), 3.0) == 1
     assert len(looked) == 4
+
+
+def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
+    looked = list[Charge]()
+
+    def holds(charge: Charge) -> bool:
+        looked.append(charge)
+        return False
+
+    filter, order = SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o")
+    evictor, other, layout = Evictor(filter, order, 0.5, lambda *_: None), [BlockedBand(20, 1.0)], Layout()
+    id = evictor.track(-1, 0.0, CHARGE, lambda: None)
+
+    def look(bands: list[BlockedBand], stage: FullestStage) -> int:
+        """How many charges are looked at."""
+        looked.clear()
+        assert evictor.make_room(bands, stage, 1.0) == 0
+        return len(looked)
+
+    ten = [BlockedBand(10, 1.0)]
+    assert [look(ten, full(saturation, holds)) for saturation in (1.0, 1.1, 1.0)] == [1, 0, 0]
+    assert [look(other, full(1.0, holds)) for _ in range(2)] == [1, 0]
+    assert [look(other, full(1.0, holds, layout)) for _ in range(2)] == [1, 0]
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+    evictor.track(-1, 0.0, CHARGE, lambda: None)
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [2, 0]
+    evictor.use(filter, order, 0.5)
+    evictor.ended(id, 1.0)
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]

@@ -1,12 +1,13 @@
 """Evicts running requests that may be evicted, when a band of a higher priority waits for room."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from itertools import count as counter
 from math import inf
 
 from services.picker.flow_control.band import OnPolicyFailure
 from services.picker.flow_control.controller import BlockedBand
+from services.picker.flow_control.eviction.feedback import Feedback
 from services.picker.flow_control.eviction.reclamation import Reclamation
 from services.picker.flow_control.eviction.victims import count, victims
 from services.picker.flow_control.interfaces import EvictionFilterPolicy, EvictionOrderPolicy, Running
@@ -32,6 +33,8 @@ class Evictor:
         self._in_vain: tuple[Layout, str, int] | None = None
         """The layout, stage and band for which nothing that runs makes room. Its charges only become fewer."""
         self._reclamation = Reclamation(grace)
+        self._feedback = defaultdict[str, Feedback](Feedback)
+        """By stage; empty since there was room."""
 
     def use(self, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy, grace: float) -> None:
         """Decide by other policies from now on. Requests that these don't accept stay."""
@@ -49,6 +52,7 @@ class Evictor:
             return ""
         self._running[running.id] = running, charge, evict
         self._in_vain = None
+        self._feedback.clear()
         self._priorities[priority] += 1
         return running.id
 
@@ -58,13 +62,19 @@ class Evictor:
         self._reclamation.ended(id, now)
 
     def make_room(self, blocked: Sequence[BlockedBand], stage: FullestStage, now: float) -> int:
-        """Evict for the highest of the bands that wait for room, unless earlier evictions are still to show; how many.
-        Only requests that take room on the fullest stage go."""
+        """Evict for the highest of the bands that wait for room, unless earlier evictions are still to show, or showed
+        that they can't make room; how many. Only requests that take room on the fullest stage go."""
+        feedback = self._feedback[stage.name]
+        feedback.observe(stage.saturation)
+        if not blocked:
+            self._feedback.clear()
         if not self._reclamation.open(now) or not blocked or not self._running:
             return 0
         band = blocked[0]
         place = stage.layout, stage.name, band.priority
         if min(self._priorities) >= band.priority or place == self._in_vain:
+            return 0
+        if feedback.futile(stage.saturation, band.ceiling, len(self._running), now):
             return 0
         running = [running for running, charge, _ in self._running.values() if stage.holds(charge)]
         if not running:
@@ -82,6 +92,8 @@ class Evictor:
             self._reclamation.evicted(victim.id, stage.saturation / stage.in_flight, now)
             self.issued += 1
             evict()
+        if chosen:
+            feedback.evicted(len(chosen), stage.saturation)
         return len(chosen)
 
     def _drop(self, id: str) -> Callable[[], None] | None:

@@ -613,6 +613,42 @@ def test_only_requests_that_take_room_on_the_fullest_stage_are_evicted(prefillin
     assert [asked.waits for asked in urgent] == [False, False, True]
 
 
+def test_evictions_that_make_no_room_pause() -> None:
+    """A request that can't be evicted has nearly all tokens in flight."""
+    world = World(
+        "a1",
+        configuration=document(parameters="{concurrencyMode: tokens, maxTokenConcurrency: 1000}", enableEviction=True),
+    )
+    world.prioritize(batch=-1)
+    batch = [world.ask(f"batch-{number}", x_llm_d_inference_objective="batch") for number in range(20)]
+    assert all(asked.destination for asked in batch)
+    text = b'{"model": "m", "prompt": "%s"}' % (b"x" * 8000)
+    assert world.ask("long", text=text).destination
+    assert world.ask("other").waits
+    evicted = list[int]()
+    for _ in range(4):
+        for _ in range(90):
+            world.passes(PROMPT_GRACE)
+        world.flow.maintain()
+        world.turn()
+        evicted.append(sum(asked.stream.closed for asked in batch))
+    assert evicted == [2, 4, 4, 4]
+
+
+def test_evictions_go_on_while_they_make_room() -> None:
+    world = World("a1", configuration=document(parameters="{maxConcurrency: 10}", enableEviction=True))
+    world.prioritize(urgent=10, batch=-1)
+    batch = [world.ask(f"batch-{number}", x_llm_d_inference_objective="batch") for number in range(10)]
+    assert all(asked.destination for asked in batch)
+    urgent = [world.ask(f"urgent-{number}", x_llm_d_inference_objective="urgent") for number in range(12)]
+    for _ in range(12):
+        for asked in urgent:
+            asked.collect()
+        world.passes(PROMPT_GRACE)
+    assert [asked.stream.closed for asked in batch] == [True] * 10
+    assert [asked.waits for asked in urgent] == [False] * 10 + [True] * 2
+
+
 HUGE_PICTURE = b64encode(b"\x89PNG\r\n\x1a\n" + pack(">I4sII", 13, b"IHDR", 2**31 - 1, 2**31 - 1) + bytes(30)).decode()
 IMMENSE: Mapping[str, tuple[str, list[Any], dict[str, Any], dict[str, Any]]] = {
     "a long video": (

@@ -6,6 +6,7 @@ import pytest
 
 from services.picker.flow_control.controller import BlockedBand
 from services.picker.flow_control.eviction.evictor import Evictor
+from services.picker.flow_control.eviction.feedback import PAUSE, Feedback
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
@@ -157,3 +158,55 @@ def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
     evictor.use(filter, order, 0.5)
     evictor.ended(id, 1.0)
     assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "running", "futile"),
+    [
+        (1.5, 1.5, 100, True),
+        (1.0, 1.0, 100, True),
+        (1.5, 1.6, 100, True),  # others come all the same
+        (1.5, 1.4998, 100, True),  # 0.0001 each
+        (1.5, 1.48, 47, True),  # 48 such requests would do
+        (1.5, 1.48, 49, False),
+        (1.5, 1.0, 1, False),
+        (1.0, 0.99, 0, False),  # there was room, and a request took it
+    ],
+)
+def test_evictions_pause_if_all_that_run_are_too_few(before: float, least: float, running: int, futile: bool) -> None:
+    feedback = Feedback()
+    assert not feedback.futile(before, 1.0, running, 0.0)
+    feedback.evicted(2, before)
+    feedback.observe(least)
+    feedback.observe(before)
+    assert feedback.futile(least, 1.0, running, 0.1) is futile
+
+
+def test_each_pause_is_twice_as_long_and_ends_early_if_so_little_would_do() -> None:
+    feedback, now = Feedback(), 0.0
+    for pause in (PAUSE, 2 * PAUSE, 4 * PAUSE):
+        feedback.evicted(2, 1.5)
+        feedback.observe(1.48)
+        assert [feedback.futile(1.48, 1.0, 10, now + later) for later in (0.0, pause - 0.1, pause)] == [1, 1, 0]
+        now += pause
+    feedback.evicted(2, 1.5)
+    feedback.observe(1.48)
+    assert feedback.futile(1.48, 1.0, 10, now)
+    assert not feedback.futile(1.05, 1.0, 10, now)
+
+
+@pytest.mark.parametrize("change", ["nothing", "room", "a request begins", "another stage", "another band"])
+def test_a_pause_is_of_one_stage_and_ends_with_room(change: str) -> None:
+    evictor = Evictor(SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o"), 0.5, lambda *_: None)
+    ids = list[str]()
+    for _ in range(10):
+        ids.append(evictor.track(-1, 0.0, CHARGE, partial(lambda at: evictor.ended(ids[at], 0.0), len(ids))))
+    blocked = [BlockedBand(0, 1.0)]
+    assert [evictor.make_room(blocked, full(1.5), now) for now in (0.0, 0.5, 0.6)] == [2, 0, 0]
+    if change == "room":
+        assert evictor.make_room([], full(0.9), 0.7) == 0
+    if change == "a request begins":
+        evictor.track(-1, 0.7, CHARGE, lambda: None)
+    stage = full(1.5, name="prefill" if change == "another stage" else "pool")
+    band = BlockedBand(5 if change == "another band" else 0, 1.0)
+    assert evictor.make_room([band], stage, 0.8) == (0 if change in ("nothing", "another band") else 2)

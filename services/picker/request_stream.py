@@ -239,7 +239,7 @@ class RequestStream:
                 ticket.charged()
             evictor = ticket.gate.evictor
             if evictor is not None and self._charge is not None:
-                self._evictable = ticket.runs(evictor, now)
+                self._evictable = ticket.runs(evictor, self._charge, now)
                 if self._evictable:
                     self._conversation.may_be_evicted()
         self._counted = handler.metrics.decided(decision, routed, handler.clock() - now)

@@ -11,10 +11,11 @@ from math import inf, isnan
 import numpy as np
 from msgspec import Struct
 
-from services.picker.flow_control.stages import Stages
+from services.picker.flow_control.stages import FullestStage, Stages
 from services.picker.request import Headers, Request
 from services.picker.scheduling.cycle import Cycle, OnPluginFailure
 from services.picker.scheduling.interfaces import SaturationDetector
+from services.picker.state.inflight import MAX_TOKENS, Charge
 from services.picker.state.layout import Layout
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
@@ -100,7 +101,7 @@ class PoolGauge:
 
     def expect(self, tokens: int, now: float) -> "PoolGauge":
         """A request of so many tokens has come: they count in the mean. The gauge `at` this time."""
-        known = self._tokens
+        known, tokens = self._tokens, min(tokens, MAX_TOKENS)
         self._tokens = float(tokens) if known is None else known + (tokens - known) * _SMOOTHING
         return self if now < self._good_until and self._view.settled is self._layout else self.at(now)
 
@@ -118,6 +119,31 @@ class PoolGauge:
         except Exception as error:  # noqa: BLE001 - a plugin's failure is noted, and each takes one place
             self._fail(error)
             return found.room - requests
+
+    def fullest(self) -> FullestStage:
+        """The fullest stage of the last reading."""
+        layout = self._layout
+        assert layout is not None
+        name, rows = max(self._partition.judged, key=lambda stage: self.stages.get(stage[0], 0.0))
+        there = np.zeros(len(layout), np.bool_)
+        there[rows] = True
+        in_flight = float(np.add.reduce(self._view.in_flight.requests.take(rows)))
+
+        def holds(charge: Charge) -> bool:
+            held = ((part, layout.index.get(part.endpoint_id)) for part in charge.held())
+            return any(row is not None and there[row] and self._takes_room(part) for part, row in held)
+
+        return FullestStage(name, layout, self.saturation, in_flight, holds)
+
+    def _takes_room(self, charge: Charge) -> bool:
+        """Whether the detector counts what is left of a charge."""
+        if self._each_one_place:
+            return True
+        try:
+            return not self._detector.places(1.0, charge.tokens, 1.0) <= 0  # NaN is a failure, too
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(error)
+            return True
 
     def _read(self, now: float, layout: Layout) -> None:
         self._rooms.clear()

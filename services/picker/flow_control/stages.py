@@ -1,6 +1,6 @@
 """Saturation by stage: where prefill and decode have endpoints of their own, the fuller of the two counts."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from msgspec import Struct
@@ -9,11 +9,24 @@ from msgspec.structs import force_setattr
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import SaturationDetector
 from services.picker.scheduling.labels import DECODE, PREFILL
+from services.picker.state.inflight import Charge
 from services.picker.state.layout import Layout, Rows
 from shared.model import ROLE
 
 _PREFILL = frozenset(PREFILL)
 _DECODE = frozenset({*DECODE, ""})
+
+
+class FullestStage(Struct, frozen=True):
+    """The stage with the least room: requests wait for that."""
+
+    name: str
+    layout: Layout
+    saturation: float
+    in_flight: float
+    """Requests at its endpoints."""
+    holds: Callable[[Charge], bool]
+    """Whether the end of a request with this charge makes room there."""
 
 
 class Stages(Struct, frozen=True):

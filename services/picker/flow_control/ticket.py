@@ -19,6 +19,7 @@ from services.picker.metadata import (
     REJECTED_SHUTTING_DOWN,
 )
 from services.picker.request import RETRY_AFTER, Refusal
+from services.picker.state.inflight import MAX_TOKENS, Charge
 
 
 class Owner(Protocol):
@@ -84,7 +85,7 @@ class Ticket(Waiting, eq=False, kw_only=True):
             self.pending = True
             gauge = self.gate.gauge
             gauge.pending += 1
-            gauge.pending_tokens += self.tokens
+            gauge.pending_tokens += min(self.tokens, MAX_TOKENS)
 
     def charged(self) -> None:
         """Its endpoint is charged, or it was refused: the gauge stops counting it."""
@@ -92,11 +93,11 @@ class Ticket(Waiting, eq=False, kw_only=True):
             self.pending = False
             gauge = self.gate.gauge
             gauge.pending -= 1
-            gauge.pending_tokens -= self.tokens
+            gauge.pending_tokens -= min(self.tokens, MAX_TOKENS)
 
-    def runs(self, evictor: Evictor, now: float) -> bool:
+    def runs(self, evictor: Evictor, charge: Charge, now: float) -> bool:
         """An endpoint serves the request. Returns whether it may be evicted."""
-        self.evictable = evictor.track(self.priority, now, self.owner.evict)
+        self.evictable = evictor.track(self.priority, now, charge, self.owner.evict)
         return bool(self.evictable)
 
     def cancel(self, now: float) -> None:

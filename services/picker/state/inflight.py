@@ -26,9 +26,10 @@ from shared.bus.queueing_delay import QueueingDelays
 
 EXPIRY = 1.5
 """Seconds without news after which a peer's row no longer counts: three heartbeats."""
-MAX_TOKENS = 2**32 - 1
-"""The maximum tokens of a charge, as of an endpoint in a load table. Clients influence the number. Sums stay exact, in
-64-bit floats too, with up to two million such charges at once."""
+MAX_TOKENS = 1_000_000
+"""The maximum tokens of a charge: about the longest context window that models have. Clients influence the number (`n`,
+headers about videos, sizes of pictures), and a saturation by tokens is a mean over endpoints, so without this limit one
+request could make a large pool look full."""
 MIN_ROWS = 1000
 """Rows that a peer's table counts as at least."""
 FORGOTTEN = 300.0
@@ -50,6 +51,11 @@ class Charge:
     @property
     def released(self) -> bool:
         return self._table is None
+
+    def held(self) -> "Iterator[Charge]":
+        """Those of its parts that aren't released, each on one endpoint."""
+        if self._table is not None:
+            yield self
 
     def move(self, endpoint_id: str) -> None:
         """The request turned out to be served by another endpoint."""
@@ -88,6 +94,11 @@ class Charges(Charge):
         """`others` are the charges of other endpoints; True has one released when the response begins."""
         super().__init__(table, endpoint_id, tokens)
         self._others = tuple(others)
+
+    def held(self) -> Iterator[Charge]:
+        yield from super().held()
+        for charge, _ in self._others:
+            yield from charge.held()
 
     def response_began(self) -> None:
         for charge, until_response in self._others:

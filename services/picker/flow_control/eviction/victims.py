@@ -11,7 +11,7 @@ MAX_VICTIMS = 2
 _ROUNDING = 1e-9
 
 
-def count(saturation: float, ceiling: float, in_flight: int, pending: float = 0.0) -> int:
+def count(saturation: float, ceiling: float, in_flight: float, pending: float = 0.0) -> int:
     """Requests to evict so that the saturation falls below the ceiling, if each weighs as much as the mean of those in
     flight. `pending` is the saturation that evictions under way will still release. At least one, unless that
     suffices; at most `MAX_VICTIMS`."""

@@ -13,11 +13,10 @@ from services.picker.metadata import VIDEO_DURATION, VIDEO_FPS, VIDEO_RESOLUTION
 from services.picker.request import Headers
 from services.picker.scheduling.cycle import TOKENIZED_PROMPT, Cycle, MediaTokens
 from services.picker.scheduling.interfaces import Producer
+from services.picker.state.inflight import MAX_TOKENS
 
 Count = Annotated[int, Meta(ge=0, le=10**9)]
 Number = Annotated[float, Meta(ge=0, le=1e9)]
-_MAX_TOKENS = 10**8
-"""Tokens of all pictures and videos of a request."""
 _MAX_HEADER = 32
 """Characters of a header about a video; a longer one says nothing."""
 
@@ -190,7 +189,7 @@ class TokenProducer(Producer):
                 at = at if found < 0 else found + len(item.marker)
             ends.append(at)
             tokens.append(video if item.video else self._estimate.image.tokens(item.width, item.height))
-        sums = np.minimum(np.cumsum(np.array(tokens, np.float64)), _MAX_TOKENS)
+        sums = np.minimum(np.cumsum(np.array(tokens, np.float64)), MAX_TOKENS)
         cycle.put(TOKENIZED_PROMPT, MediaTokens(np.array(ends, np.float64), sums))
         cycle.prompt_tokens += int(sums[-1])
 

@@ -2,12 +2,15 @@
 
 import json
 import weakref
+from base64 import b64encode
 from collections.abc import Mapping
 from math import inf
+from struct import pack
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.picker.admin import flow_metrics
 from services.picker.admin.flow_metrics import FlowMetrics
@@ -25,7 +28,7 @@ from services.picker.state.layout import Rows
 from shared.bus.columns import pack_counts, pack_hashes
 from shared.bus.messages import Load, QueueTable
 from shared.config import load
-from shared.model import Objective
+from shared.model import ROLE, Endpoint, Objective
 from shared.plugin import Registry
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
@@ -81,8 +84,8 @@ def document(detector: str = "concurrency-detector", parameters: str = "{maxConc
 class World(PickerUnderTest):
     """A picker with flow control over a pool of these endpoints, and a clock that stands until it is moved."""
 
-    def __init__(self, *names: str, configuration: str = "", max_bytes: float = inf) -> None:
-        super().__init__(pool(*names))
+    def __init__(self, *members: Endpoint | str, configuration: str = "", max_bytes: float = inf) -> None:
+        super().__init__(pool(*members))
         self.due: list[float] = []
         self.metered = FlowMetrics(self.registry, self.view, lambda: self.now)
         self.failed: list[str] = []
@@ -114,13 +117,13 @@ class World(PickerUnderTest):
         id: str = "mine",
         modes: tuple[BodyMode, BodyMode] = LEAN,
         path: str = "/v1/completions",
+        text: bytes = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}',
         **more: str,
     ) -> "Asked":
         """A request up to the end of its body. `more` are headers, with underscores for hyphens."""
         stream = RequestStream(self.handler)
         pairs = [(":method", "POST"), (":path", path), ("x-request-id", id)]
         pairs += [(name.replace("_", "-"), value) for name, value in more.items()]
-        text = b'{"model": "m", "max_tokens": 1, "prompt": "x", "messages": [{"role": "user", "content": "x"}]}'
         return Asked(self, stream, self.say(stream, headers(pairs, modes=modes), body(text, end=True)), id)
 
     def turn(self) -> None:
@@ -569,6 +572,117 @@ def test_only_sheddable_requests_are_evicted() -> None:
     assert urgent.waits
     assert not running.stream.closed
     assert not running.stream.waiting
+
+
+DISAGGREGATED = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+featureGates: [flowControl]
+plugins:
+- {type: concurrency-detector, parameters: {maxConcurrency: 2}}
+- type: prefill-filter
+- type: decode-filter
+- type: active-request-scorer
+- type: always-disagg-pd-decider
+- {type: disagg-profile-handler, parameters: {deciders: {prefill: always-disagg-pd-decider}}}
+schedulingProfiles:
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: active-request-scorer}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}]}
+flowControl: {saturationDetector: {pluginRef: concurrency-detector}, enableEviction: true}
+"""
+
+
+@pytest.mark.parametrize("prefilling", [0, 1, 2])
+def test_only_requests_that_take_room_on_the_fullest_stage_are_evicted(prefilling: int) -> None:
+    """The only prefill endpoint is full with two requests, and three decode endpoints with six aren't."""
+    roles = {"p1": "prefill", "d2": "decode", "d3": "decode", "d4": "decode"}
+    members = (replace(endpoint(name), labels={ROLE: role}) for name, role in roles.items())
+    world = World(*members, configuration=DISAGGREGATED)
+    world.prioritize(urgent=10, batch=-1)
+    batch, urgent = list[Asked](), list[Asked]()
+    for number in range(4):  # the first of them only decode
+        batch.append(world.ask(f"batch-{number}", x_llm_d_inference_objective="batch"))
+        assert batch[-1].destination
+        if number < 4 - prefilling:
+            world.say(batch[-1].stream, response_headers(200))
+    for number in range(3):
+        urgent.append(world.ask(f"urgent-{number}", x_llm_d_inference_objective="urgent"))
+        urgent[-1].collect()
+        world.passes(PROMPT_GRACE)
+    assert [asked.stream.closed for asked in batch] == [number >= 4 - prefilling for number in range(4)]
+    assert [asked.waits for asked in urgent] == [False, False, True]
+
+
+def test_evictions_that_make_no_room_pause() -> None:
+    """A request that can't be evicted has nearly all tokens in flight."""
+    world = World(
+        "a1",
+        configuration=document(parameters="{concurrencyMode: tokens, maxTokenConcurrency: 1000}", enableEviction=True),
+    )
+    world.prioritize(batch=-1)
+    batch = [world.ask(f"batch-{number}", x_llm_d_inference_objective="batch") for number in range(20)]
+    assert all(asked.destination for asked in batch)
+    text = b'{"model": "m", "prompt": "%s"}' % (b"x" * 8000)
+    assert world.ask("long", text=text).destination
+    assert world.ask("other").waits
+    evicted = list[int]()
+    for _ in range(4):
+        for _ in range(90):
+            world.passes(PROMPT_GRACE)
+        world.flow.maintain()
+        world.turn()
+        evicted.append(sum(asked.stream.closed for asked in batch))
+    assert evicted == [2, 4, 4, 4]
+
+
+def test_evictions_go_on_while_they_make_room() -> None:
+    world = World("a1", configuration=document(parameters="{maxConcurrency: 10}", enableEviction=True))
+    world.prioritize(urgent=10, batch=-1)
+    batch = [world.ask(f"batch-{number}", x_llm_d_inference_objective="batch") for number in range(10)]
+    assert all(asked.destination for asked in batch)
+    urgent = [world.ask(f"urgent-{number}", x_llm_d_inference_objective="urgent") for number in range(12)]
+    for _ in range(12):
+        for asked in urgent:
+            asked.collect()
+        world.passes(PROMPT_GRACE)
+    assert [asked.stream.closed for asked in batch] == [True] * 10
+    assert [asked.waits for asked in urgent] == [False] * 10 + [True] * 2
+
+
+HUGE_PICTURE = b64encode(b"\x89PNG\r\n\x1a\n" + pack(">I4sII", 13, b"IHDR", 2**31 - 1, 2**31 - 1) + bytes(30)).decode()
+IMMENSE: Mapping[str, tuple[str, list[Any], dict[str, Any], dict[str, Any]]] = {
+    "a long video": (
+        "token-producer",
+        [{"type": "video_url", "video_url": {"url": "http://x/short.mp4"}}],
+        {},
+        {"x_llm_d_video_duration_seconds": "900000000"},
+    ),
+    "a large picture": (
+        "token-producer",
+        [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{HUGE_PICTURE}"}}],
+        {},
+        {},
+    ),
+    "many answers": (
+        "inflight-load-producer, parameters: {addEstimatedOutputTokens: true}",
+        [{"type": "text", "text": "x"}],
+        {"n": 2**31 - 1},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["tokens", "hybrid"])
+@pytest.mark.parametrize("case", IMMENSE)
+def test_one_request_cant_make_a_pool_look_full(case: str, mode: str) -> None:
+    """Whatever its client claims, it fills one endpoint of the default `maxTokenConcurrency`."""
+    producer, content, fields, named = IMMENSE[case]
+    configuration = document(parameters=f"{{concurrencyMode: {mode}}}}}\n- {{type: {producer}")
+    world = World("a1", "a2", configuration=configuration)
+    text = json.dumps({"model": "m", "messages": [{"role": "user", "content": content}], **fields}).encode()
+    assert world.ask("immense", path="/v1/chat/completions", text=text, **named).destination
+    assert sum(tokens for _, tokens in world.view.in_flight.own().values()) == 1_000_000
+    assert world.ask("other").destination
 
 
 def test_a_detector_that_fails_keeps_nothing_waiting() -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from functools import partial
 from math import inf, nan
 
@@ -5,11 +6,15 @@ import pytest
 
 from services.picker.flow_control.controller import BlockedBand
 from services.picker.flow_control.eviction.evictor import Evictor
+from services.picker.flow_control.eviction.feedback import PAUSE, Feedback
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
 from services.picker.flow_control.eviction.victims import count, victims
 from services.picker.flow_control.interfaces import Running
+from services.picker.flow_control.stages import FullestStage
+from services.picker.state.inflight import Charge, InFlight
+from services.picker.state.layout import Layout
 
 
 @pytest.mark.parametrize(
@@ -81,15 +86,29 @@ def test_a_stream_that_never_ends_counts_as_ended_after_a_while() -> None:
     assert reclamation.open(CONFIRMATION_TIMEOUT + 0.5)
 
 
+CHARGE = InFlight().charge("a1", 10)
+EMPTY = Layout()
+
+
+def full(
+    saturation: float = 1.0,
+    holds: Callable[[Charge], bool] = lambda _: True,
+    layout: Layout = EMPTY,
+    name: str = "pool",
+) -> FullestStage:
+    """A stage with ten requests."""
+    return FullestStage(name, layout, saturation, 10, holds)
+
+
 def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
     filter, order = SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o")
     evictor = Evictor(filter, order, 0.5, lambda *_: None)
     evicted = list[int]()
-    ids = [evictor.track(-1, 0.0, partial(evicted.append, number)) for number in range(3)]
-    assert evictor.make_room([BlockedBand(0, 1.0)], 1.0, 10, 1.0) == 1
+    ids = [evictor.track(-1, 0.0, CHARGE, partial(evicted.append, number)) for number in range(3)]
+    assert evictor.make_room([BlockedBand(0, 1.0)], full(1.0), 1.0) == 1
     evictor.ended(ids[evicted[0]], 1.0)
     assert evictor.next_look() == 1.5
-    assert evictor.make_room([], 0.9, 9, 1.5) == 0
+    assert evictor.make_room([], full(0.9), 1.5) == 0
     assert evictor.next_look() == inf
 
 
@@ -103,10 +122,91 @@ def test_requests_that_are_not_below_the_band_are_not_looked_at() -> None:
 
     evictor = Evictor(SheddableEvictionFilter("f"), Order("o"), 0.5, lambda *_: None)
     for number in range(3):
-        evictor.track(-1, 0.0, lambda: None)
-        evictor.ended(evictor.track(-5, 0.0, lambda: None), 0.0)
-        assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, number) == 0
+        evictor.track(-1, 0.0, CHARGE, lambda: None)
+        evictor.ended(evictor.track(-5, 0.0, CHARGE, lambda: None), 0.0)
+        assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), number) == 0
     assert looked == []
-    evictor.track(-2, 0.0, lambda: None)
-    assert evictor.make_room([BlockedBand(-1, 1.0)], 1.0, 10, 3.0) == 1
+    evictor.track(-2, 0.0, CHARGE, lambda: None)
+    assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), 3.0) == 1
     assert len(looked) == 4
+
+
+def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
+    looked = list[Charge]()
+
+    def holds(charge: Charge) -> bool:
+        looked.append(charge)
+        return False
+
+    filter, order = SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o")
+    evictor, other, layout = Evictor(filter, order, 0.5, lambda *_: None), [BlockedBand(20, 1.0)], Layout()
+    id = evictor.track(-1, 0.0, CHARGE, lambda: None)
+
+    def look(bands: list[BlockedBand], stage: FullestStage) -> int:
+        """How many charges are looked at."""
+        looked.clear()
+        assert evictor.make_room(bands, stage, 1.0) == 0
+        return len(looked)
+
+    ten = [BlockedBand(10, 1.0)]
+    assert [look(ten, full(saturation, holds)) for saturation in (1.0, 1.1, 1.0)] == [1, 0, 0]
+    assert [look(other, full(1.0, holds)) for _ in range(2)] == [1, 0]
+    assert [look(other, full(1.0, holds, layout)) for _ in range(2)] == [1, 0]
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+    evictor.track(-1, 0.0, CHARGE, lambda: None)
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [2, 0]
+    evictor.use(filter, order, 0.5)
+    evictor.ended(id, 1.0)
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("before", "least", "running", "futile"),
+    [
+        (1.5, 1.5, 100, True),
+        (1.0, 1.0, 100, True),
+        (1.5, 1.6, 100, True),  # others come all the same
+        (1.5, 1.4998, 100, True),  # 0.0001 each
+        (1.5, 1.48, 47, True),  # 48 such requests would do
+        (1.5, 1.48, 49, False),
+        (1.5, 1.0, 1, False),
+        (1.0, 0.99, 0, False),  # there was room, and a request took it
+    ],
+)
+def test_evictions_pause_if_all_that_run_are_too_few(before: float, least: float, running: int, futile: bool) -> None:
+    feedback = Feedback()
+    assert not feedback.futile(before, 1.0, running, 0.0)
+    feedback.evicted(2, before)
+    feedback.observe(least)
+    feedback.observe(before)
+    assert feedback.futile(least, 1.0, running, 0.1) is futile
+
+
+def test_each_pause_is_twice_as_long_and_ends_early_if_so_little_would_do() -> None:
+    feedback, now = Feedback(), 0.0
+    for pause in (PAUSE, 2 * PAUSE, 4 * PAUSE):
+        feedback.evicted(2, 1.5)
+        feedback.observe(1.48)
+        assert [feedback.futile(1.48, 1.0, 10, now + later) for later in (0.0, pause - 0.1, pause)] == [1, 1, 0]
+        now += pause
+    feedback.evicted(2, 1.5)
+    feedback.observe(1.48)
+    assert feedback.futile(1.48, 1.0, 10, now)
+    assert not feedback.futile(1.05, 1.0, 10, now)
+
+
+@pytest.mark.parametrize("change", ["nothing", "room", "a request begins", "another stage", "another band"])
+def test_a_pause_is_of_one_stage_and_ends_with_room(change: str) -> None:
+    evictor = Evictor(SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o"), 0.5, lambda *_: None)
+    ids = list[str]()
+    for _ in range(10):
+        ids.append(evictor.track(-1, 0.0, CHARGE, partial(lambda at: evictor.ended(ids[at], 0.0), len(ids))))
+    blocked = [BlockedBand(0, 1.0)]
+    assert [evictor.make_room(blocked, full(1.5), now) for now in (0.0, 0.5, 0.6)] == [2, 0, 0]
+    if change == "room":
+        assert evictor.make_room([], full(0.9), 0.7) == 0
+    if change == "a request begins":
+        evictor.track(-1, 0.7, CHARGE, lambda: None)
+    stage = full(1.5, name="prefill" if change == "another stage" else "pool")
+    band = BlockedBand(5 if change == "another band" else 0, 1.0)
+    assert evictor.make_room([band], stage, 0.8) == (0 if change in ("nothing", "another band") else 2)

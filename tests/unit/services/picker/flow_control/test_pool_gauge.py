@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from services.picker.flow_control.concurrency import ConcurrencyDetector
 from services.picker.flow_control.pool_gauge import AGE, PoolGauge
@@ -17,8 +18,9 @@ from services.picker.state.inflight import Charge
 from services.picker.state.layout import Rows
 from services.picker.state.view import View
 from shared.config.schema import StaleMetrics
+from shared.model import ROLE, Endpoint
 from tests.unit.services.picker.flow_control.flows import Picker, parameters
-from tests.unit.services.picker.world import load, pool
+from tests.unit.services.picker.world import endpoint, load, pool
 
 LIMITS = {"maxConcurrency": 50, "maxTokenConcurrency": 5000}
 """Of each of two endpoints."""
@@ -33,10 +35,10 @@ class Owner:
 
 
 class Gauged:
-    """A pool of two endpoints, and the gauge at one moment."""
+    """A pool of these endpoints, or of two, and the gauge at one moment."""
 
-    def __init__(self, detector: SaturationDetector) -> None:
-        self.view: View = pool("a1", "a2")
+    def __init__(self, detector: SaturationDetector, *members: Endpoint | str) -> None:
+        self.view: View = pool(*(members or ("a1", "a2")))
         self.failures: list[str] = []
         self.gauge = PoolGauge(
             self.view,
@@ -109,12 +111,67 @@ def test_a_ticket_pends_until_it_is_charged() -> None:
     assert gauged.gauge.room(1.0) == 10
 
 
+def test_a_request_of_any_length_pends_with_what_it_will_be_charged() -> None:
+    gauged = Gauged(parameters(ConcurrencyDetector, concurrencyMode="tokens", maxTokenConcurrency=10**6))
+    gauged.gauge.expect(10**7, 1.0)
+    ticket = gauged.ticket(10**7)
+    ticket.ends(Outcome.DISPATCHED, 1.0)
+    assert gauged.gauge.at(1.0).room(1.0) == 1
+    gauged.view.in_flight.charge("a1", 10**7)
+    ticket.charged()
+    assert gauged.gauge.room(1.0) == 1
+
+
 def test_what_peers_dispatch_takes_room() -> None:
     gauged = Gauged(parameters(ConcurrencyDetector, **LIMITS, concurrencyMode="tokens"))
     gauged.gauge.expect(1000, 1.0)
     assert gauged.gauge.at(1.0).room(1.0) == 10
     gauged.view.apply_load(load("peer", {gauged.view.layout.endpoints[0].id: (2, 4000)}), 1.0)
     assert gauged.gauge.room(1.0) == 6
+
+
+ROLES = {"p1": "prefill", "d2": "decode", "d3": "decode", "b4": "both", "e5": "encode"}
+
+
+@pytest.mark.parametrize(
+    ("fill", "mode", "charges", "holds"),
+    [
+        ({"p1": 5}, "requests", [("d2",), ("d2", "p1"), ("b4",), ("e5",), ("gone", "p1")], [0, 1, 1, 0, 1]),
+        ({"d2": 5, "d3": 5}, "requests", [("d2",), ("d2", "p1"), ("p1",), ("gone",)], [1, 1, 0, 0]),
+        ({"p1": 5}, "tokens", [("d2", "p1"), ("p1",)], [1, 1]),
+        ({"p1": 5}, "tokens, until read", [("d2", "p1"), ("p1",)], [1, 0]),
+        ({"p1": 5}, "hybrid, until read", [("d2", "p1"), ("p1",)], [1, 1]),
+        ({"p1": 5}, "requests, until response", [("d2", "p1"), ("b4", "p1")], [0, 1]),
+    ],
+)
+def test_who_takes_room_on_the_fullest_stage(
+    fill: dict[str, int], mode: str, charges: list[tuple[str, ...]], holds: list[int]
+) -> None:
+    detector = parameters(ConcurrencyDetector, concurrencyMode=mode.partition(",")[0])
+    gauged = Gauged(detector, *(replace(endpoint(name), labels={ROLE: role}) for name, role in ROLES.items()))
+    in_flight = gauged.view.in_flight
+    for name, count in fill.items():
+        for _ in range(count):
+            in_flight.charge(name, 1000)
+    filled = gauged.gauge.at(1.0).fullest()
+    made = [in_flight.charge_all(id, 100, [(other, 100, True) for other in others]) for id, *others in charges]
+    for charge in made:
+        if "read" in mode:
+            charge.release_tokens()
+        if "response" in mode:
+            charge.response_began()
+    assert filled.name == ("prefill" if "p1" in fill else "decode")
+    assert (filled.saturation, filled.in_flight) == (max(gauged.gauge.stages.values()), sum(fill.values()))
+    assert [filled.holds(charge) for charge in made] == [bool(held) for held in holds]
+    for charge in made:
+        charge.release()
+    assert not any(map(filled.holds, made))
+
+
+def test_what_runs_on_a_draining_endpoint_takes_no_room() -> None:
+    gauged = Gauged(parameters(ConcurrencyDetector), "a1", replace(endpoint("a2"), draining=True))
+    stage = gauged.gauge.at(1.0).fullest()
+    assert [stage.holds(gauged.view.in_flight.charge(name, 1)) for name in ("a1", "a2")] == [True, False]
 
 
 class Counting(ConcurrencyDetector):
@@ -146,4 +203,5 @@ def test_where_the_detector_fails_each_request_takes_one_place(broken: Any) -> N
     detector.broken = broken
     gauged = Gauged(detector)
     assert gauged.fill([100] * 200) == 100
+    assert gauged.gauge.fullest().holds(gauged.charges[0])
     assert gauged.failures

@@ -120,7 +120,7 @@ class InFlightMachine(RuleBasedStateMachine):
         ids, packed_requests, packed_tokens = self.table.columns()
         published = zip(unpack_counts(packed_requests).tolist(), unpack_counts(packed_tokens).tolist(), strict=True)
         assert dict(zip(unpack_hashes(ids).tolist(), published, strict=True)) == {
-            endpoint_hash(name): (count, min(weight, MAX_TOKENS)) for name, (count, weight) in own.items()
+            endpoint_hash(name): (count, weight) for name, (count, weight) in own.items()
         }
         for _, rows in self.peers.values():
             for name, (more_requests, more_tokens) in rows.items():

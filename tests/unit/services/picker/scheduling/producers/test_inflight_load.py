@@ -1,9 +1,10 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
 from services.picker.scheduling.cycle import PREFIX_MATCH, PrefixMatch
 from services.picker.scheduling.producers.inflight_load import InFlightLoadParameters, InFlightLoadProducer
-from services.picker.state.inflight import MAX_TOKENS
 from tests.unit.services.picker.world import cycle, pool, request
 
 
@@ -49,12 +50,19 @@ def test_every_sequence_that_is_generated_at_once_has_its_own_output() -> None:
     assert producer.tokens(run, 0) == 100 + 3 * 40
 
 
-def test_a_request_weighs_no_more_than_peers_can_be_told() -> None:
-    ratio = InFlightLoadParameters(add_estimated_output_tokens=True, output_ratio=1e308)
-    run = cycle(pool("a1"), request(b"xxxx" * 100, parallel=2**31 - 1))
-    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MAX_TOKENS
-    ratio = InFlightLoadParameters(add_estimated_output_tokens=True)
-    assert InFlightLoadProducer("load", ratio).tokens(run, 0) == MAX_TOKENS
+@pytest.mark.parametrize(
+    ("content", "parameters"),
+    [
+        ({"parallel": 2**31 - 1}, {"add_estimated_output_tokens": True}),
+        ({}, {"add_estimated_output_tokens": True, "output_ratio": 1e308}),
+        ({"parallel": 2**31 - 1}, {"add_estimated_output_tokens": True, "output_ratio": 1e308}),
+        ({"prompt_tokens": 2**22}, {}),
+        ({"prompt_tokens": 600_000}, {"add_estimated_output_tokens": True}),
+    ],
+)
+def test_a_request_weighs_no_more_than_the_longest_context(content: dict[str, Any], parameters: dict[str, Any]) -> None:
+    run = cycle(pool("a1"), request(b"xxxx" * 100, **content))
+    assert InFlightLoadProducer("load", InFlightLoadParameters(**parameters)).tokens(run, 0) == 1_000_000
 
 
 def test_with_an_estimate_of_the_output_the_tokens_count_until_the_end() -> None:

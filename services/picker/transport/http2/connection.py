@@ -20,7 +20,7 @@ from services.picker.transport.http2.header_blocks import HeaderBlocks
 from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
 from services.picker.transport.http2.stream import Http2Stream
-from services.picker.transport.http2.streams import StreamCount, Streams
+from services.picker.transport.http2.streams import MESSAGES_PER_TURN, StreamCount, Streams
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +28,6 @@ _PER_TURN = 64
 """Frames that are read before other connections have their turn."""
 _SECONDS_PER_TURN = 0.005
 """Seconds of a turn: a frame may take some milliseconds, however short it is."""
-_MESSAGES_PER_TURN = 256
-"""The same for messages, of which a frame may have thousands."""
 
 
 class Http2Connection:
@@ -63,7 +61,7 @@ class Http2Connection:
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
-        self._streams = Streams(options, memory, count, now, wake)
+        self._streams = Streams(options, memory, count, now, wake, timer)
         self._open = self._streams.open
         self._last_taken = frames.STREAM_ID
         """The last stream that is taken."""
@@ -96,11 +94,11 @@ class Http2Connection:
             return False
         if data:
             reader.feed(data)
-        streams.watched, streams.messages = True, _MESSAGES_PER_TURN
+        streams.watched, streams.messages = True, MESSAGES_PER_TURN
         find, stream_id = self._open.get, 0
         rest, timer = self._take_pending(), self._timer
         began = at = timer()
-        until = began + _SECONDS_PER_TURN
+        until = streams.until = began + _SECONDS_PER_TURN
         try:
             if streams.unsent:
                 streams.flush()

@@ -108,7 +108,7 @@ class Http2Protocol(asyncio.Protocol):
     def _continue(self) -> bool:
         """Read on in what has come, and send on what has waited."""
         self._going_on = False
-        if self._transport is None:
+        if not self._reads:
             return False
         now = self._clock()
         more = self.connection.receive(b"", now)
@@ -116,12 +116,17 @@ class Http2Protocol(asyncio.Protocol):
         self._flush()
         if more:
             self._go_on()
-        elif self._stuck_since is None and self._transport is not None:
+        elif self._reads:
             self._transport.resume_reading()
         return False
 
+    @property
+    def _reads(self) -> bool:
+        """Whether there is a peer, and it reads what it is sent."""
+        return self._transport is not None and self._stuck_since is None
+
     def pause_writing(self) -> None:
-        """The peer doesn't read: nothing more is read from it either."""
+        """The peer doesn't read: nothing more is read of what it sends or has sent."""
         self._stuck_since = self._clock()
         self.connection.hold()
         self._transport.pause_reading()

@@ -27,6 +27,7 @@ from tests.unit.services.picker.transport.http2.peer import (
     GOAWAY,
     HEADERS,
     INITIAL_WINDOW_SIZE,
+    MAX_FRAME_SIZE,
     OPTIONS,
     PING,
     PREFACE,
@@ -461,6 +462,33 @@ def test_who_asks_for_descriptors_without_reading_them_is_ended() -> None:
     assert len(peer.data()) < 2 * OPTIONS.send_buffer
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after the windows have opened"])
+@pytest.mark.parametrize(("size", "answers"), [(40_000, 200), (4_000_000, 2)])
+def test_a_turn_writes_little_however_wide_the_windows_are(waits: bool, size: int, answers: int) -> None:
+
+    class Large(Forgetful):
+        def __init__(self, stream: Stream, metadata: Metadata) -> None:
+            self.stream = stream
+
+        def receive(self, message: bytes) -> None:
+            self.stream.send(bytes(size))
+
+    peer = Peer(sets={INITIAL_WINDOW_SIZE: 0}, methods={"/test.Test/Echo": Large})
+    peer.say(headers(1))
+    opens = settings({INITIAL_WINDOW_SIZE: 2**31 - 1, MAX_FRAME_SIZE: 2**24 - 1}) + window_update(0, 2**30)
+    sent = data(1, message(b"") * answers)
+    peer.say(sent if waits else opens)
+    peer.heard.clear()
+    more, turns = peer.connection.receive(opens if waits else sent, 0.0), [len(b"".join(peer.connection.out))]
+    while more:
+        peer.hear()
+        more = peer.connection.receive(b"", 0.0)
+        turns.append(len(b"".join(peer.connection.out)))
+    peer.hear()
+    assert peer.data() == message(bytes(size)) * answers
+    assert max(turns) < 2 * OPTIONS.send_buffer
+
+
 def test_a_turn_unzips_few_large_messages() -> None:
     peer = Peer(structs.replace(OPTIONS, max_message_size=3 * 2**20))
     peer.say(headers(1, fields=request(path="/test.Test/Silent", grpc_encoding="gzip")))
@@ -472,11 +500,12 @@ def test_a_turn_unzips_few_large_messages() -> None:
     assert len(peer.calls[0].messages) == 20
 
 
-def test_a_turn_ends_when_its_time_is_over() -> None:
+@pytest.mark.parametrize("sent", [data(1, message(b"x")) * 60, data(1, message(b"x") * 60)], ids=["frames", "a frame"])
+def test_a_turn_ends_when_its_time_is_over(sent: bytes) -> None:
     seconds = iter(range(10**6))
     peer = Peer(timer=lambda: next(seconds) / 1000)
     call = peer.call()
-    more, turns = peer.connection.receive(data(1, message(b"x")) * 60, 0.0), 1
+    more, turns = peer.connection.receive(sent, 0.0), 1
     while more:
         more, turns = peer.connection.receive(b"", 0.0), turns + 1
     assert turns >= 60 / 5

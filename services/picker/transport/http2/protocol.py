@@ -10,6 +10,7 @@ from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import flooded
+from services.picker.transport.http2.held_bytes import UNCOUNTED
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import LONG_TURN, Pace, Turns
 from shared.tls import TooMuchOverhead
@@ -146,6 +147,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.connection.note_unsent(0, self._clock())
         if isinstance(exc, TooMuchOverhead) and self.connection.failure is None:
             self.connection.fail(flooded(str(exc)))
         if self.connection.open:
@@ -176,7 +178,8 @@ class Http2Protocol(asyncio.Protocol):
             self._turns.add(self._tick)
 
     def _tick(self) -> bool:
-        self._ticking = self._transport is not None and self.connection.tick(self._clock())
+        transport = self._transport
+        self._ticking = transport is not None and self.connection.tick(self._clock(), transport.get_write_buffer_size())
         return self._ticking
 
     def close(self) -> None:
@@ -212,6 +215,8 @@ class Http2Protocol(asyncio.Protocol):
                 self._end_by_turns()
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
+        if connection.dropped and transport.get_write_buffer_size() > UNCOUNTED:
+            transport.abort()
 
     def __repr__(self) -> str:
         return f"<Http2Protocol {self.connection!r}>"

@@ -186,6 +186,11 @@ class Streams:
         self.window += _checked(more, self.window + self._held)
         self.flush()
 
+    @property
+    def held(self) -> bool:
+        """Whether the socket takes nothing."""
+        return self._held > 0
+
     def hold(self) -> None:
         """Send no more messages: what was sent isn't taken by the socket."""
         if not self._held:

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
-from services.picker.transport.http2.server import LOG_EVERY, Http2Server
+from services.picker.transport.http2.server import LOG_EVERY, TICK, Http2Server
 from shared.tasks import SECONDS_AT_ONCE
 from shared.tls import TooMuchOverhead
 from tests.unit.services.picker.transport.http2.peer import (
@@ -171,6 +171,36 @@ async def test_what_takes_long_to_read_is_read_by_turns() -> None:
             writer.close()
         await server.stop(0.0)
     assert order.index(b"quick") < connections + connections // 2
+
+
+async def test_what_a_client_leaves_unread_in_its_connection_counts_and_makes_room() -> None:
+    """However wide its windows are. Of the connection nothing stays, though it takes no farewell."""
+    now, calls = 0.0, list[Recorded]()
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Recorded(stream, metadata, "Silent"))
+        return calls[-1]
+
+    memory = MemoryBudget(100_000, lambda: now)
+    options = Http2Options(max_message_size=2**10, send_buffer=2**30)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=memory, clock=lambda: now)
+    await server.start("127.0.0.1", 0)
+    client = socket.create_connection(("127.0.0.1", server.port))
+    try:
+        client.sendall(PREFACE + settings({INITIAL_WINDOW_SIZE: 2**31 - 1}) + window_update(0, 2**30) + headers(1))
+        await eventually(lambda: calls)
+        while memory.used <= memory.limit:
+            calls[0].stream.send(bytes(10_000))
+            await asyncio.sleep(TICK / 100)
+        now += 0.5
+        await asyncio.sleep(2 * TICK)
+        assert server.connections == 1
+        now += 1.0
+        await eventually(lambda: not server.connections)
+        assert (server.ended, memory.used, calls[0].ends) == ({"ENHANCE_YOUR_CALM": 1}, 0, 1)
+    finally:
+        client.close()
+        await server.stop(0.0)
 
 
 async def test_of_what_a_client_sends_nothing_is_read_while_it_reads_nothing() -> None:

@@ -412,6 +412,10 @@ BLOCKS: dict[str, tuple[bytes, ErrorCode]] = {
         ErrorCode.COMPRESSION_ERROR,
     ),
     "an index that isn't there": (frame(HEADERS, END_HEADERS, 1, b"\xff\x00"), ErrorCode.COMPRESSION_ERROR),
+    "a number of many bytes": (
+        frame(HEADERS, END_HEADERS, 1, b"\x3f" + b"\x80" * 1000 + b"\0" + HEAD),
+        ErrorCode.COMPRESSION_ERROR,
+    ),
     "a number without an end": (frame(HEADERS, END_HEADERS, 1, b"\xff" * 1000), ErrorCode.COMPRESSION_ERROR),
     "CONTINUATION flood": (frame(HEADERS, 0, 1, HEAD) + frame(CONTINUATION, 0, 1) * 17, CALM),
     "CONTINUATIONs that are too long together": (

@@ -296,6 +296,10 @@ class TlsConnection(asyncio.BufferedProtocol, asyncio.Transport):
         if self._transport is not None:
             self._transport.set_write_buffer_limits(high, low)
 
+    def get_write_buffer_size(self) -> int:
+        """As of the plain transport, in bytes that are encrypted."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self.is_closing():
             return

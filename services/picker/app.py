@@ -141,7 +141,8 @@ class PickerService(Service):
         )
         held = Gauge(
             "pointsman_picker_held_body_bytes",
-            "Bytes of request bodies until they are answered, and of response bodies held for their next piece",
+            "Bytes of request bodies until they are answered, of response bodies held for their next piece, of parts "
+            "of HTTP/2 frames, and of answers that proxies leave unread",
             registry=self.registry,
         )
         held.set_function(lambda: self.handler.budget.used)

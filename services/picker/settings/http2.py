@@ -98,7 +98,7 @@ class Http2Settings(CommonSettings, frozen=True, kw_only=True):
         PositiveDuration, Meta(description="time limit for the answer to a keepalive PING")
     ] = DEFAULTS.keepalive_timeout
     http2_stall_timeout: Annotated[
-        PositiveDuration, Meta(description="how long a proxy may leave an answer unread")
+        PositiveDuration, Meta(description="how long a proxy may leave an answer unread, or a frame incomplete")
     ] = DEFAULTS.stall_timeout
 
     def http2_options(self, max_message_size: int) -> Http2Options:

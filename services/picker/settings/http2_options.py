@@ -46,7 +46,8 @@ class Http2Options(Struct, frozen=True, kw_only=True):
     keepalive_timeout: float = 10.0
     """Seconds within which it has to say anything."""
     stall_timeout: float = 60.0
-    """Seconds for which a peer may leave its window or its socket closed while something waits for it."""
+    """Seconds for which a peer may leave its window or its socket closed while something waits for it, and for the rest
+    of a frame or a header block that has begun."""
 
 
 DEFAULTS = Http2Options(max_message_size=0)

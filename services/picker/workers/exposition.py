@@ -136,6 +136,12 @@ class Counts:
         self._just_ended: deque[Page] = deque()
         """Pages that are to be joined to it."""
 
+    def copy(self) -> "Counts":
+        """The counts as they are now: a worker that ends later is in them under its name."""
+        counts = Counts()
+        counts._latest, counts._ended, counts._just_ended = self._latest.copy(), self._ended, self._just_ended.copy()
+        return counts
+
     def update(self, worker: str, page: Page) -> None:
         """A worker's page has arrived."""
         self._latest[worker] = _counters(page)

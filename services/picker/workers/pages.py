@@ -162,6 +162,7 @@ class WorkerPages:
     async def _joined(self) -> list[bytes]:
         """The text of each family."""
         runs = {worker.id: worker.restarts for worker in self._workers}
+        counts = self._counts.copy()  # a worker may end from now on, and is in its answer
         answers = await self._ask("/metrics", bytes)
         self.missing = answers.missing
         answered: list[str] = []
@@ -176,7 +177,7 @@ class WorkerPages:
             if worker.restarts == runs[worker.id]:
                 self._counts.update(worker.id, page)
         await _in_steps(self._counts.pruning())
-        pages += self._counts.missing(answered)
+        pages += counts.missing(answered)
         own = b"".join([piece async for piece in exposition(self._supervisor.registry)])
         pages.append(page := {})
         await _in_steps(parsing(own, page))

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from services.picker.admin.decisions import decision_routes
+from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.picker import PickerSettings
 from services.picker.transport.calls import MAX_QUESTION
 from services.picker.transport.grpc_server import GrpcServer, for_health
@@ -72,6 +73,7 @@ class Supervisor(Service):
             port=settings.grpc_health_port,
             flag="--grpc-health-port",
             options=options,
+            memory=MemoryBudget(settings.max_held_bodies, time.monotonic),
         )
         self.registry.register(WorkerMetrics(self.workers, self._pages))
 

@@ -14,13 +14,14 @@ from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods, StatusCode
 from services.picker.transport.http2 import frames
 from services.picker.transport.http2.control_frames import PRIORITY_SIZE, ControlFrames, check_dependency
-from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, violated
+from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode, StreamFailed, flooded, violated
 from services.picker.transport.http2.frame_reader import Frame, FrameReader
 from services.picker.transport.http2.header_blocks import HeaderBlocks
+from services.picker.transport.http2.held_bytes import UNCOUNTED, HeldBytes
 from services.picker.transport.http2.lifetime import Lifetime
 from services.picker.transport.http2.request_head import Malformed, RequestHead, check_trailers, read_head
 from services.picker.transport.http2.stream import Http2Stream
-from services.picker.transport.http2.streams import StreamCount, Streams
+from services.picker.transport.http2.streams import MESSAGES_PER_TURN, StreamCount, Streams
 
 log = structlog.get_logger(__name__)
 
@@ -28,8 +29,6 @@ _PER_TURN = 64
 """Frames that are read before other connections have their turn."""
 _SECONDS_PER_TURN = 0.005
 """Seconds of a turn: a frame may take some milliseconds, however short it is."""
-_MESSAGES_PER_TURN = 256
-"""The same for messages, of which a frame may have thousands."""
 
 
 class Http2Connection:
@@ -52,6 +51,8 @@ class Http2Connection:
     ) -> None:
         self.failure: ConnectionFailed | None = None
         """Why the connection is to be closed when `out` is written."""
+        self.dropped = False
+        """Whether it had to make room for others: nothing of it is to stay in memory."""
         self.took = 0.0
         """Seconds of the last turn."""
         self._options = options
@@ -63,7 +64,12 @@ class Http2Connection:
         self._blocks = HeaderBlocks(options.max_header_list, options.max_continuations, read_head)
         self._block: tuple[int, int] | None = None
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
-        self._streams = Streams(options, memory, count, now, wake)
+        self._block_since = self._part_since = inf
+        """When the block began, and when that of which a part has come, be it a block or a frame."""
+        self._held = HeldBytes(memory, self._drop)
+        self._unsent, self._unsent_since = 0, inf
+        """Bytes that wait for the socket, and since when there are any."""
+        self._streams = Streams(options, memory, count, now, wake, timer)
         self._open = self._streams.open
         self._last_taken = frames.STREAM_ID
         """The last stream that is taken."""
@@ -96,11 +102,11 @@ class Http2Connection:
             return False
         if data:
             reader.feed(data)
-        streams.watched, streams.messages = True, _MESSAGES_PER_TURN
-        find, stream_id = self._open.get, 0
+        streams.watched, streams.messages = True, MESSAGES_PER_TURN
+        find, stream_id = self._open.get, _NONE
         rest, timer = self._take_pending(), self._timer
         began = at = timer()
-        until = began + _SECONDS_PER_TURN
+        until = streams.until = began + _SECONDS_PER_TURN
         try:
             if streams.unsent:
                 streams.flush()
@@ -136,25 +142,32 @@ class Http2Connection:
         finally:
             streams.watched = False
             self.took = timer() - began
+        if reader.have or self._held.size or self._part_since < inf:
+            self._note_unread(stream_id != _NONE)
         return self.unfinished
 
     def feed(self, data: bytes) -> None:
         """The client has sent this, for a later turn."""
         if self.failure is None:
             self._frames.feed(data)
+            self._note_unread(False)
 
     @property
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
         return self._pending_frame is not None or self._frames.complete or self._streams.unsent
 
-    def tick(self, now: float) -> bool:
+    def tick(self, now: float, unsent: int = 0) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether
-        there is more to do at once."""
+        there is more to do at once. So many bytes are `unsent`, as for `note_unsent`."""
+        if unsent or self._held.size:
+            self.note_unsent(unsent, now)
+            self._held.make_room()
         if self.failure is not None:
             return False
         try:
             self._lifetime.check(now, None if self._open else self._streams.idle_since)
+            self._check_part(now)
             more = self._streams.tick(now)
         except ConnectionFailed as failure:
             self.fail(failure)
@@ -186,6 +199,12 @@ class Http2Connection:
         last = min(self._streams.last_id, self._last_taken)
         self.out.append(frames.goaway(last, failure.code, failure.text))
 
+    def note_unsent(self, unsent: int, now: float) -> None:
+        """So many bytes have been written, and wait for the socket."""
+        self._unsent = unsent
+        self._unsent_since = min(self._unsent_since, now) if unsent > UNCOUNTED else inf
+        self._count_held(now)
+
     def hold(self) -> None:
         """The socket takes no more: messages wait, and so do those who make them."""
         self._streams.hold()
@@ -202,11 +221,50 @@ class Http2Connection:
 
     def forget(self) -> None:
         """Its last stream has ended. Nobody is woken any more: references in a circle would stay in memory for long."""
-        self._wake = self._streams.wake = _nothing
+        self._wake = self._streams.wake = self._held.drop = _nothing
 
     def _forget_frames(self) -> None:
         self._frames.clear()
+        self._blocks.clear()
         self._pending_frame = None
+        self._part_since = inf
+        self._count_held(self._streams.now)
+
+    def _drop(self) -> None:
+        """It has held too much for too long."""
+        self.dropped = True
+        if self.failure is None:
+            self.fail(flooded("no memory for what it has begun to send, or doesn't read"))
+        self._wake()
+
+    # What isn't read
+
+    def _note_unread(self, read: bool) -> None:
+        """Count what has come and isn't read. With `read`, frames before it were."""
+        if self.unfinished:  # it waits for its turn
+            self._part_since = inf
+        elif self._block is not None:
+            self._part_since = self._block_since
+        elif not self._frames.have:
+            self._part_since = inf
+        elif read or self._part_since == inf:
+            self._part_since = self._streams.now
+        self._count_held(self._streams.now)
+
+    def _count_held(self, now: float) -> None:
+        pending = self._pending_frame
+        waiting = 0 if pending is None else len(pending[3])
+        size = self._frames.have + self._blocks.gathered + waiting + self._unsent
+        self._held.update(0 if self.dropped else size, now - min(self._part_since, self._unsent_since))
+
+    def _check_part(self, now: float) -> None:
+        """Raises ConnectionFailed for a frame, or a header block, that isn't complete in time."""
+        if self._streams.held:  # nothing more of it is read
+            self._block_since = now
+            if self._part_since < inf:
+                self._part_since = now
+        elif now - self._part_since > self._options.stall_timeout:
+            raise flooded("a frame or a header block isn't complete in time")
 
     # Frames
 
@@ -301,7 +359,8 @@ class Http2Connection:
         if stream_id % 2 == 0:
             raise violated(f"HEADERS on stream {stream_id}, which isn't a client's")
         if not flags & frames.END_HEADERS:
-            self._block = stream_id, flags
+            self._block, self._block_since = (stream_id, flags), self._streams.now
+            self._part_since = self._block_since
             self._blocks.begin(payload)
         else:
             self._on_block(stream_id, flags, payload)
@@ -383,6 +442,8 @@ class Http2Connection:
 
 
 _KEEPALIVE = b"pointsmn"
+_NONE = -1
+"""The stream of no frame."""
 
 
 def _unpadded(payload: bytes) -> bytes:

@@ -10,11 +10,13 @@ Frame: TypeAlias = tuple[int, int, int, bytes]
 """Type, flags, stream, payload."""
 _KEPT = 4096
 """Bytes that were read and may stay until further ones come."""
+_SHORT = 4096
+"""Bytes of a piece that is joined with the next one: each piece takes a hundred bytes besides."""
 _BEGINNING = len(frames.PREFACE) + HEAD_SIZE
 
 
 class FrameReader:
-    """The bytes of one connection. Nothing of a frame that is too long is kept, and pieces are joined once."""
+    """The bytes of one connection. Nothing of a frame that is too long is kept, and long pieces are joined once."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -24,23 +26,27 @@ class FrameReader:
         """Where the next frame begins."""
         self._more: list[bytes] = []
         """What came since, in pieces."""
-        self._have, self._need = 0, _BEGINNING
-        """Bytes from `_at` on, and how many it takes to go on."""
+        self.have, self._need = 0, _BEGINNING
+        """Bytes that aren't read, from `_at` on, and how many it takes to go on."""
         self.greeted = False
         """Whether the preface has come."""
 
     def feed(self, data: bytes) -> None:
         """Further bytes."""
-        if self._have:
-            self._more.append(data)
-            self._have += len(data)
+        if self.have:
+            more = self._more
+            if more and len(more[-1]) < _SHORT:
+                more[-1] += data
+            else:
+                more.append(data)
+            self.have += len(data)
         else:
-            self._data, self._at, self._have = data, 0, len(data)
+            self._data, self._at, self.have = data, 0, len(data)
 
     def read(self) -> Frame | None:
         """The next frame; None when it isn't complete. Raises ConnectionFailed for one that is too long, and for what
         isn't HTTP/2."""
-        if self._have < self._need:
+        if self.have < self._need:
             if not self.greeted:
                 self._check_preface()
             if self._at > _KEPT:
@@ -56,25 +62,25 @@ class FrameReader:
         size = high << 16 | low
         if size > self._most:
             raise ConnectionFailed(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {size} bytes; the limit is {self._most}")
-        if self._have < HEAD_SIZE + size:
+        if self.have < HEAD_SIZE + size:
             self._need = HEAD_SIZE + size
             if self._at > _KEPT:
                 self._join()
             return None
         start = at + HEAD_SIZE
         self._at = start + size
-        self._have -= HEAD_SIZE + size
+        self.have -= HEAD_SIZE + size
         self._need = HEAD_SIZE
         return kind, flags, stream_id & frames.STREAM_ID, self._data[start : self._at]
 
     @property
     def complete(self) -> bool:
         """Whether there may be a further frame without further bytes."""
-        return self._have >= self._need
+        return self.have >= self._need
 
     def clear(self) -> None:
         """Let go what there is."""
-        self._data, self._more, self._have = b"", [], 0
+        self._data, self._more, self.have = b"", [], 0
 
     def _join(self) -> None:
         self._data = b"".join((self._data[self._at :], *self._more))
@@ -92,7 +98,7 @@ class FrameReader:
             raise violated("the first frame isn't SETTINGS")
         self.greeted = True
         self._at = len(frames.PREFACE)
-        self._have -= len(frames.PREFACE)
+        self.have -= len(frames.PREFACE)
 
     def __repr__(self) -> str:
-        return f"<FrameReader {self._have} of {self._need} bytes>"
+        return f"<FrameReader {self.have} of {self._need} bytes>"

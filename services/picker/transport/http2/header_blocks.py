@@ -68,8 +68,8 @@ class HeaderBlocks(Generic[T]):
         self._size = 0
         """The same of the last block that was decoded."""
         self._fragments: list[bytes] = []
-        self._gathered = 0
-        """Bytes of them."""
+        self.gathered = 0
+        """Bytes of a block that isn't whole."""
         self._decoded = 0
         """Bytes of this turn."""
         self.get = self._remembered.get
@@ -77,7 +77,7 @@ class HeaderBlocks(Generic[T]):
 
     def begin(self, fragment: bytes) -> None:
         """The first fragment of a block that isn't whole. Raises ConnectionFailed when it is too long."""
-        self._fragments, self._gathered = [], 0
+        self.clear()
         self._take(fragment)
 
     def append(self, fragment: bytes) -> None:
@@ -88,13 +88,18 @@ class HeaderBlocks(Generic[T]):
 
     def take(self) -> bytes:
         """The block that has been begun, and is whole now."""
-        block, self._fragments = b"".join(self._fragments), []
+        block = b"".join(self._fragments)
+        self.clear()
         return block
+
+    def clear(self) -> None:
+        """Let go what has come of a block."""
+        self._fragments, self.gathered = [], 0
 
     def _take(self, fragment: bytes) -> None:
         self._fragments.append(fragment)
-        self._gathered += len(fragment)
-        if self._gathered > self._max_bytes:
+        self.gathered += len(fragment)
+        if self.gathered > self._max_bytes:
             raise flooded(f"a header block has more than {self._max_bytes} bytes")
 
     def decode(self, block: bytes) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Methods
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import flooded
+from services.picker.transport.http2.held_bytes import UNCOUNTED
 from services.picker.transport.http2.streams import StreamCount
 from shared.tasks import LONG_TURN, Pace, Turns
 from shared.tls import TooMuchOverhead
@@ -108,7 +109,7 @@ class Http2Protocol(asyncio.Protocol):
     def _continue(self) -> bool:
         """Read on in what has come, and send on what has waited."""
         self._going_on = False
-        if self._transport is None:
+        if not self._reads:
             return False
         now = self._clock()
         more = self.connection.receive(b"", now)
@@ -116,12 +117,17 @@ class Http2Protocol(asyncio.Protocol):
         self._flush()
         if more:
             self._go_on()
-        elif self._stuck_since is None and self._transport is not None:
+        elif self._reads:
             self._transport.resume_reading()
         return False
 
+    @property
+    def _reads(self) -> bool:
+        """Whether there is a peer, and it reads what it is sent."""
+        return self._transport is not None and self._stuck_since is None
+
     def pause_writing(self) -> None:
-        """The peer doesn't read: nothing more is read from it either."""
+        """The peer doesn't read: nothing more is read of what it sends or has sent."""
         self._stuck_since = self._clock()
         self.connection.hold()
         self._transport.pause_reading()
@@ -141,6 +147,7 @@ class Http2Protocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.connection.note_unsent(0, self._clock())
         if isinstance(exc, TooMuchOverhead) and self.connection.failure is None:
             self.connection.fail(flooded(str(exc)))
         if self.connection.open:
@@ -171,7 +178,8 @@ class Http2Protocol(asyncio.Protocol):
             self._turns.add(self._tick)
 
     def _tick(self) -> bool:
-        self._ticking = self._transport is not None and self.connection.tick(self._clock())
+        transport = self._transport
+        self._ticking = transport is not None and self.connection.tick(self._clock(), transport.get_write_buffer_size())
         return self._ticking
 
     def close(self) -> None:
@@ -207,6 +215,8 @@ class Http2Protocol(asyncio.Protocol):
                 self._end_by_turns()
             if self._stuck_since is None:
                 self._stuck_since = self._clock()
+        if connection.dropped and transport.get_write_buffer_size() > UNCOUNTED:
+            transport.abort()
 
     def __repr__(self) -> str:
         return f"<Http2Protocol {self.connection!r}>"

@@ -25,6 +25,8 @@ _SHOWN = 100
 """Characters of a path in a log line."""
 _BYTES_PER_MESSAGE = 8 * 2**10
 """Unzipped bytes that take as long as a message."""
+SENT_PER_MESSAGE = 2**10
+"""Bytes to the peer that count as a message: what a turn sends waits in `out` until its end."""
 UPDATES_PER_FRAME = 10
 """WINDOW_UPDATE frames that a peer may send for each DATA frame that it gets."""
 _WHOLE_MESSAGE = frames.MESSAGE_FRAME.pack
@@ -42,11 +44,14 @@ class Siblings(Protocol):
     stream_window: int
     """Bytes that the peer takes on a new stream."""
     frame_limit: int
-    """Bytes of a payload that the peer takes."""
+    """Bytes of a payload that the peer takes, and gets at most."""
     updates: int
     """WINDOW_UPDATE frames that the peer may send."""
     messages: int
-    """Messages that are read before other connections have their turn."""
+    """Messages that are read before other connections have their turn; some bytes to the peer count as one, too."""
+    timer: Callable[[], float]
+    until: float
+    """When their turn is at the latest, by `timer`."""
     now: float
     """Monotonic seconds, of the last read or tick."""
 
@@ -170,7 +175,7 @@ class Http2Stream:
         at, size, siblings = 0, len(payload), self._siblings
         while at < size and self._finishing is None:
             if self._length < 0:
-                if siblings.messages <= 0:
+                if siblings.messages <= 0 or (at and siblings.timer() >= siblings.until):
                     return size - at
                 siblings.messages -= 1
                 if size - at >= MESSAGE_HEAD_SIZE and not self._prefix:
@@ -277,6 +282,7 @@ class Http2Stream:
         if size <= self.window and size <= siblings.window and size <= siblings.frame_limit and not self.pending:
             self.window -= size
             siblings.window -= size
+            siblings.messages -= size // SENT_PER_MESSAGE
             siblings.updates += UPDATES_PER_FRAME
             out.append(_WHOLE_MESSAGE(size >> 16, size & 0xFFFF, 0, 0, self.id, 0, size - MESSAGE_HEAD_SIZE))
             out.append(message)
@@ -300,6 +306,8 @@ class Http2Stream:
         add(self._pending, head, message)
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
+            if siblings.watched and siblings.messages <= 0:
+                break  # the rest follows in later turns
             self.flush()
         if self.pending:
             self._congested = self.congested
@@ -342,6 +350,7 @@ class Http2Stream:
             siblings.memory.used -= size
             self.window -= size
             siblings.window -= size
+            siblings.messages -= size // SENT_PER_MESSAGE
             siblings.updates += UPDATES_PER_FRAME
             self.blocked_since = siblings.now
             ends = not self.pending and self._finishing == b""  # what isn't a call has no trailers

@@ -27,8 +27,12 @@ _HELD = 2**40
 """Subtracted from the connection's window to stop sending."""
 _ENDED_AT_ONCE = 100
 """Streams that end together before others have their turn: a few milliseconds."""
-_FRAMES_AT_ONCE, _BYTES_AT_ONCE = 100, 2**20
-"""What is sent of what has waited for a window, before others have their turn: a millisecond or two."""
+_FRAMES_AT_ONCE = 100
+"""Frames that are sent of what has waited for a window, before others have their turn: a millisecond or two."""
+MESSAGES_PER_TURN = 256
+"""Messages that are read before others have their turn: a frame may have thousands."""
+_LONGEST = 64 * 2**10
+"""Bytes of a payload that a peer gets, whatever it takes: streams send by turns."""
 _FIRST_UPDATES = 1000
 """WINDOW_UPDATE frames that a peer may send before it gets a DATA frame; with each it may send some more."""
 
@@ -53,7 +57,13 @@ class Streams:
     """
 
     def __init__(
-        self, options: Http2Options, memory: MemoryBudget, count: StreamCount, now: float, wake: Callable[[], None]
+        self,
+        options: Http2Options,
+        memory: MemoryBudget,
+        count: StreamCount,
+        now: float,
+        wake: Callable[[], None],
+        timer: Callable[[], float],
     ) -> None:
         self.options, self.memory, self._count = options, memory, count
         self.now = now
@@ -65,11 +75,13 @@ class Streams:
         self.window = frames.DEFAULT_WINDOW
         """Bytes that the peer takes on all streams."""
         self.frame_limit = frames.MIN_FRAME_LIMIT
-        """Bytes of a payload that the peer takes."""
+        """Bytes of a payload that the peer takes, and gets at most."""
         self.updates = _FIRST_UPDATES
         """WINDOW_UPDATE frames that the peer may send."""
-        self.messages = 0
-        """Messages that are read before other connections have their turn."""
+        self.messages = MESSAGES_PER_TURN
+        """Messages that are read before other connections have their turn; some bytes to the peer count as one, too."""
+        self.timer, self.until = timer, inf
+        """When their turn is at the latest, by `timer`."""
         self.open: dict[int, Http2Stream] = {}
         self.last_id = 0
         """The last stream that the peer has opened."""
@@ -164,9 +176,8 @@ class Streams:
 
     def flush(self) -> None:
         """Send some of what the windows allow: one frame of the peer may open them for all streams."""
-        until = self.window - _BYTES_AT_ONCE
         for _ in range(_FRAMES_AT_ONCE):
-            if not self.unsent or self.window <= until:
+            if not self.unsent or self.messages <= 0:
                 break
             self._sendable.popitem(last=False)[1].flush()
 
@@ -174,6 +185,11 @@ class Streams:
         """The connection's window has opened. Raises ConnectionFailed."""
         self.window += _checked(more, self.window + self._held)
         self.flush()
+
+    @property
+    def held(self) -> bool:
+        """Whether the socket takes nothing."""
+        return self._held > 0
 
     def hold(self) -> None:
         """Send no more messages: what was sent isn't taken by the socket."""
@@ -205,7 +221,7 @@ class Streams:
             if number == frames.MAX_FRAME_SIZE:
                 if not frames.MIN_FRAME_LIMIT <= value <= frames.MAX_FRAME_LIMIT:
                     raise violated(f"SETTINGS_MAX_FRAME_SIZE {value}")
-                self.frame_limit = value
+                self.frame_limit = min(value, _LONGEST)
             elif number == frames.ENABLE_PUSH and value > 1:
                 raise violated(f"SETTINGS_ENABLE_PUSH {value}")
             elif number == frames.INITIAL_WINDOW_SIZE:

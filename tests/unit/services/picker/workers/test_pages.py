@@ -10,11 +10,12 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry, Gauge
 from starlette.types import Message
 
 from services.picker.admin.decisions import decision_routes
-from services.picker.workers.exposition import Family
+from services.picker.workers.exposition import STEP, Family
 from services.picker.workers.pages import AT_ONCE, WorkerPages
 from services.picker.workers.worker import Unanswered
 from shared.service.admin import build_app
@@ -189,6 +190,35 @@ async def test_metrics_are_those_of_the_workers_and_the_supervisor(
     supervisor.worker_pages.ended(supervisor.workers[0])
     supervisor.say("/metrics", page(1), page(2))
     assert (await client.get("/metrics")).text == page(8) + own
+
+
+async def test_a_worker_that_ends_while_its_page_is_joined_counts_once() -> None:
+    """Whenever it ends."""
+    page = "# TYPE picks_total counter\npicks_total{} 1000.0\n"
+    page += "# TYPE other_total counter\n" + "".join(f'other_total{{n="{n}"}} 1.0\n' for n in range(2 * STEP))
+    found: list[float] = []
+    for turns in range(30):
+        supervisor = Supervisor()
+        pages, ending = supervisor.worker_pages, supervisor.workers[0]
+
+        async def picks(pages: WorkerPages = pages) -> float:
+            response = cast(StreamingResponse, await pages.metrics())
+            text = b"".join([cast(bytes, piece) async for piece in response.body_iterator]).decode()
+            [line] = [line for line in text.splitlines() if line.startswith("picks_total{")]
+            return float(line.split()[1])
+
+        async def end(turns: int = turns, pages: WorkerPages = pages, ending: Any = ending) -> None:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            pages.ended(ending)
+            ending.restarts += 1
+
+        supervisor.say("/metrics", page, page)
+        await picks()
+        ends = asyncio.create_task(end())
+        found.append(await picks())
+        await ends
+    assert found == [2000.0] * 30
 
 
 @pytest.mark.parametrize("found", [2, 1, 0])

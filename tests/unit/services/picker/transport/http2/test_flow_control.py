@@ -217,7 +217,7 @@ def test_while_the_socket_takes_nothing_calls_are_congested_and_nothing_is_lost(
     assert (call.stream.congested, [frame.kind for frame in peer.hear() if frame.kind == DATA]) == (True, [])
     peer.say(window_update(0, 5), data(1, b"", END_STREAM))
     peer.connection.release()
-    peer.hear()
+    peer.say(b"")
     assert (peer.data(), call.drains) == (message(bytes(OPTIONS.send_buffer)) * 2, 1)
     peer.say(window_update(0, 2**31 - 1))
     assert peer.failure() is ErrorCode.FLOW_CONTROL_ERROR

@@ -27,6 +27,7 @@ from tests.unit.services.picker.transport.http2.peer import (
     GOAWAY,
     HEADERS,
     INITIAL_WINDOW_SIZE,
+    MAX_FRAME_SIZE,
     OPTIONS,
     PING,
     PREFACE,
@@ -307,6 +308,86 @@ def test_of_what_was_read_nothing_stays(rest: bytes) -> None:
         tracemalloc.stop()
 
 
+# What isn't complete
+
+PART = 60_000
+LONG_BLOCK = block() + b"\x00\x01x" + encode_integer(PART, 7) + b"y" * PART
+PARTS = {
+    "a frame, of many messages": (data(1, message(b"") * (PART // 5))[:-100], message(b"") * 20),
+    "a header block": (frame(HEADERS, 0, 3, LONG_BLOCK), frame(CONTINUATION, END_HEADERS, 3)),
+    "a frame of a header block": (
+        frame(HEADERS, 0, 3, LONG_BLOCK[:9_000]) + frame(CONTINUATION, END_HEADERS, 3, LONG_BLOCK[9_000:])[:-100],
+        LONG_BLOCK[-100:],
+    ),
+}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_frames_and_header_blocks_count_as_held_memory(name: str, lost: bool) -> None:
+    part, rest = PARTS[name]
+    peer = Peer()
+    peer.call("Silent")
+    peer.say(part[:100])
+    peer.connection.feed(part[100:])
+    assert PART - 200 < peer.memory.used < PART + 200
+    peer.say(b"")
+    assert PART - 200 < peer.memory.used < PART + 200
+    if lost:
+        peer.connection.lost()
+    else:
+        peer.say(rest)
+    assert (peer.memory.used, peer.connection.failure) == (0, None)
+
+
+def test_connections_with_old_parts_of_frames_make_room() -> None:
+    """The costliest first; they are served for a second in any case, because all of their requests end with them."""
+    now, sent = 0.0, data(1, message(bytes(PART)))
+    memory = MemoryBudget(3 * PART // 2, lambda: now)
+    peers = [Peer(memory=memory) for _ in range(4)]
+    for peer in peers:
+        peer.call("Silent")
+        now += 0.3
+        peer.now = now
+        peer.say(sent[:-100])
+    for peer in peers:
+        peer.wait(now)
+    assert [peer.failure() for peer in peers] == [None] * 4
+    now += 1.0
+    for peer in peers:
+        peer.wait(now)
+    assert [peer.failure() for peer in peers] == [CALM, CALM, CALM, None]
+    assert [peer.wakes for peer in peers] == [1, 1, 1, 0]
+    assert memory.used < PART
+    peers[3].say(sent[-100:])
+    assert (peers[3].failure(), memory.used, peers[3].calls[0].messages) == (None, 0, [bytes(PART)])
+
+
+def test_a_connection_that_makes_room_is_not_counted_any_more() -> None:
+    """What waits for its socket is given up with it."""
+    now = 0.0
+    memory = MemoryBudget(PART, lambda: now)
+    peers = [Peer(memory=memory) for _ in range(2)]
+    for now in (0.0, 2.0):
+        for peer in peers:
+            peer.connection.tick(now, PART - 5_000)
+            peer.hear()
+    assert [(peer.failure(), peer.connection.dropped) for peer in peers] == [(CALM, True), (None, False)]
+    assert memory.used == PART - 5_000
+
+
+def test_a_part_of_a_frame_that_comes_a_byte_at_a_time_takes_little_memory() -> None:
+    connection = Http2Connection({}, OPTIONS, MemoryBudget(), StreamCount(100), now=0.0, wake=lambda: None)
+    connection.receive(PREFACE + settings() + frame(PING, 0, 0, bytes(PART))[:9], 0.0)
+    tracemalloc.start()
+    try:
+        for _ in range(PART - 1):
+            connection.receive(b"x", 0.0)
+        assert tracemalloc.get_traced_memory()[0] < 2 * PART
+    finally:
+        tracemalloc.stop()
+
+
 # Header blocks
 
 LONG = [("x-long", "x" * 70_000)]
@@ -331,6 +412,10 @@ BLOCKS: dict[str, tuple[bytes, ErrorCode]] = {
         ErrorCode.COMPRESSION_ERROR,
     ),
     "an index that isn't there": (frame(HEADERS, END_HEADERS, 1, b"\xff\x00"), ErrorCode.COMPRESSION_ERROR),
+    "a number of many bytes": (
+        frame(HEADERS, END_HEADERS, 1, b"\x3f" + b"\x80" * 1000 + b"\0" + HEAD),
+        ErrorCode.COMPRESSION_ERROR,
+    ),
     "a number without an end": (frame(HEADERS, END_HEADERS, 1, b"\xff" * 1000), ErrorCode.COMPRESSION_ERROR),
     "CONTINUATION flood": (frame(HEADERS, 0, 1, HEAD) + frame(CONTINUATION, 0, 1) * 17, CALM),
     "CONTINUATIONs that are too long together": (
@@ -461,6 +546,33 @@ def test_who_asks_for_descriptors_without_reading_them_is_ended() -> None:
     assert len(peer.data()) < 2 * OPTIONS.send_buffer
 
 
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "after the windows have opened"])
+@pytest.mark.parametrize(("size", "answers"), [(40_000, 200), (4_000_000, 2)])
+def test_a_turn_writes_little_however_wide_the_windows_are(waits: bool, size: int, answers: int) -> None:
+
+    class Large(Forgetful):
+        def __init__(self, stream: Stream, metadata: Metadata) -> None:
+            self.stream = stream
+
+        def receive(self, message: bytes) -> None:
+            self.stream.send(bytes(size))
+
+    peer = Peer(sets={INITIAL_WINDOW_SIZE: 0}, methods={"/test.Test/Echo": Large})
+    peer.say(headers(1))
+    opens = settings({INITIAL_WINDOW_SIZE: 2**31 - 1, MAX_FRAME_SIZE: 2**24 - 1}) + window_update(0, 2**30)
+    sent = data(1, message(b"") * answers)
+    peer.say(sent if waits else opens)
+    peer.heard.clear()
+    more, turns = peer.connection.receive(opens if waits else sent, 0.0), [len(b"".join(peer.connection.out))]
+    while more:
+        peer.hear()
+        more = peer.connection.receive(b"", 0.0)
+        turns.append(len(b"".join(peer.connection.out)))
+    peer.hear()
+    assert peer.data() == message(bytes(size)) * answers
+    assert max(turns) < 2 * OPTIONS.send_buffer
+
+
 def test_a_turn_unzips_few_large_messages() -> None:
     peer = Peer(structs.replace(OPTIONS, max_message_size=3 * 2**20))
     peer.say(headers(1, fields=request(path="/test.Test/Silent", grpc_encoding="gzip")))
@@ -472,11 +584,12 @@ def test_a_turn_unzips_few_large_messages() -> None:
     assert len(peer.calls[0].messages) == 20
 
 
-def test_a_turn_ends_when_its_time_is_over() -> None:
+@pytest.mark.parametrize("sent", [data(1, message(b"x")) * 60, data(1, message(b"x") * 60)], ids=["frames", "a frame"])
+def test_a_turn_ends_when_its_time_is_over(sent: bytes) -> None:
     seconds = iter(range(10**6))
     peer = Peer(timer=lambda: next(seconds) / 1000)
     call = peer.call()
-    more, turns = peer.connection.receive(data(1, message(b"x")) * 60, 0.0), 1
+    more, turns = peer.connection.receive(sent, 0.0), 1
     while more:
         more, turns = peer.connection.receive(b"", 0.0), turns + 1
     assert turns >= 60 / 5

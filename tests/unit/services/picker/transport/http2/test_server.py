@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import socket
 import time
 import weakref
 from itertools import pairwise
@@ -11,12 +12,14 @@ from structlog.testing import capture_logs
 from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import Http2Options
 from services.picker.transport.calls import Metadata, Stream
-from services.picker.transport.http2.server import LOG_EVERY, Http2Server
+from services.picker.transport.http2.server import LOG_EVERY, TICK, Http2Server
 from shared.tasks import SECONDS_AT_ONCE
 from shared.tls import TooMuchOverhead
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
+    END_STREAM,
     HEADERS,
+    INITIAL_WINDOW_SIZE,
     PREFACE,
     SETTINGS,
     Recorded,
@@ -26,6 +29,7 @@ from tests.unit.services.picker.transport.http2.peer import (
     message,
     request,
     settings,
+    window_update,
 )
 from tests.waiting import eventually
 
@@ -167,6 +171,75 @@ async def test_what_takes_long_to_read_is_read_by_turns() -> None:
             writer.close()
         await server.stop(0.0)
     assert order.index(b"quick") < connections + connections // 2
+
+
+async def test_what_a_client_leaves_unread_in_its_connection_counts_and_makes_room() -> None:
+    """However wide its windows are. Of the connection nothing stays, though it takes no farewell."""
+    now, calls = 0.0, list[Recorded]()
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Recorded(stream, metadata, "Silent"))
+        return calls[-1]
+
+    memory = MemoryBudget(100_000, lambda: now)
+    options = Http2Options(max_message_size=2**10, send_buffer=2**30)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=memory, clock=lambda: now)
+    await server.start("127.0.0.1", 0)
+    client = socket.create_connection(("127.0.0.1", server.port))
+    try:
+        client.sendall(PREFACE + settings({INITIAL_WINDOW_SIZE: 2**31 - 1}) + window_update(0, 2**30) + headers(1))
+        await eventually(lambda: calls)
+        while memory.used <= memory.limit:
+            calls[0].stream.send(bytes(10_000))
+            await asyncio.sleep(TICK / 100)
+        now += 0.5
+        await asyncio.sleep(2 * TICK)
+        assert server.connections == 1
+        now += 1.0
+        await eventually(lambda: not server.connections)
+        assert (server.ended, memory.used, calls[0].ends) == ({"ENHANCE_YOUR_CALM": 1}, 0, 1)
+    finally:
+        client.close()
+        await server.stop(0.0)
+
+
+async def test_of_what_a_client_sends_nothing_is_read_while_it_reads_nothing() -> None:
+    """However wide its windows are."""
+    answer, questions, calls = bytes(20_000), 1000, list[Recorded]()
+
+    class Large(Recorded):
+        def receive(self, message: bytes) -> None:
+            self.messages.append(message)
+            self.stream.send(answer)
+
+    def begin(stream: Stream, metadata: Metadata) -> Recorded:
+        calls.append(Large(stream, metadata, "Echo"))
+        return calls[-1]
+
+    options = Http2Options(max_message_size=2**10)
+    server = Http2Server({"/test.Test/Echo": begin}, options, memory=MemoryBudget(), clock=time.monotonic)
+    await server.start("127.0.0.1", 0)
+    client = socket.create_connection(("127.0.0.1", server.port))
+    try:
+        opens = settings({INITIAL_WINDOW_SIZE: 2**31 - 1}) + window_update(0, 2**30)
+        client.sendall(PREFACE + opens + headers(1) + data(1, message(b"") * questions, END_STREAM))
+        await eventually(lambda: calls and calls[0].messages)
+        [protocol] = server._connections
+        await eventually(lambda: protocol._transport.get_write_buffer_size() > options.send_buffer)
+        for _ in range(questions):
+            await asyncio.sleep(0)
+        read = len(calls[0].messages)
+        assert read < questions
+        assert protocol._transport.get_write_buffer_size() < 3 * options.send_buffer
+        client.setblocking(False)
+        received, loop = 0, asyncio.get_running_loop()
+        while received < questions * len(answer):
+            received += len(await loop.sock_recv(client, 2**20))
+        await eventually(lambda: calls[0].half_closed)
+        assert len(calls[0].messages) == questions
+    finally:
+        client.close()
+        await server.stop(0.0)
 
 
 async def test_of_many_connections_that_break_the_protocol_a_line_a_second_tells() -> None:

@@ -7,6 +7,7 @@ from services.picker.transport.calls import StatusCode
 from services.picker.transport.http2.errors import ErrorCode
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
+    CONTINUATION,
     DATA,
     END_STREAM,
     HEADERS,
@@ -153,6 +154,56 @@ def test_a_window_that_is_left_closed_ends_what_it_belongs_to(window: str) -> No
     ended = {1: ErrorCode.ENHANCE_YOUR_CALM}, None
     assert (peer.resets(), peer.failure()) == (ended if window == "stream" else ({}, ErrorCode.ENHANCE_YOUR_CALM))
     assert (peer.connection.open, call.ends) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("begins", "goes_on"),
+    [
+        (data(1, bytes(1000))[:9], b"x"),
+        (frame(HEADERS, 0, 3, b"x"), frame(CONTINUATION, 0, 3, b"x")),
+        (frame(HEADERS, 0, 3, b"x") + frame(CONTINUATION, 0, 3, bytes(1000))[:9], b"x"),
+    ],
+    ids=["a frame", "a header block", "a frame of a header block"],
+)
+def test_what_isnt_complete_in_time_ends_the_connection_though_more_comes(begins: bytes, goes_on: bytes) -> None:
+    peer = Peer(NEVER)
+    call = peer.call("Silent")
+    peer.wait(1000.0)
+    peer.say(data(1, message(b"before")) + begins)
+    for part in range(1, 4):
+        peer.wait(1000.0 + part * OPTIONS.stall_timeout / 4)
+        peer.say(goes_on)
+    peer.wait(1000.0 + OPTIONS.stall_timeout)
+    assert peer.failure() is None
+    peer.wait(1000.1 + OPTIONS.stall_timeout)
+    assert (peer.failure(), call.ends) == (ErrorCode.ENHANCE_YOUR_CALM, 1)
+
+
+def test_frames_of_which_each_is_complete_in_time_go_on_for_ever() -> None:
+    peer, sent = Peer(NEVER), data(1, message(b"hello"))
+    call = peer.call("Silent")
+    peer.say(sent[:5])
+    for turn in range(1, 20):
+        peer.wait(turn * (OPTIONS.stall_timeout - 1))
+        peer.say(sent[5:] + sent[:5])
+    assert (peer.failure(), len(call.messages)) == (None, 19)
+
+
+@pytest.mark.parametrize("begins", [data(1, message(b"hello"))[:-1], frame(HEADERS, 0, 3, b"\x82")])
+def test_while_the_socket_takes_nothing_no_rest_is_due(begins: bytes) -> None:
+    """It isn't read."""
+    peer = Peer(NEVER)
+    peer.call("Silent")
+    peer.say(begins)
+    peer.connection.hold()
+    for _ in range(2):
+        peer.wait(peer.now + OPTIONS.stall_timeout)
+    peer.connection.release()
+    peer.say(b"")
+    peer.wait(peer.now + OPTIONS.stall_timeout)
+    assert peer.failure() is None
+    peer.wait(peer.now + 0.1)
+    assert peer.failure() is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_peer_that_reads_slowly_is_served() -> None:

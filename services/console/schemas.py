@@ -8,7 +8,7 @@ from msgspec import Meta, Raw, Struct, json
 from pydantic import BaseModel
 
 from shared.bus.query_messages import MAX_HEADERS, Text
-from shared.bus.subjects import MAX_ID
+from shared.bus.subjects import id_fault
 from shared.service.settings import MAX_TEXT
 
 
@@ -246,7 +246,6 @@ class DrainRequest(Struct):
     drain: bool = True
 
 
-_Id = Annotated[str, Meta(max_length=MAX_ID)]
 _Headers = Annotated[list[tuple[Text, str]], Meta(max_length=MAX_HEADERS)]
 MAX_HEADER_BYTES = 256 * 1024
 """Of the JSON of their list; Envoy takes 60 KiB of headers."""
@@ -255,7 +254,7 @@ MAX_HEADER_BYTES = 256 * 1024
 class ExplainRequest(Struct):
     """A request that isn't sent to a model server."""
 
-    picker: _Id = ""
+    picker: Text = ""
     """Who is asked; empty: any."""
     path: Text = "/v1/chat/completions"
     headers: _Headers = []
@@ -265,13 +264,15 @@ class ExplainRequest(Struct):
 class SentExplainRequest(Struct):
     """The same as it is sent, with the headers undecoded: a list of millions takes long."""
 
-    picker: _Id = ""
+    picker: Text = ""
     path: Text = "/v1/chat/completions"
     headers: Raw = Raw(b"[]")
     body: Annotated[str, Meta(max_length=MAX_TEXT)] = ""
 
     def whole(self) -> ExplainRequest:
         """Raises msgspec.DecodeError."""
+        if fault := id_fault(self.picker):
+            raise msgspec.ValidationError(f"{fault} - at `$.picker`")
         if (size := len(self.headers)) > MAX_HEADER_BYTES:
             raise msgspec.ValidationError(f"{size} bytes of headers; {MAX_HEADER_BYTES} are allowed - at `$.headers`")
         headers = json.decode(self.headers, type=_Headers)

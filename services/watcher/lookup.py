@@ -181,7 +181,9 @@ class Resolver:
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> None:
         """Use addresses that another watcher has published, for names without one. They take effect like answers."""
-        hosts = self.names.adopt(endpoints)
+        self._adopted(self.names.adopt(endpoints))
+
+    def _adopted(self, hosts: list[str]) -> None:
         if hosts:
             log.info("name.adopted", hosts=few(hosts))
             self._changed.update(hosts)
@@ -198,12 +200,14 @@ class Resolver:
     def _follow_changes(self) -> Iterator[None]:
         """One name at a time. A name that only other endpoints have in the end is kept."""
         while self._changes:
+            adopted: list[str] = []
             changes, self._changes = self._changes, {}
             for id, (host, origin) in reversed(changes.items()):  # of new names, the last comes first
                 self.names.set(id, host, origin)
                 if host and (endpoint := self._published(id)) is not None:
-                    self.adopt((endpoint,))
+                    adopted += self.names.adopt((endpoint,))
                 yield
+            self._adopted(adopted)
         for host in self.names.forget():
             task = self._tasks.pop(host, None)
             if task is not None:

@@ -40,9 +40,9 @@ from shared.version import VERSION
 log = structlog.get_logger(__name__)
 
 EXIT_CRASHED = 70
+"""The exit code if an essential task has failed (EX_SOFTWARE of sysexits.h)."""
 MAX_OWN_ID = 1024
 """Bytes of a process's escaped id; those of its workers and of its terms as a leader are a little longer."""
-"""The exit code if an essential task has failed (EX_SOFTWARE of sysexits.h)."""
 UNWIND = 1.0
 """Seconds in which what is cancelled has to end; then the shutdown goes on without it."""
 THREADS = 32

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared.bus import subjects
 from shared.bus.errors import BusOptionError
 from shared.bus.subjects import (
     MAX_ID,
@@ -135,6 +136,13 @@ def test_an_id_is_measured_as_it_stands_in_a_subject(character: str) -> None:
     longest = character * (MAX_ID // len(escape(character)))
     assert id_fault(longest) is None
     assert "1536 are allowed" in (id_fault(longest + character) or "")
+
+
+def test_a_long_id_is_refused_without_escaping_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message may have one of a megabyte, whose escaping takes a second."""
+    expected = len(escape(":é" * 1000))
+    monkeypatch.setattr(subjects, "escape", None)
+    assert id_fault(":é" * 1000) == f"an id that takes {expected} bytes of a subject; 1536 are allowed"
 
 
 def test_the_key_and_the_sender_are_found_in_a_subject() -> None:

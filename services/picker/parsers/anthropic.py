@@ -120,8 +120,8 @@ class AnthropicParser(Parser):
         """Nothing of it is generated and nothing can be wrong with it here: whatever it is, the server answers it."""
         try:
             model = as_text(read(_decode_counted, body, self.parameters).model) or ""
-        except Unparsable:
-            model = ""
+        except Unparsable:  # a server may be less strict, and find a model there
+            return Content(api="count_tokens", prompt_tokens=UNREAD.tokens)
         return Content(
             api="count_tokens", model=model, takes_model=bool(model), unread=True, prompt_tokens=UNREAD.tokens
         )

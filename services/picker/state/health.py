@@ -34,6 +34,8 @@ DOUBTED = 2
 server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
 have in common. Two prefill servers that die together still get their signs from one decode server."""
 _BAD_GATEWAY = 502
+_ABOUT_THE_REQUEST = frozenset((501, 505))
+"""Statuses of a method or a version that no server has: they say nothing of this one."""
 _ANSWERS_NO_CLIENT = frozenset(("prefill", "encode", "encode-prefill"))
 """Roles of servers that other servers ask."""
 SHOWN = 5
@@ -82,13 +84,15 @@ class Health:
             self.refresh(now)
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
-        """A response has begun: with a status from 500 on it is a failure, any other ends the endpoint's failures. It
+        """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures. It
         need not be told while there are no `failures`.
 
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
         the endpoint isn't `DOUBTED`. Where it has a sign already, the 502 doesn't count as a failure of the endpoint:
         otherwise the requests under way to a dead prefill server would take the decode servers away, too.
         """
+        if status in _ABOUT_THE_REQUEST:
+            return
         if endpoint is not None and self._row(endpoint) is None:
             endpoint = None
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)

@@ -209,6 +209,8 @@ def test_what_no_model_reads_passes_where_it_names_none(closed: Any) -> None:
     assert picker.ask({"items": [{"role": "user"}]}, "/v1/conversations") == (200, "")
     assert picker.ask({"items": [{"role": "user"}], "model": "secret"}, "/v1/conversations")[0] == 404
     assert picker.ask({"model": "secret", "messages": MESSAGES}, "/v1/messages/count_tokens")[0] == 404
+    for unreadable in (b'{"model":"secret","x":NaN}', b'\xef\xbb\xbf{"model":"secret"}'):
+        assert picker.ask(unreadable, "/v1/messages/count_tokens")[0] == 400
 
 
 @CLOSED

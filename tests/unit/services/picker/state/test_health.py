@@ -119,7 +119,9 @@ def test_a_sign_that_comes_too_late_says_nothing_of_the_server_that_is_there_now
     [
         (FOUR, False),
         (FIVE, True),
-        ([500, 501, 502, 503, 599], True),
+        ([500, 502, 503, 504, 599], True),
+        ([501, 505] * 5, False),
+        ([*FOUR, 501, 505, 500], True),
         ([499] * 9, False),
         ([*FOUR, 200, *FOUR], False),
         ([*FOUR, 404, 500], False),

@@ -84,8 +84,8 @@ class Health:
             self.refresh(now)
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
-        """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures. It
-        need not be told while there are no `failures`.
+        """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures.
+        It need not be told while there are no `failures`.
 
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
         the endpoint isn't `DOUBTED`. Where it has a sign already, the 502 doesn't count as a failure of the endpoint:

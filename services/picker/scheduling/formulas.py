@@ -1,4 +1,4 @@
-"""How values become scores, and which of them pass: the formulas that several plugins share.
+"""How values become scores, which of them pass, and how full a pool is: the formulas that several plugins share.
 
 Scores are 0 to 1, the best is 1.
 """
@@ -8,6 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from services.picker.state.layout import Floats, Mask
+
+MOST_FULL = 1.5
+"""What an endpoint counts at most among others, 1 being full. So no endpoint alone makes a pool full, whatever it
+reports: of two, one counts 0.75."""
 
 
 def least_is_best(values: Floats) -> Floats:
@@ -40,3 +44,10 @@ def linear(low: float, high: float, *, least: bool) -> Callable[[Floats], Floats
 def at_most(most: float) -> Callable[[Floats], Mask]:
     """`v ≤ most`."""
     return lambda values: values <= most
+
+
+def mean_fullness(shares: Floats) -> float:
+    """How full endpoints are together, each of which has reached this share of its limits: at least one endpoint."""
+    if len(shares) > 1:
+        shares = np.minimum(shares, MOST_FULL)
+    return float(np.add.reduce(shares)) / len(shares)

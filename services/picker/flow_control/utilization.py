@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from services.picker.scheduling.cycle import IN_FLIGHT_LOAD, Cycle, Samples
+from services.picker.scheduling.formulas import mean_fullness
 from services.picker.scheduling.interfaces import Filter, SaturationDetector
 from services.picker.state.layout import Floats, Mask, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -80,7 +81,8 @@ class _Reading(Struct):
 
 
 class UtilizationDetector(SaturationDetector, Filter):
-    """Mean over endpoints of `max(queue / limit, usage / limit)`."""
+    """Mean over endpoints of `max(queue / limit, usage / limit)`, where none counts for more than `MOST_FULL` among
+    others."""
 
     TYPE = "utilization-detector"
     ROLES = frozenset({Role.SATURATION_DETECTOR, Role.FILTER})
@@ -157,7 +159,7 @@ class UtilizationDetector(SaturationDetector, Filter):
         saturation = None
         if np.logical_or.reduce(fresh):
             counted = fullness[fresh] if cycle.stale.policy == "ignore" else np.where(fresh, fullness, 1.0)
-            saturation = float(np.add.reduce(counted)) / len(counted)
+            saturation = mean_fullness(counted)
         oldest = min(_oldest(queue, fresh), _oldest(usage, fresh))
         if len(self._readings) >= MAX_READINGS:
             self._readings.clear()

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 from services.picker.metadata import REJECTED_SATURATED
 from services.picker.request import RETRY_AFTER, Refusal
 from services.picker.scheduling.cycle import Cycle, Samples
+from services.picker.scheduling.formulas import mean_fullness
 from services.picker.scheduling.interfaces import Admitter
 from services.picker.state.layout import Floats, Rows
 from shared.attributes import KV_CACHE_USAGE, WAITING_QUEUE_SIZE
@@ -51,7 +52,8 @@ class ProbabilisticAdmitter(Admitter):
         return _SHED if cycle.random.random() < probability else None
 
     def _saturation(self, cycle: Cycle, rows: Rows) -> float:
-        """The mean of `max(queue / threshold, usage / threshold)`. A stale endpoint counts as the policy says."""
+        """The mean of `max(queue / threshold, usage / threshold)`, where no endpoint counts for more than `MOST_FULL`
+        among others. A stale one counts as the policy says."""
         limits = self.parameters
         queue, usage = cycle.read(WAITING_QUEUE_SIZE, rows), cycle.read(KV_CACHE_USAGE, rows)
         fullness = np.fmax(_fresh(queue) / limits.queue_depth_threshold, _fresh(usage) / limits.kv_cache_util_threshold)
@@ -59,7 +61,7 @@ class ProbabilisticAdmitter(Admitter):
         if not known.any():
             return 0.0
         counted = fullness[known] if cycle.stale.policy == "ignore" else np.where(known, fullness, 1.0)
-        return float(counted.mean())
+        return mean_fullness(counted)
 
 
 def _fresh(samples: Samples) -> Floats:

@@ -128,17 +128,18 @@ def test_a_subset_is_honoured_with_its_ports_and_can_be_switched_off() -> None:
     assert len(ignored) == 2
 
 
-BUSY, ROOM, ONE_FREE = ([9, 9], [0.5, 0.5]), ([0, 9], [0.0, 0.0]), ([0, 90], [0.0, 0.0])
+BUSY, ROOM, ONE_FREE = ([7, 7], [0.5, 0.5]), ([2, 7], [0.0, 0.0]), ([0, 90], [0.0, 0.0])
 
 
 @pytest.mark.parametrize(
     ("name", "load", "subset", "later", "saturation", "shed"),
     [
-        ("low", BUSY, None, 0, 1.8, True),
+        ("low", BUSY, None, 0, 1.4, True),
         ("high", BUSY, None, 0, None, False),
         ("", BUSY, None, 0, None, False),
         ("unknown", BUSY, None, 0, None, False),
         ("low", ROOM, None, 0, 0.9, False),
+        ("low", ONE_FREE, None, 0, 0.75, False),  # one server alone doesn't fill the pool
         ("low", ONE_FREE, ("10.0.0.1",), 0, 0.0, False),  # saturation is that of the candidates
         ("low", BUSY, None, 60, 0.0, False),  # losing all metrics sheds nothing
     ],
@@ -156,8 +157,8 @@ def test_only_what_has_a_negative_priority_is_shed_where_the_candidates_have_no_
     made = refusal(decision)
     assert (made.status, made.reason, made.retry_after) == (429, "rejected-saturated", 1)
     explained = decision.explain()
-    assert explained["saturation"] == pytest.approx(1.8)
-    assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 9
+    assert explained["saturation"] == pytest.approx(1.4)
+    assert explained["inputs"][WAITING_QUEUE_SIZE.wire]["a1"]["value"] == 7
 
 
 def test_of_two_headers_for_the_objective_the_newer_name_wins() -> None:

@@ -33,6 +33,8 @@ def detect(rows: tuple[Row, ...], policy: str = "saturated", **parameters: Any) 
 STALE: tuple[Row, ...] = ((1, 0.0, 0), (2, 0.0, 9))
 NEVER: tuple[Row, ...] = ((1, 0.0, 0), (None, None, 0))
 AGED: tuple[Row, ...] = ((1, 0.0, 0.5), (2, 0.0, 0))
+HUNG: Row = (26, 0.0, 0)
+EMPTY: Row = (0, 0.0, 0)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,14 @@ AGED: tuple[Row, ...] = ((1, 0.0, 0.5), (2, 0.0, 0))
         (AGED, {"metrics_staleness_threshold": 0.2}, 0.7),
         (((7, 0.5, 0),), {"headroom": 0.5}, 1.4),
         ((), {}, 1.0),
+        # no endpoint alone fills the pool, whatever it reports: it counts at most 1.5 among others
+        ((HUNG, *[EMPTY] * 5), {}, 1.5 / 6),
+        (((1e9, 1.0, 0), EMPTY), {}, 0.75),
+        (((7, 0.0, 0), EMPTY), {}, 0.7),
+        ((HUNG, HUNG, EMPTY), {}, 1.0),
+        (((1, 0.0, 0), (26, 0.0, 9)), {"policy": "lastKnown"}, (0.2 + 1.5) / 2),
+        ((HUNG, (0, 0.0, 9)), {}, (1.5 + 1) / 2),
+        ((HUNG, (0, 0.0, 9)), {"policy": "ignore"}, 5.2),
     ],
 )
 def test_the_saturation_of_a_pool(rows: tuple[Row, ...], more: dict[str, Any], expected: float) -> None:
@@ -153,8 +163,10 @@ def room(
         ((IDLE, (0, 0.4, 20, 35), (2, 0.2, 10, 10)), {}, 10 + 5 + 3),
         # the saturation isn't below
         (((5, 0.1, 13, 0),), {}, 0),
-        ((IDLE, (10, 0.1, 18, 18)), {}, 0),
+        ((IDLE, (8, 0.1, 18, 18), (8, 0.1, 18, 18)), {}, 0),
         (((2, 0.4, 10, 0),), {"ceiling": 0.5}, 0),
+        # one endpoint alone doesn't fill the pool
+        ((IDLE, (1e9, 0.1, 18, 18)), {}, 10),
         ((), {}, 0),
         # a lower ceiling is a shorter queue and a smaller cache
         (((0, 0.1, 20, 20),), {"ceiling": 0.6}, 20 + 3),

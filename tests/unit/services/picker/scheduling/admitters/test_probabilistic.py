@@ -43,6 +43,10 @@ LINEAR = {"power": 1, "k": 1}
         (state([3, 0], [0.0, 0.16]), LINEAR, "saturated", 0.4),
         (state([1], [0.4]), {**LINEAR, "queueDepthThreshold": 10, "kvCacheUtilThreshold": 0.5}, "saturated", 0.8),
         (state([1], [0.0]), {"power": 2, "k": 5}, "saturated", 0.2),
+        # among others, an endpoint counts at most 1.5
+        (state([1e9, *[0] * 9], [0.0] * 10), LINEAR, "saturated", 0.15),
+        (state([26, *[0] * 9], [0.0] * 10), {}, "saturated", 0.023),
+        (state([26], [0.0]), {"power": 1, "k": 0.1}, "saturated", 0.52),
         # an engine that reports one of the two is judged by it
         (state([None], [0.4]), LINEAR, "saturated", 0.5),
         # unknown and stale endpoints

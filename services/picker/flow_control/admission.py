@@ -227,7 +227,7 @@ class FlowAdmission:
         controller.dispatch(now, pool, cause)
         wake = min(controller.next_wake(), gauge.settled_at)
         if self.evictor is not None:
-            self.evictor.make_room(controller.blocked(), gauge.fullest(), now)
+            self.evictor.make_room(controller.blocked(), gauge.fullest, now)
             wake = min(wake, self.evictor.next_look())
         if wake < inf:
             self.wake(wake)

@@ -103,5 +103,5 @@ class EvictionOrderPolicy(Plugin):
     ROLES = frozenset({Role.EVICTION_ORDER})
 
     def key(self, running: Running) -> tuple[float, float]:
-        """The least goes first."""
+        """The least goes first. Asked once for each request under a configuration."""
         raise NotImplementedError

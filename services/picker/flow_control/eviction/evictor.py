@@ -1,7 +1,8 @@
 """Evicts running requests that may be evicted, when a band of a higher priority waits for room."""
 
+from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counter
 from math import inf
 
@@ -30,15 +31,26 @@ class Evictor:
         self._priorities: Counter[int] = Counter()
         """Running requests by priority."""
         self._ids = counter()
-        self._in_vain: tuple[Layout, str, int] | None = None
-        """The layout, stage and band for which nothing that runs makes room. Its charges only become fewer."""
+        self._ordered: list[tuple[tuple[float, float], int, Running]] | None = []
+        """In the order in which they go: key, number as they came, request. At most half of them have ended. None after
+        a change or a failure of the policy, until the order is needed."""
+        self._layout: Layout | None = None
+        self._in_vain = defaultdict[str, dict[str, str]](dict)
+        """Of that layout, by stage: the running requests that take no room there, and the endpoint that served them.
+        Charges on the same endpoints only become fewer."""
+        self._exhausted = set[str]()
+        """The stages of that layout on which nothing that runs takes room."""
+        self._undecided = False
+        """Whether the last decision has to be continued."""
         self._reclamation = Reclamation(grace)
         self._feedback = defaultdict[str, Feedback](Feedback)
         """By stage; empty since there was room."""
 
     def use(self, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy, grace: float) -> None:
         """Decide by other policies from now on. Requests that these don't accept stay."""
-        self._accepts, self._order, self._in_vain = accepts, order, None
+        self._accepts, self._order, self._ordered = accepts, order, None
+        self._in_vain.clear()
+        self._exhausted.clear()
         self._reclamation.grace = grace
 
     def track(self, priority: int, now: float, charge: Charge, evict: Callable[[], None]) -> str:
@@ -51,7 +63,8 @@ class Evictor:
             self._failed(self._accepts, error)
             return ""
         self._running[running.id] = running, charge, evict
-        self._in_vain = None
+        self._insert(running)
+        self._exhausted.clear()
         self._feedback.clear()
         self._priorities[priority] += 1
         return running.id
@@ -61,31 +74,50 @@ class Evictor:
         self._drop(id)
         self._reclamation.ended(id, now)
 
-    def make_room(self, blocked: Sequence[BlockedBand], stage: FullestStage, now: float) -> int:
+    def make_room(self, blocked: Sequence[BlockedBand], fullest: Callable[[], FullestStage], now: float) -> int:
         """Evict for the highest of the bands that wait for room, unless earlier evictions are still to show, or showed
         that they can't make room; how many. Only requests that take room on the fullest stage go."""
-        feedback = self._feedback[stage.name]
-        feedback.observe(stage.saturation)
+        self._undecided = False
+        shown = self._reclamation.open(now)
         if not blocked:
             self._feedback.clear()
-        if not self._reclamation.open(now) or not blocked or not self._running:
+        if not blocked or not self._running:
             return 0
-        band = blocked[0]
-        place = stage.layout, stage.name, band.priority
-        if min(self._priorities) >= band.priority or place == self._in_vain:
+        band, stage = blocked[0], fullest()
+        feedback = self._feedback[stage.name]
+        feedback.observe(stage.saturation)
+        if not shown or min(self._priorities) >= band.priority:
             return 0
         if feedback.futile(stage.saturation, band.ceiling, len(self._running), now):
             return 0
-        running = [running for running, charge, _ in self._running.values() if stage.holds(charge)]
-        if not running:
-            self._in_vain = place
-            return 0
         most = count(stage.saturation, band.ceiling, stage.in_flight, self._reclamation.pending)
+        if not most:
+            return 0
+        if stage.layout is not self._layout:
+            self._layout = stage.layout
+            self._in_vain.clear()
+            self._exhausted.clear()
+        if stage.name in self._exhausted:
+            return 0
+        in_vain = self._in_vain[stage.name]
+
+        def takes_room(running: Running) -> bool:
+            charge = self._running[running.id][1]
+            if stage.holds(charge):
+                return True
+            in_vain[running.id] = charge.endpoint_id
+            return False
+
         try:
-            chosen = victims(running, most, band.priority, self._accepts, self._order)
+            chosen = victims(self._except(in_vain), most, band.priority, self._accepts, takes_room)
         except Exception as error:  # noqa: BLE001 - a policy's failure is told, and evicts nothing
             self._failed(self._order, error)
             return 0
+        if chosen is None:
+            self._undecided = True
+            return 0
+        if not chosen and len(in_vain) == len(self._running):
+            self._exhausted.add(stage.name)
         for victim in chosen:
             evict = self._drop(victim.id)
             assert evict is not None
@@ -96,10 +128,37 @@ class Evictor:
             feedback.evicted(len(chosen), stage.saturation)
         return len(chosen)
 
+    def _entry(self, running: Running) -> tuple[tuple[float, float], int, Running]:
+        return self._order.key(running), int(running.id), running
+
+    def _insert(self, running: Running) -> None:
+        """Put a new request in its place."""
+        ordered = self._ordered
+        if ordered is None:
+            return
+        try:
+            insort(ordered, self._entry(running))
+        except Exception:  # noqa: BLE001 - a policy's failure is told when the order is needed
+            self._ordered = None
+        if len(ordered) > 2 * len(self._running):
+            ordered[:] = [entry for entry in ordered if entry[2].id in self._running]
+
+    def _except(self, in_vain: dict[str, str]) -> Iterator[Running]:
+        """The others, in the order in which they go. Raises what the policy raises."""
+        if self._ordered is None:
+            self._ordered = sorted([self._entry(running) for running, _, _ in self._running.values()])
+        tracked = self._running
+        for _, _, running in self._ordered:
+            id = running.id
+            if id in tracked and (id not in in_vain or in_vain[id] != tracked[id][1].endpoint_id):
+                yield running
+
     def _drop(self, id: str) -> Callable[[], None] | None:
         """Forget a running request. Returns what ends it; None if it isn't there."""
         running, _, evict = self._running.pop(id, (None, None, None))
         if running is not None:
+            for in_vain in self._in_vain.values():
+                in_vain.pop(id, None)
             self._priorities[running.priority] -= 1
             if not self._priorities[running.priority]:
                 del self._priorities[running.priority]
@@ -107,6 +166,8 @@ class Evictor:
 
     def next_look(self) -> float:
         """When another eviction may be possible though nothing has happened; infinite for never."""
+        if self._undecided:
+            return 0.0
         return self._reclamation.next_look() if self._running else inf
 
     def __repr__(self) -> str:

@@ -2,13 +2,15 @@
 
 Saturation that is made up of requests that nobody may evict stays, however many others end. So evictions pause if all
 that run would be too few, as much as the last ones lowered the saturation. Each pause is twice as long as the one
-before: a measurement may be wrong because others took the room at once.
+before, up to a maximum: a measurement may be wrong because others took the room at once.
 """
 
 from math import inf
 
 PAUSE = 1.0
 """Seconds of the first pause."""
+MAX_PAUSE = 30.0
+"""Seconds of the longest."""
 
 
 class Feedback:
@@ -39,7 +41,7 @@ class Feedback:
             if self._least < ceiling or self._fall * running > self._least - ceiling:
                 self._pause, self._until = 0.0, -inf
             else:
-                self._pause = max(2 * self._pause, PAUSE)
+                self._pause = min(max(2 * self._pause, PAUSE), MAX_PAUSE)
                 self._until = now + self._pause
         return now < self._until and self._fall * running <= saturation - ceiling
 

@@ -1,13 +1,14 @@
 """Which running requests make room for a higher band, and how many: plain functions of what runs."""
 
-from collections.abc import Iterable
-from heapq import nsmallest
+from collections.abc import Callable, Iterable
 from math import ceil, isfinite
 
-from services.picker.flow_control.interfaces import EvictionFilterPolicy, EvictionOrderPolicy, Running
+from services.picker.flow_control.interfaces import EvictionFilterPolicy, Running
 
 MAX_VICTIMS = 2
 """Of one decision: the mean footprint that the count is made with may be wrong."""
+MAX_LOOKS = 2000
+"""Requests of one decision that are asked whether they take room: a few milliseconds."""
 _ROUNDING = 1e-9
 
 
@@ -24,12 +25,23 @@ def count(saturation: float, ceiling: float, in_flight: float, pending: float = 
 
 
 def victims(
-    running: Iterable[Running], most: int, below: int, accepts: EvictionFilterPolicy, order: EvictionOrderPolicy
-) -> list[Running]:
-    """Up to `most` of the running requests, in the order in which they go: those that the filter accepts and whose
-    priority is below that of the band which needs room. The first that isn't below ends the list."""
-    chosen = nsmallest(most, (request for request in running if accepts.accepts(request)), key=order.key)
-    for at, request in enumerate(chosen):
-        if request.priority >= below:
-            return chosen[:at]
+    ordered: Iterable[Running],
+    most: int,
+    below: int,
+    accepts: EvictionFilterPolicy,
+    takes_room: Callable[[Running], bool],
+) -> list[Running] | None:
+    """Up to `most` of the running requests, which come in the order in which they go: those that the filter accepts,
+    that take room and whose priority is below that of the band which needs it. The first that isn't below ends the
+    list. None if `MAX_LOOKS` don't decide it: to be called again without those that take no room."""
+    chosen = list[Running]()
+    for looks, request in enumerate(filter(accepts.accepts, ordered)):
+        if len(chosen) == most:
+            break
+        if looks == MAX_LOOKS:
+            return None
+        if takes_room(request):
+            if request.priority >= below:
+                break
+            chosen.append(request)
     return chosen

@@ -1,16 +1,19 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf, nan
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from services.picker.flow_control.controller import BlockedBand
 from services.picker.flow_control.eviction.evictor import Evictor
-from services.picker.flow_control.eviction.feedback import PAUSE, Feedback
+from services.picker.flow_control.eviction.feedback import MAX_PAUSE, PAUSE, Feedback
 from services.picker.flow_control.eviction.priority_then_time import PriorityThenTimeEvictionOrderPolicy
 from services.picker.flow_control.eviction.reclamation import CONFIRMATION_TIMEOUT, Reclamation
 from services.picker.flow_control.eviction.sheddable import SheddableEvictionFilter
-from services.picker.flow_control.eviction.victims import count, victims
+from services.picker.flow_control.eviction.victims import MAX_LOOKS, count, victims
 from services.picker.flow_control.interfaces import Running
 from services.picker.flow_control.stages import FullestStage
 from services.picker.state.inflight import Charge, InFlight
@@ -59,7 +62,9 @@ RUNNING = [
 )
 def test_who_goes(most: int, below: int, expected: list[str]) -> None:
     accepts, order = SheddableEvictionFilter("filter"), PriorityThenTimeEvictionOrderPolicy("order")
-    assert [victim.id for victim in victims(RUNNING, most, below, accepts, order)] == expected
+    chosen = victims(sorted(RUNNING, key=order.key), most, below, accepts, lambda _: True)
+    assert chosen is not None
+    assert [victim.id for victim in chosen] == expected
 
 
 def test_the_next_decision_waits_until_the_last_one_shows() -> None:
@@ -95,9 +100,9 @@ def full(
     holds: Callable[[Charge], bool] = lambda _: True,
     layout: Layout = EMPTY,
     name: str = "pool",
-) -> FullestStage:
+) -> Callable[[], FullestStage]:
     """A stage with ten requests."""
-    return FullestStage(name, layout, saturation, 10, holds)
+    return lambda: FullestStage(name, layout, saturation, 10, holds)
 
 
 def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
@@ -108,27 +113,26 @@ def test_what_has_shown_needs_no_look_although_nobody_is_blocked() -> None:
     assert evictor.make_room([BlockedBand(0, 1.0)], full(1.0), 1.0) == 1
     evictor.ended(ids[evicted[0]], 1.0)
     assert evictor.next_look() == 1.5
-    assert evictor.make_room([], full(0.9), 1.5) == 0
+    assert evictor.make_room([], lambda: pytest.fail("nobody needs a stage"), 1.5) == 0
     assert evictor.next_look() == inf
 
 
 def test_requests_that_are_not_below_the_band_are_not_looked_at() -> None:
-    looked = list[int]()
+    looked = list[Charge]()
 
-    class Order(PriorityThenTimeEvictionOrderPolicy):
-        def key(self, running: Running) -> tuple[float, float]:
-            looked.append(running.priority)
-            return super().key(running)
+    def holds(charge: Charge) -> bool:
+        looked.append(charge)
+        return True
 
-    evictor = Evictor(SheddableEvictionFilter("f"), Order("o"), 0.5, lambda *_: None)
+    evictor = Evictor(SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o"), 0.5, lambda *_: None)
     for number in range(3):
         evictor.track(-1, 0.0, CHARGE, lambda: None)
         evictor.ended(evictor.track(-5, 0.0, CHARGE, lambda: None), 0.0)
-        assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), number) == 0
+        assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0, holds), number) == 0
     assert looked == []
     evictor.track(-2, 0.0, CHARGE, lambda: None)
-    assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0), 3.0) == 1
-    assert len(looked) == 4
+    assert evictor.make_room([BlockedBand(-1, 1.0)], full(1.0, holds), 3.0) == 1
+    assert len(looked) == 1
 
 
 def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
@@ -142,7 +146,7 @@ def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
     evictor, other, layout = Evictor(filter, order, 0.5, lambda *_: None), [BlockedBand(20, 1.0)], Layout()
     id = evictor.track(-1, 0.0, CHARGE, lambda: None)
 
-    def look(bands: list[BlockedBand], stage: FullestStage) -> int:
+    def look(bands: list[BlockedBand], stage: Callable[[], FullestStage]) -> int:
         """How many charges are looked at."""
         looked.clear()
         assert evictor.make_room(bands, stage, 1.0) == 0
@@ -150,14 +154,106 @@ def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
 
     ten = [BlockedBand(10, 1.0)]
     assert [look(ten, full(saturation, holds)) for saturation in (1.0, 1.1, 1.0)] == [1, 0, 0]
-    assert [look(other, full(1.0, holds)) for _ in range(2)] == [1, 0]
+    assert [look(other, full(1.0, holds)) for _ in range(2)] == [0, 0]
     assert [look(other, full(1.0, holds, layout)) for _ in range(2)] == [1, 0]
     assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
     evictor.track(-1, 0.0, CHARGE, lambda: None)
-    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [2, 0]
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
     evictor.use(filter, order, 0.5)
     evictor.ended(id, 1.0)
     assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("saturation", "holding", "looks"),
+    [
+        (0.5, [], [0]),  # nothing has to go
+        (1.0, range(3 * MAX_LOOKS), [1]),
+        (1.5, range(3 * MAX_LOOKS), [2]),
+        (1.5, [0, 9], [10]),
+        (1.5, [0, MAX_LOOKS], [MAX_LOOKS, 2]),  # what takes room is looked at again
+        (1.5, [], [MAX_LOOKS] * 3),
+    ],
+)
+def test_charges_are_looked_at_until_enough_are_found_some_at_a_time(
+    saturation: float, holding: Sequence[int], looks: list[int]
+) -> None:
+    evictor = Evictor(SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o"), 0.5, lambda *_: None)
+    in_flight, seen, looked = InFlight(), set(holding), list[int]()
+    for number in range(3 * MAX_LOOKS):
+        evictor.track(-1, -number, in_flight.charge("a1", number), lambda: None)
+
+    def holds(charge: Charge) -> bool:
+        looked[-1] += 1
+        return charge.tokens in seen
+
+    def step() -> tuple[int, bool]:
+        """(how many go, whether the decision has to be continued)."""
+        looked.append(0)
+        return evictor.make_room([BlockedBand(0, 1.0)], full(saturation, holds), 1.0), evictor.next_look() == 0
+
+    assert [step() for _ in looks[1:]] == [(0, True)] * (len(looks) - 1)
+    assert step() == (min(len(holding), count(saturation, 1.0, 10)), False)
+    assert looked == looks
+
+
+GROUPS = st.lists(
+    st.tuples(st.integers(-4, -1), st.integers(0, 3), st.sampled_from(["full", "other"]), st.integers(1, 4)),
+    min_size=1,
+    max_size=6,
+)
+"""(priority, when they were dispatched, endpoint, requests)"""
+
+
+@given(groups=GROUPS, later=GROUPS, below=st.integers(-3, 1), saturation=st.sampled_from([1.0, 1.5]), data=st.data())
+def test_those_go_that_are_the_first_of_all_that_take_room(
+    groups: list[tuple[int, int, str, int]],
+    later: list[tuple[int, int, str, int]],
+    below: int,
+    saturation: float,
+    data: st.DataObject,
+) -> None:
+    """Whatever was looked at before, and although requests come, end and move."""
+    order = PriorityThenTimeEvictionOrderPolicy("o")
+    evictor = Evictor(SheddableEvictionFilter("f"), order, 0.0, lambda *_: None)
+    in_flight, running, gone = InFlight(), dict[str, tuple[Running, Charge]](), list[str]()
+
+    def begin(groups: list[tuple[int, int, str, int]]) -> None:
+        for priority, at, name, requests in groups:
+            for _ in range(requests):
+                charge, number = in_flight.charge(name, 1), len(running) + len(gone)
+                id = evictor.track(priority, at, charge, partial(lambda id: gone.append(id), str(number)))
+                running[id] = Running(id, priority, at), charge
+
+    def decide() -> list[str]:
+        """Those that go."""
+        before, stage = len(gone), full(saturation, lambda charge: charge.endpoint_id == "full")
+        with patch("services.picker.flow_control.eviction.victims.MAX_LOOKS", 3):
+            while not evictor.make_room([BlockedBand(below, 1.0)], stage, 1.0) and not evictor.next_look():
+                pass
+        evictor.make_room([], stage, 1.0)
+        return gone[before:]
+
+    def expected() -> list[str]:
+        taking = [request for request, charge in running.values() if charge.endpoint_id == "full"]
+        first = sorted(taking, key=order.key)[: count(saturation, 1.0, 10)]
+        return [request.id for request in first if request.priority < below]
+
+    begin(groups)
+    for _ in range(3):
+        chosen = expected()
+        assert decide() == chosen
+        for id in chosen:
+            evictor.ended(id, 0.0)
+            del running[id]
+        if running:
+            for id in data.draw(st.sets(st.sampled_from(sorted(running)), max_size=3)):
+                running[id][1].move("full")
+            id = data.draw(st.sampled_from(sorted(running)))
+            evictor.ended(id, 0.0)
+            gone.append(id)
+            del running[id]
+        begin(later)
 
 
 @pytest.mark.parametrize(
@@ -184,7 +280,7 @@ def test_evictions_pause_if_all_that_run_are_too_few(before: float, least: float
 
 def test_each_pause_is_twice_as_long_and_ends_early_if_so_little_would_do() -> None:
     feedback, now = Feedback(), 0.0
-    for pause in (PAUSE, 2 * PAUSE, 4 * PAUSE):
+    for pause in (PAUSE, 2 * PAUSE, 4 * PAUSE, 8 * PAUSE, 16 * PAUSE, MAX_PAUSE, MAX_PAUSE):
         feedback.evicted(2, 1.5)
         feedback.observe(1.48)
         assert [feedback.futile(1.48, 1.0, 10, now + later) for later in (0.0, pause - 0.1, pause)] == [1, 1, 0]

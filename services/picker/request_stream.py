@@ -295,6 +295,7 @@ class RequestStream:
             progress.endpoint = served if endpoint is None else endpoint.id
             if endpoint is not None:
                 self._charge.move(endpoint.id)
+                self._wait.moved()
                 for placement in placements:
                     placement(endpoint.id)
             now = self._handler.clock()
@@ -341,7 +342,7 @@ class RequestStream:
             if not event.aborted:
                 handler.metrics.completed(seconds)
         self._evictable = False
-        self._wait.stop(now, None if routed is None else usage)
+        self._wait.stop(now, None if routed is None else usage, response.received)
         if routed is not None:
             progress = routed.progress
             if event.aborted and not response.received:  # no response came; its headers empty the placements

@@ -21,6 +21,10 @@ HANDED_BACK = "this picker stops; another one takes the request"
 """The status message of a stream that a proxy should retry at another picker."""
 MARGIN = 0.5
 """Seconds by which a wait ends before the proxy's patience does."""
+BYTES = 4
+"""Of a prompt for each token that it is estimated at: it has no more tokens than bytes."""
+PLAUSIBLE = 4096
+"""Tokens that a prompt or a completion may have without that many bytes: pictures behind links, hidden reasoning."""
 
 
 class Stream(Protocol):
@@ -81,9 +85,10 @@ class RequestWait:
         self._release()
         return prepared
 
-    def stop(self, now: float, usage: Usage | None = None) -> None:
+    def stop(self, now: float, usage: Usage | None = None, received: int = 0) -> None:
         """The request is over, whether it waits, runs or was refused; or the proxy has answered it by itself. Without
-        its `usage`, its prompt isn't known to have been computed."""
+        its `usage`, its prompt isn't known to have been computed. So many bytes of a response were `received`: a server
+        that reports far more tokens than they have doesn't keep others of the flow waiting for its number."""
         if self._stream is None:
             return
         if self.prepared is not None:
@@ -96,8 +101,15 @@ class RequestWait:
         elif usage is None:
             ticket.finished(now)
         else:
-            prompt = ticket.tokens if usage.prompt is None else usage.prompt
-            ticket.finished(now, prompt, usage.completion or 0)
+            prompt, completion = ticket.tokens if usage.prompt is None else usage.prompt, usage.completion or 0
+            most = max(PLAUSIBLE, BYTES * ticket.tokens), max(PLAUSIBLE, received)
+            ticket.finished(now, min(prompt, most[0]), min(completion, most[1]))
+
+    def moved(self) -> None:
+        """Another endpoint serves the request than was picked."""
+        ticket = self.ticket
+        if ticket is not None and ticket.evictable and ticket.gate.evictor is not None:
+            ticket.gate.evictor.moved()
 
     def reserve(self) -> None:
         """The request isn't charged at once: until then, it takes room."""

@@ -104,6 +104,7 @@ class Evictor:
         def takes_room(running: Running) -> bool:
             charge = self._running[running.id][1]
             if stage.holds(charge):
+                in_vain.pop(running.id, None)  # it has moved here
                 return True
             in_vain[running.id] = charge.endpoint_id
             return False
@@ -127,6 +128,10 @@ class Evictor:
         if chosen:
             feedback.evicted(len(chosen), stage.saturation)
         return len(chosen)
+
+    def moved(self) -> None:
+        """The charge of a running request has moved to another endpoint."""
+        self._exhausted.clear()
 
     def _entry(self, running: Running) -> tuple[tuple[float, float], int, Running]:
         return self._order.key(running), int(running.id), running

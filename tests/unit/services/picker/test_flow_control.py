@@ -17,11 +17,14 @@ from services.picker.admin.flow_metrics import FlowMetrics
 from services.picker.decision import Decision
 from services.picker.extproc.messages import BodyMode
 from services.picker.flow_control.admission import FlowAdmission, grpc_timeout
+from services.picker.flow_control.band import Band
+from services.picker.flow_control.eviction.evictor import Evictor
 from services.picker.flow_control.eviction.reclamation import PROMPT_GRACE
 from services.picker.flow_control.interfaces import FairnessPolicy, FlowOrder
 from services.picker.pipeline import build
 from services.picker.request import Headers
 from services.picker.request_stream import RequestStream
+from services.picker.request_wait import PLAUSIBLE
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import PreAdmissionProcessor, SaturationDetector
 from services.picker.state.layout import Rows
@@ -37,6 +40,7 @@ from tests.unit.services.picker.extproc.proxy import (
     body,
     headers,
     read,
+    response_body,
     response_headers,
 )
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
@@ -499,6 +503,44 @@ def test_a_picker_that_stops_hands_requests_back(modes: tuple[BodyMode, BodyMode
     late.stream.end()
     running.completes()
     assert world.is_calm
+
+
+LESS = len(json.dumps({"usage": {"completion_tokens": 2**31 - 1, "x": ""}}))
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"prompt_tokens": 100, "completion_tokens": 300}, (100, 300)),
+        ({"prompt_tokens": 2**31 - 1, "completion_tokens": 2**31 - 1}, (PLAUSIBLE, PLAUSIBLE)),
+        ({"completion_tokens": 9_000, "padding": "x" * 10_000}, (1, 9_000)),
+        ({"completion_tokens": 2**31 - 1, "x": "x" * (10_000 - LESS)}, (1, 10_000)),
+    ],
+)
+def test_a_response_costs_its_flow_no_more_tokens_than_it_may_have(
+    usage: dict[str, Any], counted: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs = list[tuple[int, int]]()
+    monkeypatch.setattr(Band, "finish", lambda band, item, prompt, completion, now: costs.append((prompt, completion)))
+    asked = World("a1").ask(modes=FULL_DUPLEX)
+    asked.collect()
+    sent = json.dumps({"usage": usage}).encode()
+    started = headers({":status": "200", "content-type": "application/json"}, phase="response_headers")
+    asked.world.say(asked.stream, started, response_body(sent, end=True))
+    asked.stream.end()
+    assert costs == [counted]
+
+
+def test_an_evictor_is_told_that_another_endpoint_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[Evictor]()
+    monkeypatch.setattr(Evictor, "moved", lambda evictor: told.append(evictor))
+    world = World("a1", "a2", configuration=document(enableEviction=True))
+    world.prioritize(batch=-1)
+    asked = world.ask(x_llm_d_inference_objective="batch")
+    picked = asked.destination
+    (other,) = {"10.0.0.1:8000", "10.0.0.2:8000"} - {picked}
+    world.say(asked.stream, response_headers(200, served=other))
+    assert len(told) == 1
 
 
 def test_eviction_makes_room_for_a_higher_band() -> None:

@@ -160,8 +160,23 @@ def test_charges_are_looked_at_again_only_if_others_may_make_room() -> None:
     evictor.track(-1, 0.0, CHARGE, lambda: None)
     assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
     evictor.use(filter, order, 0.5)
+    evictor.moved()  # to the same endpoint: what is known of its charge stays
+    assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [2, 0]
+    evictor.use(filter, order, 0.5)
     evictor.ended(id, 1.0)
     assert [look(other, full(1.0, holds, layout, "prefill")) for _ in range(2)] == [1, 0]
+
+
+def test_a_request_that_has_moved_to_the_full_stage_may_go() -> None:
+    in_flight = InFlight()
+    charge = in_flight.charge("d1", 10)
+    evictor = Evictor(SheddableEvictionFilter("f"), PriorityThenTimeEvictionOrderPolicy("o"), 0.5, lambda *_: None)
+    evictor.track(-1, 0.0, charge, lambda: None)
+    stage = full(1.0, lambda charge: charge.endpoint_id == "p1")
+    assert evictor.make_room([BlockedBand(10, 1.0)], stage, 1.0) == 0
+    charge.move("p1")
+    evictor.moved()
+    assert evictor.make_room([BlockedBand(10, 1.0)], stage, 1.0) == 1
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,20 @@ class Columns:
         return taken + unread
 
     def _reported(self, name: str) -> ObjectColumn:
-        return self._objects.get(name) or self._objects.setdefault(name, ObjectColumn(len(self._layout)))
+        column = self._objects.get(name) or self._objects.setdefault(name, ObjectColumn(len(self._layout)))
+        if name in self._read:
+            column.room = self._room
+        return column
+
+    def _room(self) -> float:
+        """Bytes that the columns which plugins read may take in addition."""
+        return self._limits.read_bytes - sum(self._objects[name].weight for name in self._read & self._objects.keys())
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: the attributes that endpoints have, and for which there is no room."""
+        read = sorted(self._read & self._objects.keys())
+        found = [f"{name} of {count} endpoints" for name in read if (count := len(self._objects[name].left_out))]
+        return f"left out, beyond twice --max-attribute-bytes: {', '.join(found)}" if found else None
 
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""

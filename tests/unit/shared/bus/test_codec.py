@@ -342,7 +342,13 @@ def packed_frame(**fields: object) -> bytes:
 
 @pytest.mark.parametrize(
     "value",
-    [[[]] * 1_000_000, ["x"] * 20_000, {f"{number}": 1 for number in range(10_000)}, [["x" * 20_000]], ["x" * 2_000] * 100],
+    [
+        [[]] * 1_000_000,
+        ["x"] * 20_000,
+        {f"{number}": 1 for number in range(10_000)},
+        [["x" * 20_000]],
+        ["x" * 2_000] * 100,
+    ],
     ids=["lists", "many texts", "a large map", "a long text in a list", "long texts"],
 )
 def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: object) -> None:

@@ -271,7 +271,15 @@ def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
         ("adapter-{:0100}", 2, {"maxLoraAdapters": 3}, Outcome.INVALID),
         ("adapter-{}", 20_000, {}, Outcome.ABSENT),
     ],
-    ids=["the list", "the names", "a higher limit", "more than can be sent", "a lower limit", "the bytes", "the whole line"],
+    ids=[
+        "the list",
+        "the names",
+        "a higher limit",
+        "more than can be sent",
+        "a lower limit",
+        "the bytes",
+        "the whole line",
+    ],
 )
 def test_a_monstrous_list_of_adapters_is_refused(
     name: str, count: int, given: dict[str, int], outcome: Outcome

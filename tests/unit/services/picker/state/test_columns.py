@@ -366,6 +366,7 @@ def test_lists_that_plugins_read_have_a_limit_with_their_index(asked: int) -> No
     kept = int((lists.at > NEVER).sum())
     assert 3 <= kept <= 5
     assert lists.weight <= 100_000
+    assert made.left_out == {MODELS.wire: 10 - kept}
     assert sum(lists.holders(f"{id}-0007").any() for id in ids) == kept
     assert made.note() == f"left out, beyond twice --max-attribute-bytes: {MODELS.wire} of {10 - kept} endpoints"
     made.relayout(Layout([endpoint("b"), *map(endpoint, ids)]))

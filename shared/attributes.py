@@ -164,8 +164,12 @@ class Sample(Struct, frozen=True):
         return max(0.0, now - self.at)
 
 
-MAX_VALUE, MAX_NAMES = 16 * 2**10, 10_000
-"""Bytes of an encoded value that isn't a number; of a list of strings, which is decoded quickly, its length."""
+MAX_VALUE = 16 * 2**10
+"""Bytes of an encoded value that is neither a number nor a list of strings."""
+MAX_NAMES, MAX_LIST = 10_000, 128 * 2**10
+"""Length of a list of strings, which is decoded quickly, and its bytes: a thousand names of 128 characters."""
+NAME = 64
+"""Bytes of a list of strings that count as a name, where its names are longer."""
 _texts = msgspec.msgpack.Decoder(list[str])
 
 
@@ -175,6 +179,8 @@ def oversized(encoded: bytes) -> str:
         return ""
     if (names := entries(encoded)) > MAX_NAMES:
         return f"{names} values; {MAX_NAMES} are allowed"
+    if len(encoded) > MAX_LIST:
+        return f"{len(encoded)} bytes; {MAX_LIST} are allowed for a list of texts, {MAX_VALUE} for anything else"
     try:
         _texts.decode(encoded)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -183,12 +189,12 @@ def oversized(encoded: bytes) -> str:
 
 
 def extent(encoded: bytes) -> int:
-    """How much a value, as it is in a message, is to read: the names of a list, 1 at least, or the bytes of anything
-    else; nothing where there is none."""
+    """How much a value, as it is in a message, is to read and keep: the names of a list, each `NAME` bytes on average,
+    and 1 at least; the bytes of anything else; nothing where there is none."""
     if encoded == b"\xc0":
         return 0
     try:
-        return max(1, len(_texts.decode(encoded)))
+        return max(1, len(_texts.decode(encoded)), len(encoded) // NAME)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return len(encoded)
 

@@ -221,6 +221,7 @@ class PickerService(Service):
         self.readiness.mention("proxy", self._proxy.problem)
         self.readiness.mention("load", lambda: self._load.problem or None)
         self.readiness.mention("attributes", self.out_of_range.note)
+        self.readiness.mention("lists", self.view.columns.note)
         self.readiness.mention("bus", self.bus.malformed.note)
         self.readiness.mention("id", lambda: self.duplicate_id.problem(time.monotonic()))
         self._streams = stream_factory(self.handler, self.id, tracing=settings.tracing)

@@ -23,8 +23,9 @@ MAX_FRAME_ENDPOINTS = 1000
 MAX_FRAME_ATTRIBUTES = 1024
 """Attributes that one frame names. A configuration has 256 plugins, most of which make none."""
 MAX_FRAME_VALUES = 20_000
-"""Names in the lists of one frame, and bytes of its other values that aren't numbers: how long a frame takes to read
-follows from them. One value is half of it at most (`shared.attributes.MAX_NAMES`), or 16 KiB."""
+"""Names in the lists of one frame, as `shared.attributes.extent` counts them, and bytes of its other values that aren't
+numbers: how long a frame takes to read follows from them. One value is half of it at most
+(`shared.attributes.MAX_NAMES`), or 16 KiB."""
 MAX_FRAME_PLACES = 100_000
 """Positions in a frame of endpoints that are known not to have an attribute, and places of values that aren't numbers,
 also empty ones: each a hundred attributes of all endpoints."""

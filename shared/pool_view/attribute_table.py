@@ -35,8 +35,8 @@ REMEMBERED, PLACE = 16 * 2**20, 1000
 """Bytes of the ids of frames whose rows are remembered, each frame with so many more. A collector's frames mostly have
 the same ids."""
 LISTS = frozenset({ACTIVE_MODELS.wire, WAITING_MODELS.wire, SERVED_MODELS.wire})
-MAX_NAMES = 100
-"""Of a list that is kept."""
+MAX_NAMES, MAX_NAME = 100, 256
+"""Of a list that is kept, and characters of each of its names."""
 NEVER = -np.inf
 _NONE: tuple[tuple[str, ...], float] = (), NEVER
 _IN_ROWS = frozenset(key.wire for key in IN_ROWS)
@@ -182,7 +182,7 @@ class AttributeTable:
 
 
 def _names(value: object) -> tuple[str, ...] | None:
-    """A list of names as it came; None for anything else."""
+    """The first names of a list, as it came, each cut; None for anything else."""
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         return None
-    return tuple(value[:MAX_NAMES])
+    return tuple([name[:MAX_NAME] for name in value[:MAX_NAMES]])

@@ -13,7 +13,7 @@ from xxhash import xxh3_128_digest
 from services.collector.interfaces import Extractor, Finding
 from services.collector.page.selection import Outcome
 from services.collector.sources.models import MODELS_JSON, ModelsBinding
-from shared.attributes import SERVED_MODELS, AttributeMap
+from shared.attributes import SERVED_MODELS, AttributeMap, fault
 from shared.model import Endpoint
 
 ENTRY = 1024
@@ -99,6 +99,8 @@ def read_models(page: bytes, parameters: ModelsExtractorParameters) -> Listing:
         ids.setdefault(model.id, bool(model.parent))
     if entries and not ids:
         return Listing(Outcome.INVALID, problem=problem)
+    if reason := fault(SERVED_MODELS, tuple(ids)):
+        return Listing(Outcome.INVALID, problem=reason)
     return Listing(Outcome.FOUND, tuple(ids), sum(ids.values()), problem)
 
 

@@ -156,6 +156,11 @@ class PickerMetrics(Collector):
             ("prefix_blocks", "Prompt blocks in the prefix index", len(view.prefixes)),
             ("observe_responses_ratio", "The setting --observe-responses", self.observe_responses),
             ("endpoints", "Endpoints in the view", len(layout)),
+            (
+                "attribute_values_left_out",
+                "Lists and other values that aren't numbers, for which --max-attribute-bytes leaves no room",
+                sum(view.columns.left_out.values()),
+            ),
             ("draining_endpoints", "Endpoints that are draining: they get no new requests", layout.draining.sum()),
             (
                 "draining_requests",

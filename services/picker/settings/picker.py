@@ -170,7 +170,7 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         PositiveSize,
         Meta(
             description="maximum memory of kept attributes that no plugin reads and that aren't numbers; "
-            "a quarter of it for numbers"
+            "a quarter of it for numbers, and twice as much for those that plugins read and that aren't numbers"
         ),
     ] = DEFAULT_VIEW_LIMITS.attribute_bytes
     observe_responses: Annotated[

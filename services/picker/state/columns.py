@@ -180,7 +180,26 @@ class Columns:
         return taken + unread
 
     def _reported(self, name: str) -> ObjectColumn:
-        return self._objects.get(name) or self._objects.setdefault(name, ObjectColumn(len(self._layout)))
+        column = self._objects.get(name) or self._objects.setdefault(name, ObjectColumn(len(self._layout)))
+        if name in self._read:
+            column.room = self._room
+        return column
+
+    def _room(self) -> float:
+        """Bytes that the columns which plugins read may take in addition."""
+        return self._limits.read_bytes - sum(self._objects[name].weight for name in self._read & self._objects.keys())
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """For how many endpoints there was no room for the last value of an attribute that plugins read, by wire
+        name."""
+        read = sorted(self._read & self._objects.keys())
+        return {name: count for name in read if (count := len(self._objects[name].left_out))}
+
+    def note(self) -> str | None:
+        """What `/readyz` mentions: the attributes that endpoints have, and for which there is no room."""
+        found = [f"{name} of {count} endpoints" for name, count in self.left_out.items()]
+        return f"left out, beyond twice --max-attribute-bytes: {', '.join(found)}" if found else None
 
     def of(self, row: int, now: float) -> dict[str, dict[str, Any]]:
         """Every attribute that one endpoint has: `{wire name: {value, age}}`, ages in seconds."""

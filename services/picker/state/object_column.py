@@ -1,5 +1,8 @@
 """A column of values that aren't numbers."""
 
+import math
+from collections.abc import Callable
+from sys import getsizeof
 from typing import Any
 
 import msgspec
@@ -11,15 +14,22 @@ OBJECT = 64
 """Bytes that an object of Python takes, about."""
 ROW = 40
 """Bytes that a column takes for each endpoint besides its value: five arrays and lists."""
+SLOTS = 16
+"""Bytes that a list takes for each item, as it came and as a tuple."""
+HELD, HOLDERS = 64, 320
+"""Bytes that the index takes for each name of each value, and for each different name besides."""
 _TEXTS = frozenset({str})
 NEVER = -np.inf
 """When what is absent was sampled."""
 
 
 class ObjectColumn:
-    """An attribute whose values aren't numbers: mostly tuples of names. The endpoints with a name are indexed."""
+    """An attribute whose values aren't numbers: mostly tuples of names. The endpoints with a name are indexed.
 
-    __slots__ = ("_holders", "_kind", "_raw", "_weights", "at", "counts", "values", "weight")
+    A value for which there is no room is absent, and left out until a later one fits.
+    """
+
+    __slots__ = ("_holders", "_kind", "_raw", "_weights", "at", "counts", "left_out", "room", "values", "weight")
 
     def __init__(self, size: int) -> None:
         self.values: list[Any] = [None] * size
@@ -33,6 +43,10 @@ class ObjectColumn:
         self._weights = [0] * size
         self.weight = ROW * size
         """Bytes that the column takes, about."""
+        self.room: Callable[[], float] = _unlimited
+        """How many more it may take."""
+        self.left_out: set[int] = set()
+        """The endpoints whose last value didn't fit."""
         self._kind: type[Any] = tuple
 
     def read_as(self, kind: type[Any]) -> None:
@@ -46,23 +60,39 @@ class ObjectColumn:
     def holders(self, item: str) -> Mask:
         """For which endpoints the value is a tuple that contains `item`."""
         if self._holders is None:
-            self._holders = {}
-            for row, value in enumerate(self.values):
-                self._hold(row, _names(value))
+            self._index()
+        assert self._holders is not None
         mask = np.zeros(len(self.values), np.bool_)
         if rows := self._holders.get(item):
             mask[list(rows)] = True
         return mask
 
+    def _index(self) -> None:
+        self._holders = {}
+        most, beyond = self.weight + self.room(), []
+        for row, value in enumerate(self.values):
+            names = _names(value)
+            if names and self.weight + (HELD + HOLDERS) * len(names) > most:
+                self.values[row] = None  # it isn't in the index
+                self._replace(row, None)
+                beyond.append(row)
+            else:
+                self._hold(row, names)
+        if beyond:
+            self.left_out.update(beyond)
+            self.at = self.at.copy()
+            self.at[beyond] = NEVER
+
     def _hold(self, row: int, names: set[str]) -> None:
         assert self._holders is not None
-        holders = self._holders
+        holders, known = self._holders, len(self._holders)
         for item in names:
             rows = holders.get(item)
             if rows is None:
                 holders[item] = {row}
             else:
                 rows.add(row)
+        self.weight += HELD * len(names) + HOLDERS * (len(holders) - known)
 
     def put(self, rows: Rows, values: list[Any], at: Floats) -> None:
         """Take in what is newer and not None. No row may come twice."""
@@ -73,19 +103,30 @@ class ObjectColumn:
             # The same as ever, and where that is None there was never a value.
             newer &= former > NEVER
         else:
+            most = self.weight + self.room()
             for place, (row, value, wanted) in enumerate(zip(rows.tolist(), values, newer.tolist(), strict=True)):
                 if not wanted:
                     continue
                 if value is None:
                     newer[place] = False
                 elif value != raw[row]:
-                    self._replace(row, value)
+                    weight = _weight(value)
+                    names = len(value) if isinstance(value, list | tuple) else 0
+                    if self.weight - self._weights[row] + weight + (HELD + HOLDERS) * names <= most:
+                        self._set(row, value, weight)
+                        self.left_out.discard(row)
+                    else:
+                        self._set(row, None, 0)
+                        self.left_out.add(row)
+                        newer[place], former[place] = False, NEVER
         at_all = self.at.copy()
         at_all[rows] = np.where(newer, at, former)
         self.at = at_all
 
     def drop(self, rows: Rows, at: float) -> None:
         """As of `at`, these endpoints don't have it. What was sampled later stays."""
+        if self.left_out:
+            self.left_out.difference_update(rows.tolist())
         rows = rows[(self.at[rows] > NEVER) & (self.at[rows] <= at)]
         if len(rows):
             self.at = self.at.copy()
@@ -115,32 +156,42 @@ class ObjectColumn:
         column._raw = list(map([*self._raw, None].__getitem__, rows))
         column._weights = list(map([*self._weights, 0].__getitem__, rows))
         column.weight += sum(column._weights)
+        if self.left_out:
+            column.left_out = {row for row, former in enumerate(rows) if former in self.left_out}
         return column
 
     def _replace(self, row: int, raw: Any) -> None:
+        self._set(row, raw, 0 if raw is None else _weight(raw))
+
+    def _set(self, row: int, raw: Any, weight: int) -> None:
         self._raw[row] = raw
         value = _read(raw, self._kind)
         before, self.values[row] = self.values[row], value
         self.counts[row] = len(value) if isinstance(value, tuple) else 0
-        weight = _weight(raw)
         self.weight += weight - self._weights[row]
         self._weights[row] = weight
         if self._holders is None:
             return
         former, names = _names(before), _names(value)
         self._hold(row, names - former)
-        holders = self._holders
-        for item in former - names:
+        holders, known = self._holders, len(self._holders)
+        gone = former - names
+        for item in gone:
             rows = holders[item]
             rows.discard(row)
             if not rows:
                 del holders[item]
+        self.weight -= HELD * len(gone) + HOLDERS * (known - len(holders))
+
+
+def _unlimited() -> float:
+    return math.inf
 
 
 def _weight(raw: Any) -> int:
     """Bytes of memory that a value takes, about."""
     if isinstance(raw, list | tuple) and _TEXTS.issuperset(map(type, raw)):
-        return OBJECT * (1 + len(raw)) + sum(map(len, raw))
+        return OBJECT + SLOTS * len(raw) + sum(map(getsizeof, raw))
     weight, rest = 0, [raw]
     while rest:
         item = rest.pop()

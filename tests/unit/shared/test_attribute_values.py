@@ -65,6 +65,19 @@ def test_can_not_travel(value: object) -> None:
     assert "which no message can carry" in fault(PLACE, Place(value))
 
 
+@pytest.mark.parametrize(
+    ("names", "length", "reason"),
+    [
+        (1_000, 128, ""),
+        (10_000, 10, ""),
+        (10_001, 4, "Names/x has 10001 values; 10000 are allowed"),
+        (100, 1_400, "Names/x has 140303 bytes; 131072 are allowed for a list of texts, 16384 for anything else"),
+    ],
+)
+def test_a_list_has_so_many_names_and_bytes(names: int, length: int, reason: str) -> None:
+    assert fault(NAMES, ("x" * length,) * names) == reason
+
+
 def test_a_refused_value_leaves_the_one_before() -> None:
     attributes = AttributeMap()
     attributes.put(SIZE, 1.0, at=1.0)

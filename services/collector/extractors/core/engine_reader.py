@@ -25,6 +25,7 @@ from shared.attributes import (
     WAITING_QUEUE_SIZE,
     AttributeKey,
     AttributeMap,
+    fault,
 )
 
 MAX_LORA_ADAPTERS = 1000
@@ -194,6 +195,8 @@ class LoraAttributes:
     def __init__(self, fallback: MetricFallback, max_adapters: int) -> None:
         self.fallback = fallback
         self._max_adapters = max_adapters
+        self._sendable = True
+        """Whether a frame may have the last lists."""
         self._outcomes = [Outcome.UNKNOWN] * 3
         self._text: bytes | None = None
         self._values: tuple[tuple[str, ...], tuple[str, ...], float | None] = ((), (), None)
@@ -215,6 +218,10 @@ class LoraAttributes:
                 running, waiting = labels.get("running_lora_adapters"), labels.get("waiting_lora_adapters")
                 self._values = _names(running), _names(waiting), _whole_number(labels.get("max_lora", ""))
                 self._text = text
+                self._sendable = not any(map(fault, self.KEYS, self._values[:2]))
+            if not self._sendable:
+                self._outcomes = [Outcome.INVALID] * 3
+                return
             maximum = Outcome.INVALID if self._values[2] is None else Outcome.FOUND
             self._outcomes = [Outcome.FOUND, Outcome.FOUND, maximum]
 

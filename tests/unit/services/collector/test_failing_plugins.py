@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import AsyncMock, patch
 
 import pytest
@@ -28,6 +28,7 @@ from tests.unit.services.collector.test_scraper import Servers, endpoint, page
 from tests.waiting import eventually
 
 SIZE = AttributeKey("Size", "odd", float)
+NAMES = AttributeKey("Names", "odd", tuple)
 
 
 class OddBinding(MetricsBinding):
@@ -41,7 +42,7 @@ class OddBinding(MetricsBinding):
 
     def store(self, attributes: AttributeMap, at: float) -> bool:
         self._odd.maybe("store")
-        return attributes.put(SIZE, self._odd.value, at)
+        return attributes.put(self._odd.PRODUCES[0], self._odd.value, at)
 
     def findings(self) -> list[Finding]:
         self._odd.maybe("findings")
@@ -57,7 +58,7 @@ class Odd(Extractor):
 
     TYPE = "odd"
     INPUT = PROMETHEUS_TEXT
-    PRODUCES = (SIZE,)
+    PRODUCES: ClassVar[tuple[AttributeKey[Any], ...]] = (SIZE,)
 
     def __init__(self, fails_at: str = "", value: Any = 2.0) -> None:
         super().__init__("odd")
@@ -75,6 +76,10 @@ class Odd(Extractor):
     def reads(self, endpoint: Endpoint) -> object:
         self.maybe("reads")
         return None
+
+
+class OddNames(Odd):
+    PRODUCES = (NAMES,)
 
 
 class World:
@@ -139,13 +144,21 @@ async def test_an_extractor_that_fails_costs_its_own_attributes_until_it_is_well
         assert it.scraper.endpoints["a"].targets[0].up
 
 
-@pytest.mark.parametrize("value", ["large", float("nan"), True, None, (1.0,)])
-async def test_a_value_that_its_key_cannot_have_never_reaches_a_frame(value: Any) -> None:
-    async with world(both(Odd(value=value))) as it:
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(Odd(value=value) for value in ("large", float("nan"), True, None, (1.0,))),
+        OddNames(value=("x",) * 10_001),
+        OddNames(value=("x" * 2_000,) * 100),
+    ],
+)
+async def test_a_value_that_its_key_cannot_have_never_reaches_a_frame(odd: Odd) -> None:
+    async with world(both(odd)) as it:
         await it.scraped()
         assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
         columns = pack([("a", it.attributes)], time.monotonic())
-        assert SIZE.wire in columns.absent
+        assert odd.PRODUCES[0].wire in columns.absent
+        assert not columns.objects
         assert it.failed("odd") > 1
 
 

@@ -342,8 +342,14 @@ def packed_frame(**fields: object) -> bytes:
 
 @pytest.mark.parametrize(
     "value",
-    [[[]] * 1_000_000, ["x"] * 20_000, {f"{number}": 1 for number in range(10_000)}, [["x" * 20_000]]],
-    ids=["lists", "many texts", "a large map", "a long text in a list"],
+    [
+        [[]] * 1_000_000,
+        ["x"] * 20_000,
+        {f"{number}": 1 for number in range(10_000)},
+        [["x" * 20_000]],
+        ["x" * 2_000] * 100,
+    ],
+    ids=["lists", "many texts", "a large map", "a long text in a list", "long texts"],
 )
 def test_a_value_of_a_frame_that_takes_long_to_read_makes_it_malformed(value: object) -> None:
     with pytest.raises(Malformed, match="objects 'o/p' has a value of"):
@@ -360,6 +366,16 @@ def test_many_values_of_a_frame_are_together_as_many_as_one_message_is_to_take(v
     assert len(sent(35).objects["o/p"]) == 35
     with pytest.raises(Malformed, match="objects of more than 20000 names, or bytes of other values"):
         sent(41)
+
+
+def test_long_names_of_a_frame_count_as_several() -> None:
+    def sent(attributes: int) -> Frame:
+        objects = {f"o{number}/p": [["x" * 1000] * 128] for number in range(attributes)}
+        return decode(Frame, packed_frame(objects=objects, ages={name: bytes(4) for name in objects}))
+
+    assert len(sent(9).objects) == 9
+    with pytest.raises(Malformed, match="objects of more than 20000 names"):
+        sent(10)
 
 
 def test_empty_lists_of_a_frame_count_too() -> None:
@@ -381,5 +397,5 @@ def test_places_without_a_value_are_bounded_too() -> None:
 
 
 def test_a_long_list_of_names_is_a_value_like_others() -> None:
-    names = [f"a model of a name that is rather long {number}" for number in range(9000)]
+    names = [f"a model of a name that is rather long {number}" for number in range(2000)]
     assert decode(Frame, packed_frame(objects={"o/p": [names]}, ages={"o/p": bytes(4)})).objects == {"o/p": [names]}

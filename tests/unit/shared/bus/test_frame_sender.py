@@ -286,16 +286,19 @@ async def test_more_attributes_than_a_frame_names_go_in_several() -> None:
     assert max(count for _, count in sent) <= 1024
 
 
-@pytest.mark.parametrize(("endpoints", "attributes", "names"), [(1000, 1, 60), (1, 5, 9000), (3, 3, 9000)])
+@pytest.mark.parametrize(
+    ("endpoints", "attributes", "names", "length"),
+    [(1000, 1, 60, 2), (1, 5, 9000, 2), (3, 3, 9000, 2), (5, 5, 128, 1000)],
+)
 async def test_more_names_than_a_frame_takes_go_in_several_that_can_be_read(
-    endpoints: int, attributes: int, names: int
+    endpoints: int, attributes: int, names: int, length: int
 ) -> None:
     keys: list[AttributeKey[Any]] = [AttributeKey(f"Names{number}", "test", tuple) for number in range(attributes)]
     known: dict[str, Known] = {}
     for number in range(endpoints):
         known[f"e{number}"] = Known(AttributeMap())
         for key in keys:
-            known[f"e{number}"].attributes.put(key, tuple(f"m{name}" for name in range(names)), 1.0)
+            known[f"e{number}"].attributes.put(key, tuple(f"m{name:0{length}}" for name in range(names)), 1.0)
     read: list[Frame] = []
 
     class Reading(Recorder):

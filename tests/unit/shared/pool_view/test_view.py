@@ -141,7 +141,7 @@ def test_what_a_server_is_known_not_to_have_is_unknown_again() -> None:
     assert (only(made, 11.0).queue, only(made, 11.0).kv) == (None, 0.5)
 
 
-def test_names_of_adapters_are_names_or_nothing() -> None:
+def test_names_of_adapters_are_a_hundred_short_names_or_nothing() -> None:
     made = view("a", "b")
     made.frame(
         Frame(
@@ -149,13 +149,13 @@ def test_names_of_adapters_are_names_or_nothing() -> None:
             sent=0.0,
             sequence=1,
             ids=("default/a", "default/b"),
-            objects={ACTIVE_MODELS.wire: [["sql", "chat"], [1, 2]]},
+            objects={ACTIVE_MODELS.wire: [["sql", "c" * 1000] + ["chat"] * 200, [1, 2]]},
             ages={ACTIVE_MODELS.wire: pack_ages([0, 0])},
         ),
         0.0,
         0.0,
     )
-    assert [row.adapters for row in made.rows(0.0)] == [("sql", "chat"), ()]
+    assert [row.adapters for row in made.rows(0.0)] == [("sql", "c" * 256, *["chat"] * 98), ()]
 
 
 @pytest.mark.parametrize("late", [1.0, math.inf])

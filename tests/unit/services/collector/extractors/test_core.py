@@ -266,11 +266,20 @@ def test_lora_adapters(page: str, values: tuple[Any, ...]) -> None:
         ("adapter-{}", 6_000, {}, Outcome.INVALID),
         ("{}", 1_001, {}, Outcome.INVALID),
         ("{}", 2_000, {"maxLoraAdapters": 2_001}, Outcome.FOUND),
+        ("{}", 10_001, {"maxLoraAdapters": 20_000}, Outcome.INVALID),
         ("{}", 4, {"maxLoraAdapters": 3}, Outcome.INVALID),
         ("adapter-{:0100}", 2, {"maxLoraAdapters": 3}, Outcome.INVALID),
         ("adapter-{}", 20_000, {}, Outcome.ABSENT),
     ],
-    ids=["the list", "the names", "a higher limit", "a lower limit", "the bytes", "the whole line"],
+    ids=[
+        "the list",
+        "the names",
+        "a higher limit",
+        "more than can be sent",
+        "a lower limit",
+        "the bytes",
+        "the whole line",
+    ],
 )
 def test_a_monstrous_list_of_adapters_is_refused(
     name: str, count: int, given: dict[str, int], outcome: Outcome

@@ -53,6 +53,7 @@ def test_base_models_and_adapters_are_served_in_order_each_once() -> None:
         (answer(*(f"m{number}" for number in range(1001))), "1001 models are more than maxModels, 1000"),
         (b'{"data":[' + b"0," * 65_001 + b"0]}", "65001 commas are more than maxModels allows, 65000"),
         (b"{" + b'"data":[0,0],' * 40_000 + b'"data":[]}', "80000 commas are more than maxModels allows, 65000"),
+        (answer(*(f"{number:0500}" for number in range(999))), "bytes; 131072 are allowed for a list of texts"),
         (answer("a", "b" * 513), "entry 1: 513 characters in the id; maxNameLength is 512"),
     ],
 )
@@ -89,8 +90,8 @@ def test_an_answer_that_is_far_too_long_is_not_read_at_all(monkeypatch: pytest.M
 
 def test_the_longest_list_of_a_vllm_is_read() -> None:
     entry = VLLM["data"][0] | {"permission": [{"id": "modelperm-" + "0" * 32, "organization": "*"} | PERMISSION]}
-    page = json.dumps({"data": [entry | {"id": f"{number:0512}"} for number in range(1000)]}).encode()
-    assert len(read_models(page, ModelsExtractorParameters()).ids) == 1000
+    page = json.dumps({"data": [entry | {"id": f"{number:0512}"} for number in range(250)]}).encode()
+    assert len(read_models(page, ModelsExtractorParameters(max_models=250)).ids) == 250
 
 
 def test_the_same_answer_is_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:

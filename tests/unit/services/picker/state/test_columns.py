@@ -349,3 +349,51 @@ def test_of_values_that_are_no_numbers_and_nobody_reads_only_some_are_kept_and_w
         made.apply(frame(["a1"], {invented: [["name"] * 10_000]}), NOW, 0.0)
     assert len(made.of(0, NOW)) <= 100
     assert made.objects(MODELS).holders("sql").tolist() == [True, False]
+
+
+@pytest.mark.parametrize("asked", [0, 5, 10], ids=["asked first", "asked between", "asked last"])
+def test_lists_that_plugins_read_have_a_limit_with_their_index(asked: int) -> None:
+    """Beyond it, an endpoint's value is unknown, until it fits."""
+    made = Columns(limits=ViewLimits(attribute_bytes=50_000))
+    ids = [f"a{number}" for number in range(10)]
+    made.relayout(Layout(map(endpoint, ids)))
+    lists = made.objects(MODELS)
+    for number, id in enumerate(ids):
+        if number == asked:
+            lists.holders("m")
+        made.apply(frame([id], {MODELS: [[f"{id}-{name:04}" for name in range(50)]]}), NOW, 0.0)
+    lists.holders("m")
+    kept = int((lists.at > NEVER).sum())
+    assert 3 <= kept <= 5
+    assert lists.weight <= 100_000
+    assert made.left_out == {MODELS.wire: 10 - kept}
+    assert sum(lists.holders(f"{id}-0007").any() for id in ids) == kept
+    assert made.note() == f"left out, beyond twice --max-attribute-bytes: {MODELS.wire} of {10 - kept} endpoints"
+    made.relayout(Layout([endpoint("b"), *map(endpoint, ids)]))
+    assert f"of {10 - kept} endpoints" in str(made.note())
+    for time in (NOW + 1, NOW + 2):
+        made.apply(frame(ids, {MODELS: [["m"]] * 10}), time, 0.0)
+    lists = made.objects(MODELS)
+    assert (made.note(), lists.holders("m").sum()) == (None, 10)
+
+
+def test_what_is_left_out_and_gone_is_noted_no_more() -> None:
+    made = Columns(limits=ViewLimits(attribute_bytes=500))
+    made.relayout(Layout([endpoint("a")]))
+    made.objects(MODELS)
+    made.apply(frame(["a"], {MODELS: [["m" * 1000]]}), NOW, 0.0)
+    assert made.note() is not None
+    made.apply(replace(frame(["a"], {}), absent={MODELS.wire: [0]}), NOW + 1, 0.0)
+    assert made.note() is None
+
+
+def test_by_default_a_large_pool_has_room_for_its_adapters() -> None:
+    made = Columns()
+    ids = [f"a{number}" for number in range(10_000)]
+    made.relayout(Layout(map(endpoint, ids)))
+    lists = made.objects(MODELS)
+    lists.holders("m")
+    for start in range(0, len(ids), 1000):
+        part = ids[start : start + 1000]
+        made.apply(frame(part, {MODELS: [[f"{id:>35}{name:05}" for name in range(20)] for id in part]}), NOW, 0.0)
+    assert (made.note(), int((lists.at > NEVER).sum())) == (None, 10_000)

@@ -72,6 +72,7 @@ MAX = {
     "pointsman_config_info",
     "pointsman_event_loop_longest_pause_seconds",
     "pointsman_picker_attribute_age_seconds",
+    "pointsman_picker_attribute_values_left_out",
     "pointsman_picker_draining_endpoints",
     "pointsman_picker_draining_requests",
     "pointsman_picker_slow_start_endpoints",

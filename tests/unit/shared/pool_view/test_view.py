@@ -1,4 +1,5 @@
 import math
+import sys
 import tracemalloc
 
 import pytest
@@ -305,6 +306,14 @@ def test_the_rate_counts_what_was_dispatched_while_somebody_looked() -> None:
         made.load(load("p", {}, sent=float(second), run=run, queue=queue((0, 7, 1, 0, 0, dispatched))), float(second))
     [band] = made.queues(5.0)
     assert band.rate == pytest.approx(30 / 5)
+
+
+def test_a_queue_table_is_not_kept_beside_what_is_read_from_it() -> None:
+    made, table = view(), queue((0, 7, 1, 0, 0, 0))
+    references = sys.getrefcount(table)
+    made.load(load("p", {}, queue=table), 0.0)
+    assert sys.getrefcount(table) == references
+    assert made.members(0.0)[0].waiting == 1
 
 
 def test_bands_that_are_gone_leave_room_for_the_rates_of_others(monkeypatch: pytest.MonkeyPatch) -> None:

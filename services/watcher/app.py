@@ -215,15 +215,17 @@ class WatcherService(Service):
         return None if entry is None else entry.fact
 
     def _on_published(self, event: Event) -> None:
-        """The leader has published something."""
+        """The leader has published something. What this process itself published isn't adopted: it may come back late,
+        after another address has been adopted."""
         match event:
             case Reset(facts=facts):
-                found = [fact for fact in facts.values() if isinstance(fact, Endpoint)]
                 self._seen.set()
-            case Upsert(fact=Endpoint() as endpoint):
-                found = [endpoint]
+            case Upsert(key=key, fact=fact):
+                facts = {key: fact}
             case _:
                 return
+        entries, own = self.leadership.replica.entries(), self.leadership.publisher.epoch
+        found = [fact for key, fact in facts.items() if isinstance(fact, Endpoint) and entries[key].epoch != own]
         for reconciler in self.reconcilers:
             reconciler.resolver.adopt(found)
 

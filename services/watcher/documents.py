@@ -221,11 +221,12 @@ class _Reader:
                 problems.error(join(path, str(key)), f"unknown field{hint or '; known: endpoints'}")
         at = join(path, "endpoints")
         found = {endpoint.id: endpoint for endpoint in read_endpoints(raw["endpoints"], at, problems)}
-        before = self._endpoints or {}
+        if self._endpoints is None:
+            self._endpoints = {}
         for id in found:
-            if id in before:
+            if id in self._endpoints:
                 problems.error(at, f"{id!r} is in another document of this file too")
-        self._endpoints = before | found
+        self._endpoints.update(found)  # a copy for each document would take time by their square
 
     def _read_resource(self, raw: Mapping[str, Any], kind: str, path: str, problems: Problems) -> None:
         read = read_resource(raw, kind, path, problems, self._pool)

@@ -180,7 +180,8 @@ class Resolver:
         self._wake.set()
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> None:
-        """Use addresses that another watcher has published, for names without one. They take effect like answers."""
+        """Use addresses that another watcher has published, for names that have never resolved here. They take effect
+        like answers."""
         self._adopted(self.names.adopt(endpoints))
 
     def _adopted(self, hosts: list[str]) -> None:

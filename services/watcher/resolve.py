@@ -2,8 +2,8 @@
 
 An entry of the endpoints file is one server. Of a name with several addresses, the first is used, IPv4 before IPv6 and
 then in numeric order, so that all watchers agree. A name that stops resolving keeps its address while an endpoint uses
-it: an outage of DNS is no reason to drop servers that work. A name that has never resolved has no endpoint, and is
-retried sooner.
+it: an outage of DNS is no reason to drop servers that work. A name that has never resolved has the address that another
+watcher publishes. Without one, it has no endpoint, and is retried sooner.
 
 Names wait for their look-up in groups, which take turns: names that hang, or those of one file, don't delay others.
 
@@ -41,7 +41,9 @@ class Name(Struct, frozen=True):
 
     host: str
     addresses: tuple[str, ...] = ()
-    """The last answer, the preferred address first; empty before the first one."""
+    """The last answer, the preferred address first; before the first one, what another watcher published, if any."""
+    adopted: bool = False
+    """Whether another watcher published the address, and no look-up has succeeded here."""
     error: str = ""
     """Why the last look-up failed; empty if it didn't."""
     failures: int = 0
@@ -134,12 +136,15 @@ class Names:
             yield host
 
     def adopt(self, endpoints: Iterable[Endpoint]) -> list[str]:
-        """Use addresses that another watcher has published, for names without one. Returns these names."""
+        """Use addresses that another watcher has published, for names that have never resolved here; the last one
+        counts. Returns the names whose address has changed."""
         adopted: list[str] = []
         for endpoint in endpoints:
             name = self.names.get(endpoint.host)
-            if name is not None and not name.addresses and endpoint.address:
-                self.names[name.host] = replace(name, addresses=(endpoint.address,))
+            if name is None or endpoint.address in ("", name.address):
+                continue
+            if name.adopted or not name.addresses:
+                self.names[name.host] = replace(name, addresses=(endpoint.address,), adopted=True)
                 adopted.append(name.host)
         return adopted
 

@@ -60,7 +60,7 @@ class Queues:
     def __init__(self) -> None:
         self._tables: dict[str, _Table] = {}
         self._dispatched: dict[int, int] = {}
-        """Of each band, since this reader began."""
+        """Of each band, since it is known."""
         self._readings: deque[tuple[float, dict[int, int]]] = deque()
 
     def apply(self, sender: str, run: int, table: QueueTable, now: float) -> None:
@@ -68,6 +68,8 @@ class Queues:
         before = self._tables.pop(sender, None)
         room = MAX_ROWS - sum(len(known.keys) for known in self._tables.values())
         new = self._tables[sender] = _Table(run, table, now, room)
+        if len(self._dispatched) >= MAX_BANDS:
+            self._forget_bands(now)
         if before is not None and before.run == run:  # otherwise nobody knows what is new
             for priority, news in new.since(before).items():
                 if priority in self._dispatched or len(self._dispatched) < MAX_BANDS:
@@ -76,6 +78,14 @@ class Queues:
             self._readings.append((now, dict(self._dispatched)))
             while self._readings[0][0] < now - WINDOW:
                 self._readings.popleft()
+
+    def _forget_bands(self, now: float) -> None:
+        """Forget what was dispatched of bands that no table has and whose rate is 0."""
+        current = {priority for table in self._tables.values() for priority in np.unique(table.priorities).tolist()}
+        for priority in [known for known in self._dispatched if known not in current and not self._rate(known, now)]:
+            del self._dispatched[priority]
+            for _, counts in self._readings:
+                counts.pop(priority, None)
 
     def forget(self, sender: str) -> None:
         """A picker is gone."""

@@ -40,7 +40,7 @@ class _Member:
         self.order = (_natural(id[:ORDERED]), id)
         self.last_seen = last_seen
         self.load: Load | None = None
-        """Of a picker: its last table."""
+        """Of a picker: its last table, without what waits there."""
 
 
 class _Metric(Struct, frozen=True):
@@ -110,7 +110,7 @@ class PoolView:
             others = self._load_rows - _rows(known)
             if others + _rows(load) > MAX_LOAD_ROWS:
                 load = replace(load, ids=b"", requests=b"", tokens=b"")
-            self._load_rows, member.load = others + _rows(load), load
+            self._load_rows, member.load = others + _rows(load), replace(load, queue=None)  # `_queues` has it
             if load.queue is None:
                 self._queues.forget(load.sender)
             else:

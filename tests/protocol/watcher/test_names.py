@@ -3,13 +3,16 @@
 import socket
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replaced
 
 from services.watcher import reconciler
 from shared import tasks
+from shared.bus.facts import Upsert
 from shared.model import Endpoint
 from tests.nats import NatsServer
 from tests.protocol.watcher.harness import Reader, reader, replace, watcher
@@ -96,6 +99,47 @@ async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_fin
             await eventually(
                 lambda: addresses(Path(files["eds_file"])) == ["10.0.0.1", "10.9.9.9"], "the leader's address"
             )
+
+
+async def test_a_standby_without_dns_follows_the_leaders_address_and_keeps_it_in_a_take_over(
+    nats: NatsServer, files: dict[str, Any]
+) -> None:
+    dns = Dns(a="10.0.0.1")
+    async with reader(nats.url) as seen:
+        async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
+            await eventually(lambda: address(seen) == "10.0.0.1", "a leader")
+            async with watcher(nats.url, Dns(), **files, resolve_interval=0.05) as standby:
+                for found in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+                    dns.answers["a.example"] = found
+                    await eventually(lambda now=found: addresses(Path(files["eds_file"])) == [now, "10.9.9.9"], found)
+                events = len(seen.events)
+                await leader.drain()
+                await eventually(lambda: standby.leadership.publisher.published, "a take-over")
+                await eventually(lambda: seen.replica.epoch == standby.leadership.publisher.epoch, "its announcement")
+                assert address(seen) == "10.0.0.3"
+        assert seen.deleted(events) == set()
+        assert not any(isinstance(event, Upsert) for event in seen.events[events:])
+
+
+async def test_a_leader_does_not_adopt_what_it_published_itself(
+    nats: NatsServer, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with watcher(nats.url, Dns(a="10.0.0.1"), **files) as service:
+        await eventually(lambda: service.leadership.publisher.published, "the first address")
+    async with watcher(nats.url, Dns(), **files) as service:
+        await eventually(lambda: service.leadership.publisher.published, "a take-over")
+        names, published = service.reconcilers[0].names, service.leadership.replica.facts
+        moved = replaced(service.reconcilers[0].endpoints["default/a"], address="10.0.0.2")
+        service.reconcilers[0].resolver.adopt([moved])
+        adopted: list[Endpoint] = []
+
+        def adopting(endpoints: Iterable[Endpoint]) -> list[str]:
+            adopted.extend(endpoints)
+            return []
+
+        monkeypatch.setattr(names, "adopt", adopting)
+        await eventually(lambda: moved in published().values(), "the address on the bus")
+        assert moved not in adopted
 
 
 async def test_a_standby_without_dns_adopts_what_was_published_before_it_knew_the_name(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from services.watcher.documents import read_documents
+from services.watcher.documents import _Reader, read_documents
 from services.watcher.files import FileReader
 from services.watcher.positions import MAX_KEY, with_lines
 from services.watcher.resources import GROUPS, PoolId
@@ -99,6 +99,25 @@ kind: InferenceObjective
 metadata: {{name: {name}}}
 spec: {{poolRef: {{name: default}}}}
 """
+
+
+def test_endpoints_are_not_copied_for_each_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[object] = []
+
+    class Watched(_Reader):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "_endpoints" and value is not None:
+                gathered.append(value)
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr("services.watcher.documents._Reader", Watched)
+    problems, entry = Problems(), "---\nendpoints: [{{name: e{}, address: 10.0.0.1, port: 80}}]\n"
+    read = read_documents("".join(map(entry.format, [*range(50), 7])), "f", problems)
+    assert len(read.endpoints or ()) == 50
+    assert [str(error) for error in problems.errors] == [
+        "documents[50].endpoints: 'default/e7' is in another document of this file too (line 102)"
+    ]
+    assert len(gathered) == 1, "one mapping for all documents"
 
 
 def test_a_resource_that_is_given_twice_is_named_wherever_it_is() -> None:

@@ -119,7 +119,14 @@ def test_an_earlier_watchers_address_holds_until_the_name_resolves() -> None:
     names.answered("b.example", ["10.0.0.2"], 1.0)
     names.adopt([endpoint("e0", "a.example", "10.0.0.7"), endpoint("e1", "b.example", "10.0.0.8")])
     assert [each and each.address for each in map(names.resolve, endpoints)] == ["10.0.0.7", "10.0.0.2"]
+    names.failed("a.example", "not found", 2.0)
+    assert names.adopt([endpoint("e0", "a.example", "10.0.0.7")]) == []
+    assert names.adopt([endpoint("e0", "a.example", "10.0.0.9"), endpoint("e1", "b.example", "10.0.0.9")]) == [
+        "a.example"
+    ]
+    assert [each and each.address for each in map(names.resolve, endpoints)] == ["10.0.0.9", "10.0.0.2"]
     assert names.answered("a.example", ["10.0.0.1"], 2.0) is True
+    assert names.adopt([endpoint("e0", "a.example", "10.0.0.9")]) == []
 
 
 def test_a_name_that_no_endpoint_has_is_forgotten() -> None:

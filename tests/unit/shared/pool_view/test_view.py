@@ -1,4 +1,5 @@
 import math
+import sys
 import tracemalloc
 
 import pytest
@@ -305,6 +306,33 @@ def test_the_rate_counts_what_was_dispatched_while_somebody_looked() -> None:
         made.load(load("p", {}, sent=float(second), run=run, queue=queue((0, 7, 1, 0, 0, dispatched))), float(second))
     [band] = made.queues(5.0)
     assert band.rate == pytest.approx(30 / 5)
+
+
+def test_a_queue_table_is_not_kept_beside_what_is_read_from_it() -> None:
+    made, table = view(), queue((0, 7, 1, 0, 0, 0))
+    references = sys.getrefcount(table)
+    made.load(load("p", {}, queue=table), 0.0)
+    assert sys.getrefcount(table) == references
+    assert made.members(0.0)[0].waiting == 1
+
+
+def test_bands_that_are_gone_leave_room_for_the_rates_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "MAX_BANDS", 2)
+    made = view()
+
+    def rates(second: float, *rows: tuple[int, int]) -> list[tuple[int, float]]:
+        """Priority and rate of each band after a table of (priority, dispatched)."""
+        table = queue(*((priority, 7, 1, 0, 0, dispatched) for priority, dispatched in rows))
+        made.load(load("p", {}, sent=second, queue=table), second)
+        return [(band.priority, round(band.rate, 1)) for band in made.queues(second)]
+
+    rates(0, (9, 0), (8, 0))
+    assert rates(1, (9, 50), (8, 50)) == [(9, 50.0), (8, 50.0)]
+    rates(2, (8, 50), (0, 0))
+    assert rates(3, (8, 50), (0, 10)) == [(8, 16.7), (0, 0.0)], "no room: 9 has changed within the window"
+    rates(12, (8, 50), (0, 10))
+    assert rates(12.5, (9, 5), (8, 50), (0, 30)) == [(9, 0.0), (8, 0.0)], "no room: the table has 8"
+    assert rates(13, (9, 15), (0, 30)) == [(9, 1.0), (0, 2.0)], "9 counts anew"
 
 
 def test_the_version_differs_when_anything_is_new() -> None:

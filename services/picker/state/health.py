@@ -10,7 +10,6 @@ metrics are fine. An answer without an error ends that one. Without news a sign 
 or NATS, and an endpoint that ranks last gets no requests.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -59,8 +58,6 @@ class Health:
         self._most: int | None = None
         """Endpoints that may have this sign at a time; None until it is asked for. Clients can provoke errors, and full
         servers answer with them, so it takes no more than half of those away that answer clients."""
-        self._roles: Counter[str | None] | None = None
-        """How many endpoints of the layout have each role; None until it is asked for."""
         self._now = 0.0
         self.unhealthy: Mapping[int, str] = {}
         """Why a row is unhealthy. Replaced, never changed: who reads it may keep it."""
@@ -74,7 +71,7 @@ class Health:
             self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
             self.failures = {id: count for id, count in self.failures.items() if id in stayed}
             self._failing = {id: since for id, since in self._failing.items() if id in stayed}
-        self._layout, self._most, self._roles = layout, None, None
+        self._layout, self._most = layout, None
         while self._failing and len(self._failing) > self._most_failing():
             self._failing.popitem()
         self.refresh(self._now)
@@ -107,7 +104,7 @@ class Health:
             return
         if status == _BAD_GATEWAY and prefill is not None:
             explained = self._row(prefill) in self.unhealthy
-            if count < DOUBTED and self._may_accuse(prefill, now):
+            if count < DOUBTED:
                 self.suspect(prefill, now, NO_PREFILL)
             if explained:
                 return
@@ -129,15 +126,6 @@ class Health:
             roles = [endpoint.labels.get(ROLE) for endpoint in self._layout.endpoints]
             self._most = sum(role not in _ANSWERS_NO_CLIENT for role in roles) // 2
         return self._most
-
-    def _may_accuse(self, prefill: Endpoint, now: float) -> bool:
-        """Whether fewer than half of the servers of its role, but one, have the sign of a 502: one decode server that
-        answers so now and then doesn't take all prefill servers away."""
-        if self._roles is None:
-            self._roles = Counter(endpoint.labels.get(ROLE) for endpoint in self._layout.endpoints)
-        since = now - self._expiry
-        accused = sum(why is NO_PREFILL and at >= since and id != prefill.id for id, (at, why) in self._seen.items())
-        return accused < max(1, self._roles[prefill.labels.get(ROLE)] // 2)
 
     def _row(self, endpoint: Endpoint) -> int | None:
         """Where the endpoint is; None if it has left the layout or is another server now."""

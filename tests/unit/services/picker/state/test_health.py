@@ -249,16 +249,7 @@ def test_requests_under_way_to_a_dead_prefill_server_dont_take_decode_servers_aw
         answered(view, decode, *[502] * 9, prefill="a4")
     assert unhealthy(view) == {"a4": NO_PREFILL}
     view.health.answered(None, 502, NOW, view.layout.endpoints[5])
-
-
-def test_a_decode_server_that_fails_now_and_then_leaves_half_of_the_prefill_servers() -> None:
-    view = of_roles(decode=2, prefill=4)
-    for prefill in ("a2", "a3", "a4", "a5"):
-        answered(view, "a0", 200)
-        answered(view, "a0", 502, prefill=prefill)
-    assert unhealthy(view) == {"a2": NO_PREFILL, "a3": NO_PREFILL}
-    view.health.answered(None, 502, NOW + 31, view.layout.endpoints[4])
-    assert unhealthy(view) == {"a4": NO_PREFILL}, "the others' have expired"
+    assert unhealthy(view) == {"a4": NO_PREFILL, "a5": NO_PREFILL}, "also if the decode server isn't known"
 
 
 def test_that_a_server_is_unreachable_is_no_fresh_metric_of_it() -> None:

@@ -101,15 +101,14 @@ class RequestWait:
         elif usage is None:
             ticket.finished(now)
         else:
-            prompt, completion = ticket.tokens if usage.prompt is None else usage.prompt, usage.completion or 0
-            most = max(PLAUSIBLE, BYTES * ticket.tokens), max(PLAUSIBLE, received)
-            ticket.finished(now, min(prompt, most[0]), min(completion, most[1]))
+            prompt = ticket.tokens if usage.prompt is None else usage.prompt
+            prompt = min(prompt, max(PLAUSIBLE, BYTES * ticket.tokens))
+            ticket.finished(now, prompt, min(usage.completion or 0, max(PLAUSIBLE, received)))
 
     def moved(self) -> None:
         """Another endpoint serves the request than was picked."""
-        ticket = self.ticket
-        if ticket is not None and ticket.evictable and ticket.gate.evictor is not None:
-            ticket.gate.evictor.moved()
+        if self.ticket is not None:
+            self.ticket.moved()
 
     def reserve(self) -> None:
         """The request isn't charged at once: until then, it takes room."""

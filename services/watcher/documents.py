@@ -242,8 +242,7 @@ class _Reader:
     def _read_requested(self, raw: Mapping[str, Any], kind: ObjectKind, path: str, problems: Problems) -> None:
         found = Problems()
         read = read_object(raw, kind, path, found)
-        known = set(problems.errors)
-        problems.errors += [problem for problem in found.errors if problem not in known]
+        problems.add_new_errors(found.errors)
         if read is None:
             return
         if read.key in self._objects:

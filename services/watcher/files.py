@@ -110,8 +110,7 @@ class FileReader:
             experimental, bounds = self._allow_experimental, self._bounds
             loaded = validate(documents, self._registries, allow_experimental=experimental, bounds=bounds)
         except Invalid as error:
-            known = set(problems.errors)  # `read_documents` has reported duplicate keys
-            problems.errors += [problem for problem in error.problems if problem not in known]
+            problems.add_new_errors(error.problems)  # `read_documents` has reported duplicate keys
         return ParsedFile(documents, loaded, tuple(by_line(problems.errors)))
 
 

@@ -67,6 +67,12 @@ class Problems:
     def error(self, path: str, message: str, line: int | None = None) -> None:
         self.errors.append(Problem(path, message, line))
 
+    def add_new_errors(self, found: Iterable[Problem]) -> None:
+        """Add those that aren't here: a second reader of a document may find the same."""
+        if found := list(found):
+            known = set(self.errors)
+            self.errors += [problem for problem in found if problem not in known]
+
     def warn(self, path: str, message: str) -> None:
         self.warnings.append(Problem(path, message))
 

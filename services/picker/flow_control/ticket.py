@@ -100,6 +100,11 @@ class Ticket(Waiting, eq=False, kw_only=True):
         self.evictable = evictor.track(self.priority, now, charge, self.owner.evict)
         return bool(self.evictable)
 
+    def moved(self) -> None:
+        """Another endpoint serves the request."""
+        if self.evictable and self.gate.evictor is not None:
+            self.gate.evictor.moved()
+
     def cancel(self, now: float) -> None:
         """The client no longer waits for the request. Does nothing after its dispatch."""
         self.gate.controller.cancel(self, now)

@@ -81,7 +81,8 @@ class Evictor:
         shown = self._reclamation.open(now)
         if not blocked:
             self._feedback.clear()
-        if not blocked or not self._running:
+            return 0
+        if not self._running:
             return 0
         band, stage = blocked[0], fullest()
         feedback = self._feedback[stage.name]

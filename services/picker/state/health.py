@@ -11,6 +11,7 @@ or NATS, and an endpoint that ranks last gets no requests.
 """
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,6 +34,10 @@ DOUBTED = 2
 """Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
 server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
 have in common. Two prefill servers that die together still get their signs from one decode server."""
+REFUTED = 2
+"""Signs of a decode server that scrapes refuted, from which on its 502s say nothing of prefill servers for a while: a
+decode server that fails now and then would take them away again after each of their scrapes. One such sign may be due
+to a prefill server that restarted at once."""
 _BAD_GATEWAY = 502
 _ABOUT_THE_REQUEST = frozenset((501, 505))
 """Statuses of a method or a version that no server has: they say nothing of this one."""
@@ -42,6 +47,15 @@ SHOWN = 5
 """Endpoints that the note names."""
 
 
+class Seen(NamedTuple):
+    """A response that was a sign."""
+
+    since: float
+    why: str
+    by: str | None
+    """The id of the decode server that answered 502; None for other signs, or if it isn't known."""
+
+
 class Health:
     """The unhealthy endpoints of a layout. A sign holds for `expiry` seconds without news."""
 
@@ -49,8 +63,11 @@ class Health:
         self._columns = columns
         self._expiry = expiry
         self._layout = Layout()
-        self._seen: dict[str, tuple[float, str]] = {}
-        """When a response was the sign, and of what, by the endpoint's id."""
+        self._seen: dict[str, Seen] = {}
+        """By the endpoint's id; without those that collectors' reports confirmed."""
+        self._refuted: dict[str, tuple[int, float]] = {}
+        """How many signs of a decode server good scrapes refuted, and when the last one was, by its id. Forgotten
+        `expiry` seconds later."""
         self.failures: dict[str, int] = {}
         """How many failures in a row an endpoint answered last, by its id; without endpoints that answered none."""
         self._failing: dict[str, float] = {}
@@ -65,10 +82,11 @@ class Health:
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
         layout already."""
-        if self._seen or self.failures:
+        if self._seen or self.failures or self._refuted:
             here, _ = layout.moved_from(self._layout)
             stayed = {layout.endpoints[row].id for row in here.tolist()}
             self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
+            self._refuted = {id: refuted for id, refuted in self._refuted.items() if id in stayed}
             self.failures = {id: count for id, count in self.failures.items() if id in stayed}
             self._failing = {id: since for id, since in self._failing.items() if id in stayed}
         self._layout, self._most = layout, None
@@ -76,11 +94,11 @@ class Health:
             self._failing.popitem()
         self.refresh(self._now)
 
-    def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED) -> None:
-        """A response is a sign that this endpoint is down. Has no effect if the endpoint has left the layout or is
-        another server now."""
+    def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED, by: str | None = None) -> None:
+        """A response is a sign that this endpoint is down; `by` is the decode server that says so, if one does. Has no
+        effect if the endpoint has left the layout or is another server now."""
         if self._row(endpoint) is not None:
-            self._seen[endpoint.id] = now, why
+            self._seen[endpoint.id] = Seen(now, why, by)
             self.refresh(now)
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
@@ -88,8 +106,9 @@ class Health:
         It need not be told while there are no `failures`.
 
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
-        the endpoint isn't `DOUBTED`. Where it has a sign already, the 502 doesn't count as a failure of the endpoint:
-        otherwise the requests under way to a dead prefill server would take the decode servers away, too.
+        the endpoint isn't `DOUBTED` and its last signs weren't `REFUTED`. Where it has a sign already, the 502 doesn't
+        count as a failure of the endpoint: otherwise the requests under way to a dead prefill server would take the
+        decode servers away, too.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -104,8 +123,9 @@ class Health:
             return
         if status == _BAD_GATEWAY and prefill is not None:
             explained = self._row(prefill) in self.unhealthy
-            if count < DOUBTED:
-                self.suspect(prefill, now, NO_PREFILL)
+            id = None if endpoint is None else endpoint.id
+            if count < DOUBTED and (id is None or self._refuted.get(id, (0, now))[0] < REFUTED):
+                self.suspect(prefill, now, NO_PREFILL, id)
             if explained:
                 return
         if endpoint is not None:
@@ -142,12 +162,18 @@ class Health:
         reported, at = column.values, column.at
         # a row that nobody reported is NaN, which equals nothing
         found = dict.fromkeys(np.flatnonzero((reported == 0.0) & (at >= now - self._expiry)).tolist(), UNREACHABLE)
-        for id, (since, why) in list(self._seen.items()):
+        for id, seen in list(self._seen.items()):
             row = self._layout.index[id]
-            if since < now - self._expiry or (reported[row] == 1.0 and at[row] > since):
+            told = not np.isnan(reported[row]) and at[row] > seen.since
+            if told or seen.since < now - self._expiry:
                 del self._seen[id]
+                if told and reported[row] and seen.by is not None:
+                    self._refuted[seen.by] = self._refuted.get(seen.by, (0, now))[0] + 1, now
             else:
-                found.setdefault(row, why)
+                found.setdefault(row, seen.why)
+        for id, (_, last) in list(self._refuted.items()):
+            if last < now - self._expiry:
+                del self._refuted[id]
         for id, since in list(self._failing.items()):
             if since < now - self._expiry:
                 del self._failing[id]

@@ -243,6 +243,25 @@ def test_a_failing_decode_server_makes_two_prefill_servers_suspect_and_is_the_ne
     assert unhealthy(view) == {"a0": FAILING, "a3": NO_PREFILL}
 
 
+@pytest.mark.parametrize(("down_for", "believed"), [(0, False), (1, True)])
+def test_a_decode_server_whose_502s_scrapes_refute_isnt_believed_for_a_while(down_for: int, believed: bool) -> None:
+    """It fails now and then, and prefill servers are fine at their next scrapes; or they were down indeed."""
+    view = of_roles(decode=2, prefill=2)
+    for second in (0, 10, 20):
+        assert unhealthy(view) == {}
+        answered(view, "a0", 502, 200, now=NOW + second, prefill="a2")
+        assert (unhealthy(view) == {"a2": NO_PREFILL}) is (second < 20 or believed)
+        for later in range(1, 1 + down_for):
+            reported(view, "a2", False, at=NOW + second + later)
+        reported(view, "a2", True, at=NOW + second + 5)
+    answered(view, "a1", 502, now=NOW + 26, prefill="a2")
+    assert unhealthy(view) == {"a2": NO_PREFILL}, "another decode server is"
+    reported(view, "a2", True, at=NOW + 27)
+    view.health.refresh(NOW + 25 + EXPIRY + 1)
+    answered(view, "a0", 502, now=NOW + 25 + EXPIRY + 1, prefill="a3")
+    assert unhealthy(view) == {"a3": NO_PREFILL}
+
+
 def test_requests_under_way_to_a_dead_prefill_server_dont_take_decode_servers_away() -> None:
     view = of_roles(decode=4, prefill=2)
     for decode in ("a0", "a1", "a2", "a3"):

@@ -86,15 +86,54 @@ async def test_a_connection_has_at_most_100_requests_at_once(bench: Bench, confi
     assert (header[3], settings[3]) == (4, 100)
 
 
-async def test_others_see_statistics_and_readiness_and_nothing_else_of_the_admin_interface(bench: Bench) -> None:
-    envoy = await bench.envoy()
+@EACH
+async def test_others_see_statistics_and_readiness_and_nothing_else_of_the_admin_interface(
+    bench: Bench, configuration: Path
+) -> None:
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(configuration, picker_tls=False)
     async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False, timeout=TIMEOUT) as client:
         statistics = await client.get("/stats/prometheus")
         assert "envoy_cluster_upstream_rq_total" in statistics.text
         assert (await client.get("/ready")).status_code == 200
         assert (await client.post("/quitquitquit")).status_code == 404
         assert (await client.get("/config_dump")).status_code == 404
-    assert load(STANDALONE)["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+    assert load(configuration)["admin"]["address"]["socket_address"]["address"] == "127.0.0.1"
+
+
+@EACH
+async def test_a_web_page_can_neither_stop_envoy_nor_make_it_log_more(bench: Bench, configuration: Path) -> None:
+    """Browsers send POSTs without a body of a special type to any origin."""
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(configuration, picker_tls=False)
+    async with httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False, timeout=TIMEOUT) as client:
+        for path in ("/drain_listeners", "/quitquitquit", "/logging?level=debug", "/healthcheck/fail"):
+            assert (await client.post(path)).status_code == 403
+        assert (await client.get("/config_dump")).status_code == 403
+        assert (await client.get("/ready")).status_code == 200
+
+
+@EACH
+async def test_bodies_at_the_port_of_statistics_stay_in_front_of_the_admin_interface(
+    bench: Bench, configuration: Path
+) -> None:
+    """It has no limit for a body, and few requests at once, however slowly their bodies arrive."""
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(configuration, picker_tls=False)
+    url = httpx.URL(envoy.stats_url)
+    unfinished = [await asyncio.open_connection(url.host, url.port) for _ in range(8)]
+    for _, writer in unfinished:
+        writer.write(b"POST /stats/prometheus HTTP/1.1\r\nHost: envoy\r\nContent-Length: 10\r\n\r\nfive.")
+        await writer.drain()
+    async with httpx.AsyncClient(base_url=envoy.stats_url, trust_env=False, timeout=TIMEOUT) as client:
+        for path in ("/ready", "/stats/prometheus"):
+            assert (await client.post(path, content=b"x" * 2048)).status_code == 413
+            assert (await client.get(path)).status_code == 200
+    for _, writer in unfinished:
+        writer.close()
 
 
 @EACH

@@ -66,6 +66,8 @@ class Http2Connection:
         """The stream whose header block isn't complete, and the flags of its HEADERS frame."""
         self._block_since = self._part_since = inf
         """When the block began, and when that of which a part has come, be it a block or a frame."""
+        self._behind_since = inf
+        """Since when frames wait for their turn."""
         self._held = HeldBytes(memory, self._drop)
         self._unsent, self._unsent_since = 0, inf
         """Bytes that wait for the socket, and since when there are any."""
@@ -142,7 +144,7 @@ class Http2Connection:
         finally:
             streams.watched = False
             self.took = timer() - began
-        if reader.have or self._held.size or self._part_since < inf:
+        if reader.have or self._held.size or self._part_since < inf or self._behind_since < inf:
             self._note_unread(stream_id != _NONE)
         return self.unfinished
 
@@ -227,7 +229,7 @@ class Http2Connection:
         self._frames.clear()
         self._blocks.clear()
         self._pending_frame = None
-        self._part_since = inf
+        self._part_since = self._behind_since = inf
         self._count_held(self._streams.now)
 
     def _drop(self) -> None:
@@ -241,7 +243,9 @@ class Http2Connection:
 
     def _note_unread(self, read: bool) -> None:
         """Count what has come and isn't read. With `read`, frames before it were."""
-        if self.unfinished:  # it waits for its turn
+        behind = self.unfinished
+        self._behind_since = min(self._behind_since, self._streams.now) if behind else inf
+        if behind:
             self._part_since = inf
         elif self._block is not None:
             self._part_since = self._block_since
@@ -255,7 +259,7 @@ class Http2Connection:
         pending = self._pending_frame
         waiting = 0 if pending is None else len(pending[3])
         size = self._frames.have + self._blocks.gathered + waiting + self._unsent
-        self._held.update(0 if self.dropped else size, now - min(self._part_since, self._unsent_since))
+        self._held.update(0 if self.dropped else size, now - min(self._part_since, self._behind_since, self._unsent_since))
 
     def _check_part(self, now: float) -> None:
         """Raises ConnectionFailed for a frame, or a header block, that isn't complete in time."""

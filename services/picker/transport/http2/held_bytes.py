@@ -8,8 +8,8 @@ from services.picker.body_buffer import BodyBuffer, MemoryBudget
 UNCOUNTED = 4 * 2**10
 """Bytes of a connection that don't count."""
 PATIENCE = 1.0
-"""Seconds after which a connection may be dropped for what it holds: a frame has come by then, and with a connection
-all of its requests end."""
+"""Seconds after which a connection may be dropped for what it holds: a frame has come and been read by then, and with a
+connection all of its requests end."""
 
 
 class HeldBytes:

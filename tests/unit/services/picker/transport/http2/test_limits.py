@@ -340,7 +340,8 @@ def test_parts_of_frames_and_header_blocks_count_as_held_memory(name: str, lost:
     assert (peer.memory.used, peer.connection.failure) == (0, None)
 
 
-def test_connections_with_old_parts_of_frames_make_room() -> None:
+@pytest.mark.parametrize("waits", [False, True], ids=["for the rest of a frame", "for a turn"])
+def test_connections_that_hold_bytes_for_long_make_room(waits: bool) -> None:
     """The costliest first; they are served for a second in any case, because all of their requests end with them."""
     now, sent = 0.0, data(1, message(bytes(PART)))
     memory = MemoryBudget(3 * PART // 2, lambda: now)
@@ -349,7 +350,11 @@ def test_connections_with_old_parts_of_frames_make_room() -> None:
         peer.call("Silent")
         now += 0.3
         peer.now = now
-        peer.say(sent[:-100])
+        if waits:
+            peer.connection.receive(b"", now)
+            peer.connection.feed(sent)
+        else:
+            peer.say(sent[:-100])
     for peer in peers:
         peer.wait(now)
     assert [peer.failure() for peer in peers] == [None] * 4
@@ -358,8 +363,8 @@ def test_connections_with_old_parts_of_frames_make_room() -> None:
         peer.wait(now)
     assert [peer.failure() for peer in peers] == [CALM, CALM, CALM, None]
     assert [peer.wakes for peer in peers] == [1, 1, 1, 0]
-    assert memory.used < PART
-    peers[3].say(sent[-100:])
+    assert memory.used < PART + 200
+    peers[3].say(b"" if waits else sent[-100:])
     assert (peers[3].failure(), memory.used, peers[3].calls[0].messages) == (None, 0, [bytes(PART)])
 
 

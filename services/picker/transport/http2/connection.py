@@ -259,7 +259,8 @@ class Http2Connection:
         pending = self._pending_frame
         waiting = 0 if pending is None else len(pending[3])
         size = self._frames.have + self._blocks.gathered + waiting + self._unsent
-        self._held.update(0 if self.dropped else size, now - min(self._part_since, self._behind_since, self._unsent_since))
+        since = min(self._part_since, self._behind_since, self._unsent_since)
+        self._held.update(0 if self.dropped else size, now - since)
 
     def _check_part(self, now: float) -> None:
         """Raises ConnectionFailed for a frame, or a header block, that isn't complete in time."""

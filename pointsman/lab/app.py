@@ -50,7 +50,15 @@ class LabOptions(Struct, frozen=True, kw_only=True):
     warmup: Annotated[Duration, Meta(description="time at the beginning that isn't counted")] = 15.0
     trace: Annotated[str, Meta(description="JSON lines with the requests; default: the workload below")] = ""
     hash_tokens: Annotated[int, Meta(ge=1, description="number of tokens that a hash of the trace stands for")] = 512
-    speed: Annotated[float, Meta(gt=0, description="factor by which the requests of the trace come faster")] = 1.0
+    speed: Annotated[
+        float,
+        Meta(
+            ge=0.001,
+            le=1000,
+            description="factor by which the requests of the trace come faster, from 0.001 to 1000; after it, the trace"
+            " may last a day",
+        ),
+    ] = 1.0
     rate: Annotated[float, Meta(gt=0, description="requests a second")] = _GROUPS.rate
     duration: Annotated[Duration, Meta(description="time for which requests arrive")] = _GROUPS.seconds
     groups: Annotated[int, Meta(ge=1, description="groups of prompts with a common prefix")] = _GROUPS.groups

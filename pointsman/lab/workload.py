@@ -66,6 +66,8 @@ MAX_LINE = 64 * 2**20
 """Bytes of a line."""
 MAX_TOKENS = 10_000_000
 """Of a prompt, or an output."""
+MAX_SECONDS = 86_400.0
+"""From the first request of a trace to its last: idle time is simulated, too, at some 10 ms a second."""
 Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
@@ -111,8 +113,15 @@ class Trace(Struct, frozen=True, kw_only=True):
                     if at < last:
                         raise ValueError("it arrives before the request of the line above")
                     first, last = at if first < 0 else first, at
+                    since = (at - first) / self.speed
+                    if since > MAX_SECONDS:
+                        field = "timestamp" if line.arrival is None else "arrival"
+                        raise ValueError(
+                            f"`{field}` {getattr(line, field):.15g} is {since:.6g} s after the first request, at speed"
+                            f" {self.speed:g}; at most {MAX_SECONDS:g} s are simulated"
+                        )
                     output = line.output_tokens or line.output_length or 1
-                    yield Arrival((at - first) / self.speed, self._prompt(line, number), output, line.model)
+                    yield Arrival(since, self._prompt(line, number), output, line.model)
                 except ValueError as error:
                     raise TraceError(f"{self.path}, line {number}: {error}") from error
 

@@ -97,12 +97,12 @@ class Process:
         return self._child.returncode if self._child else None
 
     def tail(self, lines: int = TAIL) -> list[str]:
-        """The last lines of its log, as far as they are in its last `MAX_TAIL` bytes."""
+        """The last lines of its log, as far as they are in its last `MAX_TAIL` bytes; none if it can't be read."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - MAX_TAIL))
                 return file.read(MAX_TAIL).decode(errors="replace").splitlines()[-lines:]
-        except FileNotFoundError:
+        except OSError:
             return []
 
     def __repr__(self) -> str:
@@ -118,9 +118,9 @@ class Process:
         """Start it and, with `wait`, wait until it is ready. Raises ProcessError, with the process stopped."""
         if self.running:
             raise ProcessError(self, "is already running")
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as output:
-            try:
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as output:
                 self._child = await asyncio.create_subprocess_exec(
                     *self.command,
                     stdin=asyncio.subprocess.DEVNULL,
@@ -131,8 +131,8 @@ class Process:
                     start_new_session=True,
                     preexec_fn=partial(_die_with_parent, os.getpid()) if _libc else None,
                 )
-            except OSError as error:
-                raise ProcessError(self, f"can't be started: {error}") from error
+        except OSError as error:
+            raise ProcessError(self, f"can't be started: {error}") from error
         self.paused = False
         self.starts += 1
         _running.add(self)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 
+from pointsman.local.envoy import ConfigurationError
 from pointsman.local.process import Process, ProcessError, outcome
 
 INITIAL_PAUSE, MAX_PAUSE = 0.25, 15.0
@@ -47,6 +48,8 @@ class Supervisor:
                 await process.start()
             except ProcessError as error:
                 self._report(str(error).partition("\n")[0])
+            except (ConfigurationError, OSError) as error:  # some write files first, and the disk may be full
+                self._report(f"{process.name} can't be started: {error}".partition("\n")[0])
             else:
                 self._report(f"{process.name} is up again.")
 

@@ -45,7 +45,11 @@ class ConsoleSettings(CommonSettings, frozen=True, kw_only=True):
     ] = 60.0
     console_connections: Annotated[
         int,
-        Meta(ge=1, description="maximum open connections; a further one closes the one that has been idle the longest"),
+        Meta(
+            ge=1,
+            description="maximum open connections; a further one closes the one that has been idle the longest, or one"
+            " of those being answered if these are more than half",
+        ),
     ] = 256
     console_body: Annotated[PositiveSize, Meta(description="maximum bytes of a request's body")] = 2 * 2**20
     console_history: Annotated[

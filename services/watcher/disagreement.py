@@ -3,12 +3,16 @@
 Readers don't notice while the leader stays the same: the facts would change with the lease.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from heapq import nsmallest
+from itertools import chain
 
 import structlog
 from msgspec.structs import replace
 
+from shared.bus.facts import Put
 from shared.model import Configuration, Fact
+from shared.tasks import in_turns
 
 log = structlog.get_logger(__name__)
 
@@ -29,13 +33,12 @@ class Disagreement:
         self.reason: str | None = None
         """How they differ, once they have differed for long enough."""
 
-    def compare(
-        self, ours: Mapping[str, Fact], theirs: Mapping[str, Fact], unmanaged: Collection[str], now: float
+    async def compare(
+        self, ours: Mapping[str, Fact], theirs: Mapping[str, Put], unmanaged: Collection[str], now: float
     ) -> None:
         """`ours` is what this watcher would publish, `theirs` what is published, both by key. This watcher would leave
-        `unmanaged` keys as they are."""
-        keys = (ours.keys() | theirs.keys()).difference(unmanaged)
-        differing = sorted(key for key in keys if _comparable(ours.get(key)) != _comparable(theirs.get(key)))
+        `unmanaged` keys as they are. Others run meanwhile, and may change both."""
+        differing = [key async for key in in_turns(_differing(ours, theirs, frozenset(unmanaged))) if key is not None]
         if not differing:
             self.clear()
             return
@@ -43,11 +46,12 @@ class Disagreement:
             self._since = now
         if now - self._since < self._settling:
             return
-        shown = ", ".join(differing[:_SHOWN]) + (", …" if len(differing) > _SHOWN else "")
+        first = nsmallest(_SHOWN, differing)
+        shown = ", ".join(first) + (", …" if len(differing) > _SHOWN else "")
         self.reason = f"this watcher would publish other facts than the leader: {shown}"
         if not self._logged:
             self._logged = True
-            log.warning("facts.disagree", facts=len(differing), such_as=differing[:_SHOWN])
+            log.warning("facts.disagree", facts=len(differing), such_as=first)
 
     def clear(self) -> None:
         """They agree, or there is nothing to compare with."""
@@ -55,6 +59,14 @@ class Disagreement:
 
     def __repr__(self) -> str:
         return f"<Disagreement {self.reason or 'none'}>"
+
+
+def _differing(ours: Mapping[str, Fact], theirs: Mapping[str, Put], unmanaged: frozenset[str]) -> Iterator[str | None]:
+    """The keys whose facts differ, and None for each other key."""
+    for key in chain(list(ours), (key for key in list(theirs) if key not in ours)):
+        put = theirs.get(key)
+        same = key in unmanaged or _comparable(ours.get(key)) == _comparable(put.fact if put else None)
+        yield None if same else key
 
 
 def _comparable(fact: Fact | None) -> Fact | None:

@@ -128,7 +128,7 @@ class Leadership:
                 self.disagreement.clear()
                 continue
             facts, unmanaged = desired
-            self.disagreement.compare(facts, self.replica.facts(), unmanaged, time.monotonic())
+            await self.disagreement.compare(facts, self.replica.entries(), unmanaged, time.monotonic())
 
     def readiness(self) -> str | None:
         """None if everything is published, by this process or by the leader; otherwise what is missing.

@@ -45,7 +45,8 @@ class _Reading(FlowControl):
 
 
 class AdminProtocol(H11Protocol):
-    """A connection. Among too many, the one that has been idle the longest ends. One that takes too long ends."""
+    """A connection. Among too many, the longest idle one without a whole request ends; if more than half are being
+    answered, the one whose request came first. One that takes too long ends."""
 
     TIMEOUT = 30.0
     """Seconds for a request and its answer, and between two."""
@@ -63,11 +64,20 @@ class AdminProtocol(H11Protocol):
         self._unread = bytearray()
         self._queued = self._reading = self._pipelined = self._ended = False
         self.since = self.loop.time()
+        """When it began, its last request came, or its last answer ended."""
         self._watched = self.cycle
         self._timer = self.loop.call_later(self.TIMEOUT, self._check)
         if len(self.connections) > self.MAX_CONNECTIONS:
-            others = (cast("AdminProtocol", other) for other in self.connections if other is not self)
-            min(others, key=lambda other: other.since).transport.abort()
+            others = [cast("AdminProtocol", other) for other in self.connections if other is not self]
+            answered = [other for other in others if other.is_answered]
+            # Clients that keep all others busy can't have each new one ended before it has asked.
+            crowd = answered if 2 * len(answered) > len(others) else [each for each in others if not each.is_answered]
+            min(crowd, key=lambda other: other.since).transport.abort()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether a whole request has come whose answer hasn't ended."""
+        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
@@ -91,7 +101,7 @@ class AdminProtocol(H11Protocol):
         self._pipelined = self._queued = False
         if self.transport.is_closing():
             return False
-        self._reading = True
+        self._reading, before = True, self.cycle
         try:
             if piece:
                 super().data_received(piece)
@@ -101,6 +111,8 @@ class AdminProtocol(H11Protocol):
             structlog.get_logger().exception("admin.connection_failed")
             self.transport.abort()
         self._reading = False
+        if self.cycle is not before:
+            self.since = self.loop.time()
         if self._unread:
             self.flow.hold()  # uvicorn resumes the transport itself behind a body that nobody wants
         else:

@@ -112,7 +112,7 @@ class CommonSettings(BusSettings, frozen=True, kw_only=True):
         Meta(
             ge=1,
             description="maximum open connections to the admin HTTP server; a further one closes the one that has been"
-            " idle the longest",
+            " idle the longest, or one of those being answered if these are more than half",
         ),
     ] = 128
     max_config_entries: Annotated[

@@ -42,6 +42,7 @@ def test_processes_compute_what_one_does(capsys: pytest.CaptureFixture[str]) -> 
         (["--pickers", "0"], "--pickers"),
         (["nowhere.yaml"], "nowhere.yaml"),
         (["--trace", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["--speed", "1e-308"], "--speed: 1e-308 is below 0.001"),
     ],
 )
 def test_what_cant_be_simulated_is_refused(

@@ -53,6 +53,8 @@ def test_a_trace_has_texts_or_hashes_of_blocks(tmp_path: Path) -> None:
         ('{"arrival": "soon", "prompt": "x"}', "Expected"),
         ('{"arrival": 9.0, "hashes": [1], "tokens": -1}', "Expected"),
         ("{", "truncated"),
+        ('{"timestamp": 1764297600000, "prompt": "x"}', "`timestamp` 1764297600000 is 8.82149e.08 s after the first"),
+        ('{"arrival": 172803.0, "prompt": "x"}', "`arrival` 172803 is 86400.5 s after .* at most 86400 s"),
     ],
 )
 def test_a_line_that_cant_be_used_is_named(tmp_path: Path, line: str, problem: str) -> None:

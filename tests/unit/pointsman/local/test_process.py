@@ -73,6 +73,13 @@ async def test_a_program_that_isn_t_there_can_t_be_started(tmp_path: Path) -> No
         await process(tmp_path, ["/nowhere/program"]).start()
 
 
+async def test_a_process_whose_log_can_t_be_opened_can_t_be_started(tmp_path: Path) -> None:
+    each = process(tmp_path)
+    each.log.mkdir(parents=True)
+    with pytest.raises(ProcessError, match=r"child can't be started: .*Is a directory"):
+        await each.start()
+
+
 async def test_a_process_that_doesn_t_become_ready_is_reported_with_the_reason_and_is_gone(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import time; print('down', flush=True); time.sleep(600)"]
     each = process(tmp_path, command, ready_timeout=0.5)

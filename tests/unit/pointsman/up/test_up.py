@@ -4,12 +4,13 @@ import asyncio
 import itertools
 import re
 from pathlib import Path
+from typing import Self
 
 import pytest
 import yaml
 
 from pointsman.docs import ROOT
-from pointsman.local.envoy import STANDALONE
+from pointsman.local.envoy import STANDALONE, ConfigurationError
 from pointsman.local.process import Process
 from pointsman.local.stack import CONFIGURATION, ModelServer
 from pointsman.local.supervisor import Supervisor
@@ -169,3 +170,25 @@ async def test_a_process_that_cannot_start_is_tried_again(tmp_path: Path) -> Non
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await each.kill()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ConfigurationError("gateway is missing")])
+async def test_a_process_that_cannot_write_its_files_is_tried_again(tmp_path: Path, error: Exception) -> None:
+    class Written(Process):
+        attempts = 0
+
+        async def start(self, *, wait: bool = True) -> Self:
+            self.attempts += 1
+            if self.attempts in (2, 3):
+                raise error
+            return await super().start(wait=wait)
+
+    lines: list[str] = []
+    each = Written("child", ["sh", "-c", "exit 3"], tmp_path / "child.log")
+    await each.start()
+    task = asyncio.create_task(Supervisor([each], lines.append, pauses=(0.001, 0.01)).run())
+    await eventually(lambda: "child is up again." in lines or task.done())
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await each.kill()
+    assert lines.count(f"child can't be started: {error}") == 2

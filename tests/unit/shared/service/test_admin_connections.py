@@ -113,3 +113,46 @@ async def test_who_ends_within_a_request_gets_no_answer() -> None:
         writer.write(CHUNKED % b"/" + TINY)
         writer.write_eof()
         assert await reader.read() == b""
+
+
+REQUESTS = {"asks": b"GET / HTTP/1.1\r\nhost: here\r\n\r\n", "begins": CHUNKED % b"/", "silent": b""}
+
+
+@pytest.mark.parametrize(
+    ("clients", "order", "ends"),
+    [
+        (["asks", "silent", "silent", "silent"], [0, 1, 2, 3], 1),
+        (["asks", "begins", "silent", "silent"], [0, 1, 2, 3], 2),
+        (["begins", "asks", "asks", "begins"], [3, 2, 1, 0], 3),
+        (["asks", "asks", "silent", "silent"], [0, 1, 2, 3], 2),
+        (["asks", "asks", "asks", "silent"], [1, 2, 0, 3], 1),
+        (["asks", "asks", "asks", "asks"], [3, 2, 1, 0], 3),
+    ],
+)
+async def test_of_too_many_connections_one_without_a_request_ends_unless_most_have_one(
+    clients: list[str], order: list[int], ends: int
+) -> None:
+    asked = asyncio.Semaphore(0)
+    answer = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.release()
+        await answer.wait()
+
+    server = AdminServer(app, "127.0.0.1", 0, connections=len(clients))
+    serving = asyncio.create_task(server.serve())
+    connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in clients]
+    for number in order:
+        if request := REQUESTS[clients[number]]:
+            connections[number][1].write(request)
+            await asked.acquire()
+    _, another = await asyncio.open_connection("127.0.0.1", server.port)
+    waiting = [asyncio.create_task(reader.read(1)) for reader, _ in connections]
+    ended, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert [waiting.index(task) for task in ended] == [ends]
+    answer.set()
+    for writer in (another, *(writer for _, writer in connections)):
+        writer.close()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    server.stop()
+    await serving

@@ -145,7 +145,8 @@ class RoutedRequest(Struct, frozen=True):
     picked: tuple[Endpoint, ...]
     """First choice first."""
     prefill: Endpoint | None
-    """The endpoint that computes the prompt for the first choice; None if that does it itself."""
+    """The endpoint that computes the prompt for the first choice; None if that does it itself, or if others work on the
+    request, too: sidecars answer the same for all of them."""
     tokens_until_end: bool
     progress: Progress
     summary: dict[str, Any] | None = None
@@ -221,7 +222,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             self.priority,
             outcome.destinations,
             tuple([endpoints[row] for row in self.picked]),
-            None if prefill is None else endpoints[prefill.row],
+            None if prefill is None or len(self.roles) > 1 else endpoints[prefill.row],
             self.tokens_until_end,
             self.progress,
             self.summary() if with_summary else None,

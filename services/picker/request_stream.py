@@ -301,7 +301,7 @@ class RequestStream:
             now = self._handler.clock()
             for replaced in routed.picked[:skipped]:
                 view.health.suspect(replaced, now)
-        if status is not None and (status >= FAILED or view.health.failures):
+        if status is not None and (status >= FAILED or view.health.listens):
             view.health.answered(endpoint, status, self._handler.clock(), routed.prefill)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:

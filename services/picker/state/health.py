@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from services.picker.state.accusations import Accusations
 from services.picker.state.columns import Columns
 from services.picker.state.layout import Layout
 from shared.attributes import REACHABLE
@@ -34,10 +35,6 @@ DOUBTED = 2
 """Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
 server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
 have in common. Two prefill servers that die together still get their signs from one decode server."""
-REFUTED = 2
-"""Signs of a decode server that scrapes refuted, from which on its 502s say nothing of prefill servers for a while: a
-decode server that fails now and then would take them away again after each of their scrapes. One such sign may be due
-to a prefill server that restarted at once."""
 _BAD_GATEWAY = 502
 _ABOUT_THE_REQUEST = frozenset((501, 505))
 """Statuses of a method or a version that no server has: they say nothing of this one."""
@@ -65,9 +62,8 @@ class Health:
         self._layout = Layout()
         self._seen: dict[str, Seen] = {}
         """By the endpoint's id; without those that collectors' reports confirmed."""
-        self._refuted: dict[str, tuple[int, float]] = {}
-        """How many signs of a decode server good scrapes refuted, and when the last one was, by its id. Forgotten
-        `expiry` seconds later."""
+        self._accusations = Accusations(expiry)
+        """The signs of decode servers that good scrapes refuted."""
         self.failures: dict[str, int] = {}
         """How many failures in a row an endpoint answered last, by its id; without endpoints that answered none."""
         self._failing: dict[str, float] = {}
@@ -82,11 +78,11 @@ class Health:
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
         layout already."""
-        if self._seen or self.failures or self._refuted:
+        if self._seen or self.failures or self._accusations:
             here, _ = layout.moved_from(self._layout)
             stayed = {layout.endpoints[row].id for row in here.tolist()}
             self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
-            self._refuted = {id: refuted for id, refuted in self._refuted.items() if id in stayed}
+            self._accusations.keep(stayed)
             self.failures = {id: count for id, count in self.failures.items() if id in stayed}
             self._failing = {id: since for id, since in self._failing.items() if id in stayed}
         self._layout, self._most = layout, None
@@ -103,12 +99,12 @@ class Health:
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
         """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures.
-        It need not be told while there are no `failures`.
+        It need not be told of an answer without an error unless it `listens`.
 
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
-        the endpoint isn't `DOUBTED` and its last signs weren't `REFUTED`. Where it has a sign already, the 502 doesn't
-        count as a failure of the endpoint: otherwise the requests under way to a dead prefill server would take the
-        decode servers away, too.
+        the endpoint isn't `DOUBTED`, and is believed. Where it has a sign already, the 502 doesn't count as a failure
+        of the endpoint: otherwise the requests under way to a dead prefill server would take the decode servers away,
+        too.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -116,6 +112,8 @@ class Health:
             endpoint = None
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
         if status < FAILED:
+            if prefill is not None:
+                self._accusations.worked(prefill.id)
             if endpoint is not None and count:
                 del self.failures[endpoint.id]
                 if self._failing.pop(endpoint.id, None) is not None:
@@ -124,12 +122,17 @@ class Health:
         if status == _BAD_GATEWAY and prefill is not None:
             explained = self._row(prefill) in self.unhealthy
             id = None if endpoint is None else endpoint.id
-            if count < DOUBTED and (id is None or self._refuted.get(id, (0, now))[0] < REFUTED):
+            if count < DOUBTED and (id is None or self._accusations.believes(id)):
                 self.suspect(prefill, now, NO_PREFILL, id)
             if explained:
                 return
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
+
+    @property
+    def listens(self) -> bool:
+        """Whether answers without an error matter, too."""
+        return bool(self.failures or self._accusations)
 
     def _failed(self, id: str, count: int, now: float) -> None:
         self.failures[id] = count
@@ -159,21 +162,20 @@ class Health:
         """Update from the collectors' reports and the time."""
         self._now = now
         column = self._columns.numbers(REACHABLE.wire)
-        reported, at = column.values, column.at
+        reported, at, accusations = column.values, column.at, self._accusations
         # a row that nobody reported is NaN, which equals nothing
         found = dict.fromkeys(np.flatnonzero((reported == 0.0) & (at >= now - self._expiry)).tolist(), UNREACHABLE)
         for id, seen in list(self._seen.items()):
             row = self._layout.index[id]
             told = not np.isnan(reported[row]) and at[row] > seen.since
-            if told or seen.since < now - self._expiry:
+            refuted = told and bool(reported[row])
+            if seen.since < now - self._expiry or (told and not (refuted and seen.by and accusations.condemns(id))):
                 del self._seen[id]
-                if told and reported[row] and seen.by is not None:
-                    self._refuted[seen.by] = self._refuted.get(seen.by, (0, now))[0] + 1, now
+                if refuted and seen.by is not None:
+                    accusations.add(seen.by, id, now)
             else:
                 found.setdefault(row, seen.why)
-        for id, (_, last) in list(self._refuted.items()):
-            if last < now - self._expiry:
-                del self._refuted[id]
+        accusations.expire(now)
         for id, since in list(self._failing.items()):
             if since < now - self._expiry:
                 del self._failing[id]

@@ -18,7 +18,7 @@ from services.picker.state.health import FAILING, NO_PREFILL, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.bus.columns import server_hash
 from shared.config import load
-from shared.model import ModelRewrite, RewriteRule, Target
+from shared.model import ROLE, ModelRewrite, RewriteRule, Target
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
     LEAN,
@@ -576,6 +576,28 @@ def test_a_502_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: 
         world.say(stream, response_headers(status, served=A2, end=True))
         stream.end()
         assert world.view.health.unhealthy == ({world.view.layout.index["a1"]: NO_PREFILL} if suspect else {})
+
+
+def test_a_502_after_an_encoder_and_a_prefill_marks_neither() -> None:
+    """The picture has no encoder that works, or the prompt no prefill server."""
+    document = PREFILLED.replace("deciders: {", "deciders: {encode: always-disagg-multimodal-decider, ").replace(
+        "schedulingProfiles:",
+        """\
+- type: always-disagg-multimodal-decider
+- type: encode-filter
+schedulingProfiles:
+- {name: encode, plugins: [{pluginRef: encode-filter}]}""",
+    )
+    roles = ("prefill", "decode", "encode")
+    servers = (endpoint(f"a{n}", "", 8000, **{ROLE: role, "role": role}) for n, role in enumerate(roles, 1))
+    world = PickerUnderTest(pool(*servers), document)
+    picture = {"type": "image_url", "image_url": {"url": "http://pictures/1.png"}}
+    message = json.dumps({"model": "m", "messages": [{"role": "user", "content": [picture]}]}).encode()
+    stream, answers = world.begin(headers(CHAT, modes=LEAN), body(message, end=True))
+    assert destinations(answers) == A2
+    assert set(world.load) == {"a1", "a2", "a3"}
+    world.say(stream, response_headers(502, served=A2, end=True))
+    assert world.view.health.unhealthy == {}
 
 
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:

@@ -243,23 +243,63 @@ def test_a_failing_decode_server_makes_two_prefill_servers_suspect_and_is_the_ne
     assert unhealthy(view) == {"a0": FAILING, "a3": NO_PREFILL}
 
 
-@pytest.mark.parametrize(("down_for", "believed"), [(0, False), (1, True)])
-def test_a_decode_server_whose_502s_scrapes_refute_isnt_believed_for_a_while(down_for: int, believed: bool) -> None:
-    """It fails now and then, and prefill servers are fine at their next scrapes; or they were down indeed."""
-    view = of_roles(decode=2, prefill=2)
-    for second in (0, 10, 20):
+def accuse(view: View, decode: str, prefill: str, now: float, *scrapes: bool) -> None:
+    """A decode server answers 502 and then 200, and these scrapes follow."""
+    answered(view, decode, 502, now=now, prefill=prefill)
+    answered(view, decode, 200, now=now)
+    for later, good in enumerate(scrapes, 1):
+        reported(view, prefill, good, at=now + later / 10)
+
+
+@pytest.mark.parametrize(
+    ("accusations", "worked", "given", "lasts"),
+    [
+        ("", "", True, False),
+        ("a0-a3 a0-a3 a0-a3", "", True, False),
+        ("a0-a3 a0-a4", "", False, False),
+        ("a0-a3 a0-a4", "a3 a4", False, False),
+        ("a0-a3 a0-a4 a1-a3", "", True, False),
+        ("a0-a3 a0-a4 a1-a3", "a3", False, False),
+        ("a1-a3 a1-a4", "", True, False),
+        ("a1-a5", "", True, False),
+        ("a1-a5 a2-a5", "", True, True),
+        ("a0-a5 a1-a5", "", True, True),
+        ("a1-a5 a2-a5", "a5", True, False),
+    ],
+)
+def test_who_is_to_blame_for_502s_that_good_scrapes_follow(
+    accusations: str, worked: str, given: bool, lasts: bool
+) -> None:
+    """A decode server that alone accuses several prefill servers gives no signs, and of a prefill server that several
+    accuse scrapes say nothing, unless it has worked since. a0 to a2 decode, a3 to a5 prefill."""
+    view, now = of_roles(decode=3, prefill=3), NOW
+    for pair in accusations.split():
+        now += 1
+        decode, prefill = pair.split("-")
+        accuse(view, decode, prefill, now, True)
         assert unhealthy(view) == {}
-        answered(view, "a0", 502, 200, now=NOW + second, prefill="a2")
-        assert (unhealthy(view) == {"a2": NO_PREFILL}) is (second < 20 or believed)
-        for later in range(1, 1 + down_for):
-            reported(view, "a2", False, at=NOW + second + later)
-        reported(view, "a2", True, at=NOW + second + 5)
-    answered(view, "a1", 502, now=NOW + 26, prefill="a2")
-    assert unhealthy(view) == {"a2": NO_PREFILL}, "another decode server is"
-    reported(view, "a2", True, at=NOW + 27)
-    view.health.refresh(NOW + 25 + EXPIRY + 1)
-    answered(view, "a0", 502, now=NOW + 25 + EXPIRY + 1, prefill="a3")
-    assert unhealthy(view) == {"a3": NO_PREFILL}
+    for prefill in worked.split():
+        answered(view, "a2", 200, prefill=prefill)
+    now += 1
+    accuse(view, "a0", "a5", now)
+    assert unhealthy(view) == ({"a5": NO_PREFILL} if given else {})
+    for later in range(20):
+        reported(view, "a5", True, at=now + 1 + later / 10)
+    assert unhealthy(view) == ({"a5": NO_PREFILL} if lasts else {})
+
+
+@pytest.mark.parametrize("ends", ["by a bad scrape", "in time", "with the server"])
+def test_what_ends_accusations(ends: str) -> None:
+    view = of_roles(decode=3, prefill=3)
+    for decode in ("a0", "a1"):
+        accuse(view, decode, "a5", NOW, ends != "by a bad scrape", True)
+    assert unhealthy(view) == {}
+    if ends == "with the server":
+        view.upsert("pool.endpoint.a1", endpoint("a1", "10.0.9.9", 8000, **{ROLE: "decode"}))
+    now = NOW + 1 + (EXPIRY if ends == "in time" else 0)
+    view.health.refresh(now)
+    accuse(view, "a2", "a5", now, True)
+    assert unhealthy(view) == {}
 
 
 def test_requests_under_way_to_a_dead_prefill_server_dont_take_decode_servers_away() -> None:

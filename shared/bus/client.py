@@ -64,10 +64,14 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
 
     async def _flush_pending(self, force_flush: bool = False) -> None:
         """nats-py leaves the write to a task, two turns of the event loop later. That task waits for a slow server, so
-        it has what is written while the socket's buffer isn't empty."""
+        it has what is written while the socket's buffer isn't empty. Raises ConnectionClosedError if the connection has
+        just been reset: nats-py notices that one turn later, and uvloop's transports raise RuntimeError meanwhile."""
         writer = getattr(self._transport, "_io_writer", None)
         if force_flush or not self.is_connected or writer is None or writer.transport.get_write_buffer_size():
             await super()._flush_pending(force_flush)
+        elif writer.transport.is_closing():
+            self._on_end(self)
+            raise nats.errors.ConnectionClosedError
         elif self._pending:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             writer.writelines(pending)

@@ -172,6 +172,17 @@ async def test_publishes_while_disconnected_are_dropped_and_counted(server: Nats
     await arrives(sender, b"now", heard)
 
 
+async def test_a_publish_right_after_a_reset_is_dropped(connect: Connect) -> None:
+    """nats-py doesn't know of it yet, and uvloop's transports raise at a write."""
+    bus = await connect()
+    client = bus._client
+    assert client is not None
+    client._transport._io_writer.transport.abort()
+    assert [client.is_connected, await bus.publish("a.b")] == [True, False]
+    assert bus.dropped == 1
+    await eventually(lambda: bus.connections == 2, lambda: repr(bus))
+
+
 async def test_a_request_fails_as_soon_as_the_connection_is_lost(server: NatsServer, connect: Connect) -> None:
     asker, answerer = await connect(), await connect()
     await heard_by(answerer, "silent")

@@ -177,7 +177,7 @@ async def test_a_publish_right_after_a_reset_is_dropped(connect: Connect) -> Non
     bus = await connect()
     client = bus._client
     assert client is not None
-    client._transport._io_writer.transport.abort()
+    client._transport._io_writer.transport.abort()  # type: ignore[union-attr]
     assert [client.is_connected, await bus.publish("a.b")] == [True, False]
     assert bus.dropped == 1
     await eventually(lambda: bus.connections == 2, lambda: repr(bus))

@@ -43,7 +43,9 @@ VIDEO_RESOLUTION = "x-llm-d-video-resolution"
 
 PREFILLER, ENCODERS = "x-prefiller-host-port", "x-encoder-hosts-ports"
 DATA_PARALLEL_HOST = "x-data-parallel-host-port"
-HOSTS = (PREFILLER, ENCODERS, DATA_PARALLEL_HOST)
+PREFILLER_URL = "x-prefiller-url"
+"""Pickers don't set it, but llm-d's sidecars up to v0.3 read it if `PREFILLER` is absent."""
+HOSTS = (PREFILLER, PREFILLER_URL, ENCODERS, DATA_PARALLEL_HOST)
 """Name servers that a model server's sidecar will connect to: only a picker may say so, never a client."""
 
 CONTROL_HEADERS = frozenset(

@@ -1,11 +1,15 @@
 """All files of deploy/envoy are accepted by Envoy; and what gateway.yaml does without a pick."""
 
 import asyncio
+import json
 import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h2.connection
+import h2.events
+import h2.settings
 import httpx
 import pytest
 import yaml
@@ -15,7 +19,8 @@ from pointsman.local.envoy import GATEWAY, STANDALONE, STANDALONE_CLOSED, EnvoyP
 from tests.protocol.envoy.conftest import Bench, write_eds
 from tests.protocol.envoy.standin import DESTINATION, Mode, Script
 from tests.protocol.envoy.test_standalone import CHAT
-from tests.waiting import TIMEOUT
+from tests.protocol.model_server import PADDING
+from tests.waiting import TIMEOUT, eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -185,9 +190,7 @@ async def test_a_connection_without_a_request_ends_and_a_long_response_doesnt(
 ) -> None:
     """The idle one is opened after the response has begun: when it ends, the response has been silent for longer."""
     document = load(configuration)
-    gateway = next(listener for listener in document["static_resources"]["listeners"] if listener["name"] == "gateway")
-    manager = gateway["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["common_http_protocol_options"]["idle_timeout"] = "1s"
+    _manager(document, "gateway")["common_http_protocol_options"]["idle_timeout"] = "1s"
     model = await bench.model("a")
     mode = Mode.DUPLEX if configuration == GATEWAY else Mode.BUFFERED
     await bench.picker(Script(mode=mode, destinations=[model.authority]))
@@ -200,6 +203,107 @@ async def test_a_connection_without_a_request_ends_and_a_long_response_doesnt(
     writer.close()
     model.release.set()
     assert (await response.aread()).endswith(b"chunk 2\n")
+
+
+@EACH
+@pytest.mark.parametrize(("listener", "flush", "streams"), [("gateway", "60s", 100), ("stats", "10s", 4)])
+async def test_a_response_that_an_http2_client_doesnt_read_ends(
+    bench: Bench, configuration: Path, listener: str, flush: str, streams: int
+) -> None:
+    document = load(configuration)
+    manager = _manager(document, listener)
+    assert manager["stream_flush_timeout"] == flush
+    assert manager["http2_protocol_options"]["max_concurrent_streams"] == streams
+    manager["stream_flush_timeout"] = "0.2s"
+    if listener == "stats":  # ends pages that don't fit into Envoy's buffers
+        assert manager["stream_idle_timeout"] == flush
+        manager["stream_idle_timeout"] = "0.2s"
+    model = await bench.model("a")
+    mode = Mode.DUPLEX if configuration == GATEWAY else Mode.BUFFERED
+    await bench.picker(Script(mode=mode, destinations=[model.authority]))
+    envoy = await bench.envoy(changed(document, bench.directory), picker_tls=False)
+    path, url = (CHAT, envoy.url) if listener == "gateway" else ("/stats/prometheus", envoy.stats_url)
+    await _reset(httpx.URL(url), path)
+
+
+async def test_with_much_memory_in_use_streams_that_hold_little_are_reset(bench: Bench) -> None:
+    """Two gigabytes would take long to fill."""
+    document = load(STANDALONE)
+    (heap,) = (
+        monitor["typed_config"]
+        for monitor in document["overload_manager"]["resource_monitors"]
+        if "max_heap_size_bytes" in monitor["typed_config"]
+    )
+    heap["max_heap_size_bytes"] = 80_000_000
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy(changed(document, bench.directory))
+    await _reset(httpx.URL(envoy.url), CHAT, streams=100, padding=500_000)
+
+
+@pytest.mark.parametrize("http2", [True, False])
+async def test_most_of_a_response_that_a_client_doesnt_read_waits_in_the_model_server(
+    bench: Bench, http2: bool
+) -> None:
+    """All of it would fit into Envoy's buffers by default, or into those for the bodies of requests."""
+    size = 14_000_000
+    await bench.model("a")
+    await bench.picker()
+    envoy = await bench.envoy()
+    url = httpx.URL(envoy.url)
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    if http2:
+        writer.write(_unread(CHAT, 1, size).data_to_send())
+    else:
+        body = json.dumps({"model": "m"})
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\n{PADDING}: {size}\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write((head + body).encode())
+    async with httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False, timeout=TIMEOUT) as admin:
+
+        async def count(name: str) -> int:
+            text = (await admin.get(f"/stats?filter=^cluster.model-servers.{name}$")).text
+            return int(text.rpartition(":")[2])
+
+        async def paused() -> bool:
+            return await count("upstream_flow_control_paused_reading_total") > 0
+
+        await eventually(paused)
+        assert await count("upstream_cx_rx_bytes_total") < size
+    writer.close()
+
+
+def _manager(document: dict[str, Any], name: str) -> dict[str, Any]:
+    (listener,) = (one for one in document["static_resources"]["listeners"] if one["name"] == name)
+    manager: dict[str, Any] = listener["filter_chains"][0]["filters"][-1]["typed_config"]
+    return manager
+
+
+def _unread(path: str, streams: int, padding: int) -> h2.connection.H2Connection:
+    """An HTTP/2 client with so many requests that makes no room for a byte of their responses."""
+    client, window = h2.connection.H2Connection(), h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
+    client.local_settings = h2.settings.Settings(initial_values={window: 0})
+    client.initiate_connection()
+    post = path == CHAT
+    method = "POST" if post else "GET"
+    for stream in range(1, 2 * streams, 2):
+        headers = [(":method", method), (":path", path), (":scheme", "http"), (":authority", "a")]
+        client.send_headers(stream, [*headers, (PADDING, str(padding))], end_stream=not post)
+        if post:
+            client.send_data(stream, json.dumps({"model": "m"}).encode(), end_stream=True)
+    return client
+
+
+async def _reset(url: httpx.URL, path: str, streams: int = 1, padding: int = 1000) -> None:
+    """Waits until Envoy resets one of so many responses that nobody reads."""
+    client = _unread(path, streams, padding)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            writer.write(client.data_to_send())
+            events = client.receive_data(await reader.read(2**16))
+            if any(isinstance(event, h2.events.StreamReset) for event in events):
+                break
+    writer.close()
 
 
 async def begun(client: httpx.AsyncClient) -> httpx.Response:

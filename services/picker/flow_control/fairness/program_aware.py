@@ -21,6 +21,8 @@ MAX_PROGRAMS = 10_000
 """Programs whose service is remembered; of more, those that were served last."""
 _MAX_COUNT = 2.0**512
 """Growth of what is counted, at which all services are scaled down."""
+_MIN_SPAN = 1e-290
+"""Differences up to this count as none: a weight, at most 1e9, divided by them may be infinite."""
 
 _NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 
@@ -156,9 +158,10 @@ class _LeastAttained(FlowOrder):
 
 
 def _span(values: Floats) -> float:
-    """The greatest less the least; infinite if all are equal, which then weigh nothing."""
+    """The greatest less the least; infinite if all are equal, or nearly, which then weigh nothing."""
     # maximum.reduce costs three times argmax
-    return (values.item(values.argmax()) - values.item(values.argmin())) or inf
+    span = values.item(values.argmax()) - values.item(values.argmin())
+    return span if span > _MIN_SPAN else inf
 
 
 class ProgramAwareFairness(FairnessPolicy):

@@ -186,6 +186,7 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
         "x-slo-ttft-ms": "100",
         "x-encoder-hosts-ports": "evil:80",
         "x-prefiller-host-port": "evil:80",
+        "x-prefiller-url": "http://evil:80",
         "x-gateway-destination-endpoint": "evil:80",
         "x-kept": "e",
     }
@@ -196,6 +197,7 @@ def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case()
         "x-gateway-inference-objective",
         "x-llm-d-inference-objective",
         "x-llm-d-model-name-rewrite",
+        "x-prefiller-url",
         "x-slo-ttft-ms",
     )
     assert answer.set_headers["x-gateway-destination-endpoint"] == "10.0.0.1:8000"

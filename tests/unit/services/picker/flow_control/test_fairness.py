@@ -171,16 +171,26 @@ def test_flows_whose_ids_have_the_same_hash(fairness: str, monkeypatch: pytest.M
     assert me.failures == []
 
 
-@pytest.mark.parametrize(("half_life", "expected"), [(60.0, "ba"), (0.0, "ab")])
-def test_service_fades(half_life: float, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("half_life", "served", "arrivals", "expected"),
+    [
+        # b has 25 left
+        (60.0, {120.0: "a"}, "ab", "ba"),
+        # b has all 100 left
+        (0.0, {120.0: "a"}, "ab", "ab"),
+        # b has 100 / 2**1060 left, so little that one divided by it is infinite
+        (1.0, {530.0: "c", 1060.0: "c"}, "abab", "abab"),
+    ],
+)
+def test_service_fades(half_life: float, served: dict[float, str], arrivals: str, expected: str) -> None:
     fairness = parameters(ProgramAwareFairness, lasHalfLifeSeconds=half_life)
     picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
     serve(picker, "b", 100)
-    picker.now = 120.0
-    serve(picker, "a", 50)  # b has 25 left, or 100
-    for name in "ab":
+    for picker.now, name in served.items():
+        serve(picker, name, 50)
+    for name in arrivals:
         picker.add(name, name)
-    assert one_by_one(picker, 2) == expected
+    assert one_by_one(picker, len(expected)) == expected
 
 
 def test_service_is_forgotten_after_its_time() -> None:

@@ -234,7 +234,7 @@ async def test_with_much_memory_in_use_streams_that_hold_little_are_reset(bench:
         for monitor in document["overload_manager"]["resource_monitors"]
         if "max_heap_size_bytes" in monitor["typed_config"]
     )
-    heap["max_heap_size_bytes"] = 80_000_000
+    heap["max_heap_size_bytes"] = 60_000_000
     await bench.model("a")
     await bench.picker()
     envoy = await bench.envoy(changed(document, bench.directory))

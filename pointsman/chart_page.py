@@ -19,8 +19,9 @@ VALUES = Path(__file__).parent.parent / "deploy/kubernetes/chart/values.yaml"
 _HEAD = """# Values of the Helm chart
 
 These are the values of the chart in `deploy/kubernetes/chart`. [Kubernetes](kubernetes.md#install-with-helm) describes
-its use. An unknown value is an error, and so is a value of the wrong type. `make docs` generates this page from
-`values.yaml`.
+its use. An unknown value is an error, and so is a value of the wrong type, or `null`: Helm would delete the value with
+its default. To return to a default, leave the value out. `null` does delete the default labels of `pool.selector`, and
+the default requests and limits of `resources`. `make docs` generates this page from `values.yaml`.
 
 """
 

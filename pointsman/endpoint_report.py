@@ -45,7 +45,7 @@ def _watchers(views: Sequence[View]) -> Iterator[str]:
 
 
 def _collectors(views: Sequence[View]) -> Iterator[str]:
-    assigned = [view for view in views if view.get("assigned")]
+    assigned = [view for view in views if view.get("known") and view.get("assigned")]
     if not assigned:
         yield "no collector scrapes it"
     for view in assigned:

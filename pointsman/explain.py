@@ -4,6 +4,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -13,7 +14,8 @@ from pointsman.command import Format, print_json, read_input, usage_errors
 from pointsman.output import print_lines
 from pointsman.query_command import FAILED, QueryClient, QuerySettings, connected, lines_of, run_command
 from pointsman.table import DASH, text_table
-from pointsman.why import show_decisions
+from pointsman.why import complain, show_decisions
+from shared.bus.errors import BusError
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, StatusQuery
 from shared.config.problems import Invalid, Problem
@@ -105,11 +107,18 @@ def _earlier(id: str, decision: dict[str, Any]) -> list[str]:
 
 
 async def _ready_picker(client: QueryClient) -> str:
-    """The first that is ready, else the first; empty if none answers."""
-    answers = await query_members(
-        client.bus, client.subjects, client.pool, "picker", StatusQuery(), timeout=client.timeout, first=True
-    )
-    pickers = [answer.read(MemberStatus) for answer in answers if not answer.error]
+    """The first that is ready, else the first; empty if none has an answer that can be read."""
+    for first in (True, False):
+        answers = await query_members(
+            client.bus, client.subjects, client.pool, "picker", StatusQuery(), timeout=client.timeout, first=first
+        )
+        pickers: list[MemberStatus] = []
+        for answer in answers:
+            with suppress(BusError):
+                pickers.append(answer.read(MemberStatus))
+        if pickers or not answers:
+            break
+    complain(answers, MemberStatus)
     return next((picker.id for picker in pickers if picker.ready), pickers[0].id if pickers else "")
 
 

@@ -24,6 +24,10 @@ ALIKE = 0.5
 """Share of common words from which on a name is suggested for another."""
 
 
+COMPARED = 2000
+"""Names of a page, from its beginning, that are compared with a missing one: each takes up to 0.1 ms."""
+
+
 class MissingMetric(Struct, frozen=True, kw_only=True, rename="camel"):
     """A requested series."""
 
@@ -107,7 +111,9 @@ def sample_names(page: bytes) -> list[str]:
 
 
 def similar(name: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The name that this one most likely misspells; otherwise names with mostly the same words, best first."""
+    """The name that this one most likely misspells; otherwise names with mostly the same words, best first. Looks at
+    the first `COMPARED` names."""
+    names = names[:COMPARED]
     if match := closest(name, names):
         return (match,)
     words = _words(name)

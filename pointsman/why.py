@@ -64,7 +64,7 @@ async def show_decisions(
         for id in ids:
             answers = await _remembering(client, id, picker)
             found[id] = decisions(answers)
-            _complain(answers, _Decisions)
+            complain(answers, _Decisions)
     if format == "json":
         print_json(found)
     for id, made in found.items():
@@ -140,9 +140,29 @@ async def _endpoint(settings: WhySettings) -> int:
     if not known:
         print(unknown_endpoint(settings.endpoint, views), file=sys.stderr)
         return FAILED
-    if settings.format == "text":
-        print_lines(lines_of("a member", lambda: sentences(views)))
+    if settings.format == "json":
+        return 0
+    shown, problems = showable(views)
+    for problem in problems:
+        print_lines([problem], error=True)
+    if not (lines := sentences(shown)):
+        return FAILED
+    print_lines(lines)
     return 0
+
+
+def showable(views: Mapping[str, list[dict[str, Any]]]) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """What members know without the answers that can't be shown, and whose these are."""
+    shown: dict[str, list[dict[str, Any]]] = {tier: [] for tier in views}
+    problems: list[str] = []
+    for tier, view in ((tier, view) for tier, found in views.items() for view in found):
+        try:
+            lines_of(f"{tier} {view['member']}", partial(sentences, {tier: [view]}))
+        except Malformed as error:
+            problems.append(str(error))
+        else:
+            shown[tier].append(view)
+    return shown, problems
 
 
 class _Unknown(Struct):
@@ -176,11 +196,11 @@ async def _views(client: QueryClient, tier: str, settings: WhySettings) -> list[
     for answer in answers:
         with suppress(BusError):
             found.append({**answer.read(dict), "member": answer.id})
-    _complain(answers, dict)
+    complain(answers, dict)
     return found
 
 
-def _complain(answers: Sequence[Answer], kind: type) -> None:
+def complain(answers: Sequence[Answer], kind: type) -> None:
     """Say which aren't there, or can't be read as `kind`."""
     for answer in answers:
         try:

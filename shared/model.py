@@ -53,6 +53,11 @@ class Endpoint(Struct, frozen=True, kw_only=True, tag="endpoint/1"):
         """`address:port`, as the destination header and Envoy's `upstream.address` spell it; IPv6 in brackets."""
         return join_host_port(self.address, self.port)
 
+    @property
+    def pod_name(self) -> str:
+        """The name without its rank, which a watcher adds to the name of a pod."""
+        return self.name.removesuffix(f"-rank-{self.rank}")
+
 
 class FailureMode(StrEnum):
     """What a gateway does with a request when no picker answers (InferencePool `endpointPickerRef.failureMode`)."""

@@ -73,6 +73,7 @@ def _unit(process: Process, after: list[str], lines: list[str]) -> str:
 [Unit]
 Description=Pointsman: {process.name}
 PartOf={TARGET}
+StartLimitIntervalSec=0
 {order}
 [Service]
 {commands}

@@ -7,8 +7,8 @@ otherwise each would take itself for the last one.
 
 import asyncio
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import structlog
@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from shared.bus.codec import SHOWN, encode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
+from shared.bus.errors import BusError
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.incarnations import decode_verified
 from shared.bus.messages import Member
@@ -112,6 +113,7 @@ class Membership:
         self.duplicate_id = DuplicateId(tier, id or "")
         self._members = Members(expiry, bus.limits.max_senders)
         self._wake = asyncio.Event()
+        self._newcomer = asyncio.Event()
         self._started = AsyncExitStack()
         self._logged: tuple[str, ...] | None = None
         self._log = structlog.get_logger()
@@ -131,6 +133,7 @@ class Membership:
             publish = partial(self._publish_heartbeat, self.id)
             beats = beat(publish, INTERVAL, self._clock, "members.heartbeat.failed", tier=self.tier)
             tasks.append(asyncio.create_task(beats, name=f"heartbeat {self.tier}"))
+            tasks.append(asyncio.create_task(self._greet(publish), name=f"greeting {self.tier}"))
         self._started.push_async_callback(cancel, *tasks)
         self._started.callback(self._bus.on_connect(self._connected))
         self._started.callback(self._bus.on_disconnect(self._members.pause))
@@ -154,6 +157,8 @@ class Membership:
             self.duplicate_id.observe(self._clock(), leaving=member.leaving)
         elif self._members.observe(member, self._clock()):
             self._wake.set()
+            if not member.leaving:
+                self._newcomer.set()
 
     def duplicate_id_problem(self) -> str | None:
         """Why the id isn't unique: another member has it too. None if it is."""
@@ -179,6 +184,15 @@ class Membership:
             except Exception:  # noqa: BLE001 - the top of the task: a mistake of the listener must not end it
                 self._log.exception("members.change.failed", tier=self.tier)
             await asyncio.sleep(GATHER)
+
+    async def _greet(self, publish: Callable[[], Awaitable[None]]) -> None:
+        """Send a heartbeat at once when another member comes: until it hears this one, it takes this one's share."""
+        while True:
+            await self._newcomer.wait()
+            self._newcomer.clear()
+            with suppress(BusError):  # the next heartbeat is due soon
+                await publish()
+            await asyncio.sleep(INTERVAL)  # however many come, heartbeats at most double
 
     async def _publish_heartbeat(self, id: str, *, leaving: bool = False) -> None:
         member = Member(id=id, tier=self.tier, sent=self._clock(), leaving=leaving)

@@ -245,6 +245,22 @@ def test_the_envoy_for_kubernetes_runs_the_versions_of_compose_and_finds_the_pic
     ]
 
 
+def test_prometheus_scrapes_the_watcher_beside_the_envoy_for_kubernetes_which_may_lead() -> None:
+    """Otherwise no watcher seems to lead. Kubernetes before 1.32 finds a named port in `containers` only."""
+    monitoring = ROOT / "deploy/kubernetes/components/monitoring/service-monitor.yaml"
+    service, _ = yaml.safe_load_all(monitoring.read_text())
+    documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
+    (pod,) = (one["spec"]["template"] for one in documents if one["kind"] == "Deployment")
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    (wanted,) = service["spec"]["ports"]
+    ports = {port["name"]: port["containerPort"] for each in pod["spec"]["containers"] for port in each["ports"]}
+    (default,) = (row[2] for row in describe(dict(TIERS)["watcher"]) if row[0] == "--admin-port")
+    assert ports[wanted["targetPort"]] == wanted["port"] == int(default)
+    (policy,) = (one["spec"] for one in documents if one["kind"] == "NetworkPolicy")
+    (rule,) = (rule for rule in policy["ingress"] if {"protocol": "TCP", "port": wanted["port"]} in rule["ports"])
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+
+
 def test_in_the_pod_of_the_envoy_for_kubernetes_only_the_watcher_has_the_token() -> None:
     documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/envoy.yaml").read_text()))
     (pod,) = (one["spec"]["template"]["spec"] for one in documents if one["kind"] == "Deployment")

@@ -76,7 +76,7 @@ class DcgmBinding(MetricsBinding):
     """Reads the pages with one endpoint's GPUs."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._selector = BusiestGpu(endpoint.name, endpoint.namespace)
+        self._selector = BusiestGpu(endpoint.pod_name, endpoint.namespace)
         self._fallback = MetricFallback([self._selector])
         self._outcome = Outcome.UNKNOWN
 

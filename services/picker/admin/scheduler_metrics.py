@@ -95,8 +95,7 @@ def _attempts(requests: RequestMetrics, view: View) -> Iterator[tuple[tuple[str,
         for id, count in list(picked.items()):
             if (row := layout.index.get(id)) is not None:
                 endpoint = layout.endpoints[row]
-                name = endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
-                yield ("success", target, name, endpoint.namespace, str(endpoint.port)), count
+                yield ("success", target, endpoint.pod_name, endpoint.namespace, str(endpoint.port)), count
     for target, count in list(requests.unscheduled.items()):
         yield ("failure", target, "", "", ""), count
 

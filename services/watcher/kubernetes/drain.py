@@ -1,7 +1,6 @@
 """Drains pods: sets or removes the annotation that the watcher reads."""
 
 from services.watcher.kubernetes.client import Client
-from services.watcher.kubernetes.endpoints import pod_name
 from services.watcher.kubernetes.errors import NotFound
 from services.watcher.kubernetes.resource import Resource
 from shared.datalayer.objects import ObjectKind
@@ -28,7 +27,7 @@ async def drain_pod(client: Client, name: str, drain: bool) -> str:
 
 async def drain_endpoint(client: Client, endpoint: Endpoint, drain: bool) -> None:
     """Drain the pod of an endpoint, or end that. Raises KubernetesError, also for a later pod of the same name."""
-    await _annotate(client, endpoint.namespace, pod_name(endpoint), drain, uid=endpoint.uid)
+    await _annotate(client, endpoint.namespace, endpoint.pod_name, drain, uid=endpoint.uid)
 
 
 async def _annotate(client: Client, namespace: str, name: str, drain: bool, uid: str = "") -> None:

@@ -130,11 +130,6 @@ def rank_of(server: Endpoint, rank: int, port: int) -> Endpoint:
     return replace(server, id=f"{server.namespace}/{name}", name=name, port=port, rank=rank)
 
 
-def pod_name(endpoint: Endpoint) -> str:
-    """The name of an endpoint's pod, whose endpoints `rank_of` has named."""
-    return endpoint.name.removesuffix(f"-rank-{endpoint.rank}")
-
-
 def active_ports(annotations: Mapping[str, str]) -> frozenset[int] | None:
     """The ports on which the pod says that it serves; None if it doesn't say. Invalid ports are ignored, and
     those beyond `MAX_ACTIVE_PORTS`."""

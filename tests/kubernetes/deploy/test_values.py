@@ -65,6 +65,17 @@ WRONG: tuple[tuple[str, Any], ...] = (
     ("networkPolicy.apiServerPorts", []),
     ("serviceMonitor.interval", "15"),
     ("configuration", {"kind": "EndpointPickerConfig"}),
+    # Helm takes the default away: templates would go on without the protection or the limit
+    ("networkPolicy.enabled", None),
+    ("networkPolicy.apiServerPorts", None),
+    ("picker.secureServing", None),
+    ("picker.drainTimeout", None),
+    ("picker.autoscaling.maxReplicas", None),
+    ("pool.failureMode", None),
+    ("nats.replicas", None),
+    ("nats.goMemoryLimit", None),
+    ("watcher.resources", None),
+    ("console", None),
 )
 """Paths of values, and what none of them can be."""
 
@@ -111,6 +122,8 @@ def test_the_schema_knows_every_value_and_no_others() -> None:
     def compare(value: Any, schema: dict[str, Any], path: str) -> None:
         assert schema.get("additionalProperties") is False, path
         assert value.keys() == schema["properties"].keys() - {"global"}, path
+        if not path.endswith("/resources"):  # nothing but null takes a request or a limit away
+            assert set(schema["required"]) == value.keys(), path
         for key, below in schema["properties"].items():
             if below.get("additionalProperties") is False:
                 compare(value[key], below, f"{path}/{key}")

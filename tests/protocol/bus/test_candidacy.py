@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
+from shared.bus import membership
 from shared.bus.candidacy import Candidacy, Fitness
 from shared.bus.connection import Bus
+from shared.bus.errors import NoResponders
 from shared.bus.membership import Membership
 from tests.nats import NatsServer
 from tests.protocol.bus.conftest import POOL, SUBJECTS, Connect
-from tests.waiting import eventually
+from tests.waiting import TIMEOUT, eventually
 
 
 class Standing:
@@ -78,6 +82,27 @@ async def test_while_nats_is_away_nobody_takes_the_others_for_dead(server: NatsS
     await second.close()
     await eventually(lambda: first.ids == ("c1",), "who leaves says so: the clock stands still")
     await first.close()
+
+
+async def test_who_comes_hears_from_the_others_before_their_next_heartbeat(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take their share until then. Here, each sends only its first heartbeat."""
+    monkeypatch.setattr(membership, "INTERVAL", 1e6)
+    buses = [await connect() for _ in range(3)]
+    observer, first, second = (
+        Membership(bus, SUBJECTS, POOL, "collector", id, lambda _: None)
+        for bus, id in zip(buses, (None, "c1", "c2"), strict=True)
+    )
+    await observer.start()
+    with pytest.raises(NoResponders):  # the server has the subscription
+        await buses[0].request("nobody", b"", timeout=TIMEOUT)
+    await first.start()
+    await eventually(lambda: observer.ids == ("c1",), "the first one's heartbeat is over")
+    await second.start()
+    await eventually(lambda: second.ids == ("c1", "c2"))
+    for standing in (second, first, observer):
+        await standing.close()
 
 
 async def test_members_that_leave_one_right_after_the_other(connect: Connect) -> None:

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.picker.request_stream import RequestStream
@@ -18,7 +19,7 @@ from shared.bus.connection import Bus
 from shared.bus.errors import NoResponders
 from shared.bus.messages import Load
 from shared.bus.query_client import query_member, query_members
-from shared.bus.query_messages import QueryArguments, StatusQuery, ViewQuery
+from shared.bus.query_messages import ExplainQuery, QueryArguments, StatusQuery, ViewQuery
 from shared.bus.responder import Responder
 from shared.bus.subjects import Subjects
 from shared.service.status import MemberStatus
@@ -290,10 +291,39 @@ async def test_commands_decode_entries_and_explain_and_replay_decisions(
     assert (code, out, err) == (1, "", "nobody: no picker remembers a decision on it\n")
     code, out, err = await run(nats, "why", "--endpoint=b")
     assert (code, out, err) == (1, "", "no member of the pool knows an endpoint 'b'; it has default/a\n")
-    code, out, _ = await run(nats, "why", "--endpoint=a")
+    code, out, err = await run(nats, "why", "--endpoint=a")
+    assert err == ""
     await _replays(nats, tmp_path)
     never = "picker p1, p2: metrics that it never reported (KVCacheUsagePercent), load scores 0"
     assert (code, out.splitlines()[1]) == (0, f"  {never}")
+
+
+async def test_a_picker_whose_answer_cant_be_read_is_named_and_doesnt_hide_one_that_answers_later(
+    nats: NatsServer,
+) -> None:
+    never = asyncio.get_running_loop().create_future()
+    asked = 0
+
+    def late(_: StatusQuery) -> Iterator[bytes | asyncio.Future[None]]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:  # the other one is first
+            yield never
+        yield msgspec.json.encode(MemberStatus(id="good", tier="picker", version=VERSION, ready=True))
+
+    async with Bus(nats.url, name="member") as bus:
+        bad = Responder(bus, SUBJECTS, [POOL], "picker", "bad", {StatusQuery: lambda _: iter([b'{"id":1}'])})
+        good = Responder(
+            bus, SUBJECTS, [POOL], "picker", "good", {StatusQuery: late, ExplainQuery: lambda _: iter([b"{}"])}
+        )
+        await bus.wait_connected(TIMEOUT)
+        await bad.start()
+        await good.start()
+        code, out, err = await run(nats, "explain", "--model=m", "--format=json", "--timeout=5")
+        assert (code, json.loads(out)) == (0, {"picker_id": "good"})
+        assert err.startswith("picker bad has an answer that can't be read: ")
+        await good.close()
+        await bad.close()
 
 
 def written(directory: Path, document: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pointsman.probe import main
-from pointsman.probe_missing import sample_names, similar
+from pointsman.probe_missing import COMPARED, sample_names, similar
 
 PAGE = """\
 # HELP vllm:num_requests_waiting Requests that wait.
@@ -114,3 +114,10 @@ def test_names_are_like_each_other_by_a_slip_or_by_half_their_words() -> None:
     assert similar("vllm:num_requests_waitng", names) == (names[0],)
     assert similar("vllm:requests_waiting", names) == (names[0],)
     assert similar("jobs", names) == ()
+
+
+def test_only_the_first_names_of_a_long_page_are_compared() -> None:
+    others = [f"n{number}" for number in range(COMPARED)]
+    for missing, name in (("vllm:num_requests_waitng", "vllm:num_requests_waiting"), ("c:b_a", "b:a_c")):
+        assert similar(missing, [*others[1:], name]) == (name,)
+        assert similar(missing, [*others, name]) == ()

@@ -8,7 +8,7 @@ import pytest
 from pointsman.endpoint_report import sentences
 from pointsman.explain import text
 from pointsman.query_command import lines_of
-from pointsman.why import because, decisions, unknown_endpoint
+from pointsman.why import because, decisions, showable, unknown_endpoint
 from shared.bus.errors import Malformed
 from shared.bus.query_client import Answer
 
@@ -44,6 +44,28 @@ def test_what_cant_be_shown_is_an_error_of_its_member(document: dict[str, Any]) 
     for make in (partial(text, document), partial(sentences, {"picker": [{**document, "known": True}]})):
         with pytest.raises(Malformed, match=r"^picker p's answer can't be shown: \w+Error: "):
             lines_of("picker p", make)
+
+
+FACT = {"id": "default/a", "address": "10.0.0.1", "port": 8000}
+
+
+@pytest.mark.parametrize(
+    ("tier", "view", "problem"),
+    [
+        ("watcher", {"known": True}, "KeyError: 'fact'"),
+        ("collector", {"known": True, "fact": FACT, "assigned": True}, "KeyError: 'sources'"),
+        ("collector", {"known": False, "assigned": True}, None),
+        ("picker", {"known": True, "fact": FACT, "recently": {}}, "KeyError: 'draining'"),
+    ],
+)
+def test_an_answer_that_cant_be_shown_is_named_and_doesnt_hide_the_others(
+    tier: str, view: dict[str, Any], problem: str | None
+) -> None:
+    good = {"known": True, "fact": FACT, "member": "good"}
+    views = {"watcher": [good], "collector": [good], "picker": [good]}
+    shown, problems = showable({**views, tier: [{**view, "member": "bad"}, good]})
+    assert problems == ([f"{tier} bad's answer can't be shown: {problem}"] if problem else [])
+    assert sentences(shown) == sentences(views)
 
 
 def test_names_that_members_answer_with_do_not_control_the_terminal() -> None:

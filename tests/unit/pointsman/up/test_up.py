@@ -115,6 +115,15 @@ def test_pickers_may_have_more_connections_than_systemd_permits_by_default() -> 
     assert limited == {"pointsman-picker-1.service", "pointsman-picker-2.service"}
 
 
+def test_systemd_never_gives_up_on_a_unit_that_fails_again_and_again() -> None:
+    """By default, it starts a unit five times in ten seconds at most, and then never again."""
+    services = {name: text for name, text in units().items() if name != TARGET}
+    for name, text in services.items():
+        head, rest = text.split("[Service]\n")
+        assert "\nStartLimitIntervalSec=0\n" in head, name
+        assert "\nRestart=always\n" in rest, name
+
+
 def test_the_files_of_the_package_are_those_of_the_deployment() -> None:
     for file, original in (
         (STANDALONE, "deploy/envoy/standalone.yaml"),

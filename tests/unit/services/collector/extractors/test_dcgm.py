@@ -7,14 +7,17 @@ import pytest
 from services.collector.extractors.dcgm import DcgmBinding, DcgmExtractor
 from services.collector.page.selection import Outcome
 from services.collector.sources.dcgm import DcgmSource
+from services.watcher.kubernetes.endpoints import rank_of
 from shared.attributes import GPU_UTILIZATION, AttributeMap
 from shared.model import Endpoint
 
 ENDPOINT = Endpoint(id="llm/vllm-0", name="vllm-0", namespace="llm", address="10.0.0.1", port=8000)
+RANK = rank_of(ENDPOINT, 1, 8001)
+"""Of a pod, as watchers name it."""
 
 
-def bind() -> DcgmBinding:
-    return DcgmExtractor("dcgm").bind(ENDPOINT)
+def bind(endpoint: Endpoint = RANK) -> DcgmBinding:
+    return DcgmExtractor("dcgm").bind(endpoint)
 
 
 def read(binding: DcgmBinding, page: str, attributes: AttributeMap, at: float = 1.0) -> bool:
@@ -27,6 +30,7 @@ def sample(value: str, **labels: str) -> str:
     return f"DCGM_FI_DEV_GPU_UTIL{{{named}}} {value}\n"
 
 
+@pytest.mark.parametrize("endpoint", [ENDPOINT, RANK], ids=["of a file", "of a pod"])
 @pytest.mark.parametrize(
     ("page", "share"),
     [
@@ -43,8 +47,8 @@ def sample(value: str, **labels: str) -> str:
         (sample("100"), 1.0),
     ],
 )
-def test_the_busiest_of_the_endpoints_gpus_counts(page: str, share: float) -> None:
-    binding, attributes = bind(), AttributeMap()
+def test_the_busiest_of_the_endpoints_gpus_counts(page: str, share: float, endpoint: Endpoint) -> None:
+    binding, attributes = bind(endpoint), AttributeMap()
     assert read(binding, "# TYPE DCGM_FI_DEV_GPU_UTIL gauge\n" + page, attributes)
     assert attributes.get(GPU_UTILIZATION) == pytest.approx(share)
     assert binding.findings()[0].outcome is Outcome.FOUND

@@ -34,13 +34,21 @@ def roles(
     return found, skipped
 
 
+def rank_failed_last(cycle: Cycle, decode: int) -> None:
+    """Have the endpoints that failed the decode endpoint lately picked for further stages only where no other is
+    left."""
+    if failed := cycle.view.health.apart_from(decode):
+        cycle.ranked_last = {**cycle.ranked_last, **failed}
+
+
 def unusable(cycle: Cycle, run: ProfileRun, decode: int) -> str:
     """Why the stage that picked this can't be used; empty if it can. If the decode endpoint seems to be down as well,
     nothing is known of either."""
     if not run.picked:
         return NO_ENDPOINT
-    unhealthy = cycle.view.health.unhealthy
-    return DOWN if run.picked[0] in unhealthy and decode not in unhealthy else ""
+    health, picked = cycle.view.health, run.picked[0]
+    down = picked in health.unhealthy or picked in health.apart_from(decode)
+    return DOWN if down and decode not in health.unhealthy else ""
 
 
 def is_apart(cycle: Cycle, run: ProfileRun | None, decode: int) -> bool:

@@ -6,17 +6,17 @@ what sidecars say of a prefill server that they can't reach; or it answered seve
 server that fails at once has hardly any load, so it would get most requests.
 
 The next good scrape that began after the sign ends it, but not that of errors: a server may fail requests while its
-metrics are fine. An answer without an error ends that one. Without news a sign expires, because collectors may be gone,
-or NATS, and an endpoint that ranks last gets no requests.
+metrics are fine. An answer without an error ends that one. After a 502, the decode and the prefill server stay apart
+for a while, and a good scrape doesn't help a prefill server that failed several decode servers. Without news a sign
+expires, because collectors may be gone, or NATS, and an endpoint that ranks last gets no requests.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
-from services.picker.state.accusations import Accusations
 from services.picker.state.columns import Columns
+from services.picker.state.failed_pairs import FailedPairs
 from services.picker.state.layout import Layout
 from shared.attributes import REACHABLE
 from shared.model import ROLE, Endpoint
@@ -44,15 +44,6 @@ SHOWN = 5
 """Endpoints that the note names."""
 
 
-class Seen(NamedTuple):
-    """A response that was a sign."""
-
-    since: float
-    why: str
-    by: str | None
-    """The id of the decode server that answered 502; None for other signs, or if it isn't known."""
-
-
 class Health:
     """The unhealthy endpoints of a layout. A sign holds for `expiry` seconds without news."""
 
@@ -60,10 +51,9 @@ class Health:
         self._columns = columns
         self._expiry = expiry
         self._layout = Layout()
-        self._seen: dict[str, Seen] = {}
-        """By the endpoint's id; without those that collectors' reports confirmed."""
-        self._accusations = Accusations(expiry)
-        """The signs of decode servers that good scrapes refuted."""
+        self._seen: dict[str, tuple[float, str]] = {}
+        """When a response was the sign, and of what, by the endpoint's id; without those that scrapes confirmed."""
+        self._pairs = FailedPairs(expiry)
         self.failures: dict[str, int] = {}
         """How many failures in a row an endpoint answered last, by its id; without endpoints that answered none."""
         self._failing: dict[str, float] = {}
@@ -78,11 +68,11 @@ class Health:
     def relayout(self, layout: Layout) -> None:
         """Endpoints that have gone, or are another server under the same id, lose their signs. The columns have the new
         layout already."""
-        if self._seen or self.failures or self._accusations:
+        if self._seen or self.failures or self._pairs:
             here, _ = layout.moved_from(self._layout)
             stayed = {layout.endpoints[row].id for row in here.tolist()}
             self._seen = {id: seen for id, seen in self._seen.items() if id in stayed}
-            self._accusations.keep(stayed)
+            self._pairs.keep(stayed)
             self.failures = {id: count for id, count in self.failures.items() if id in stayed}
             self._failing = {id: since for id, since in self._failing.items() if id in stayed}
         self._layout, self._most = layout, None
@@ -90,11 +80,11 @@ class Health:
             self._failing.popitem()
         self.refresh(self._now)
 
-    def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED, by: str | None = None) -> None:
-        """A response is a sign that this endpoint is down; `by` is the decode server that says so, if one does. Has no
-        effect if the endpoint has left the layout or is another server now."""
+    def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED) -> None:
+        """A response is a sign that this endpoint is down. Has no effect if the endpoint has left the layout or is
+        another server now."""
         if self._row(endpoint) is not None:
-            self._seen[endpoint.id] = Seen(now, why, by)
+            self._seen[endpoint.id] = now, why
             self.refresh(now)
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
@@ -102,9 +92,9 @@ class Health:
         It need not be told of an answer without an error unless it `listens`.
 
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
-        the endpoint isn't `DOUBTED`, and is believed. Where it has a sign already, the 502 doesn't count as a failure
-        of the endpoint: otherwise the requests under way to a dead prefill server would take the decode servers away,
-        too.
+        the endpoint isn't `DOUBTED`, and keeps the two apart. Where they were so already, or the prefill server has a
+        sign, the 502 doesn't count as a failure of the endpoint: otherwise the requests under way to a dead prefill
+        server would take the decode servers away, too.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -113,17 +103,19 @@ class Health:
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
         if status < FAILED:
             if prefill is not None:
-                self._accusations.worked(prefill.id)
+                self._pairs.worked(prefill.id)
             if endpoint is not None and count:
                 del self.failures[endpoint.id]
                 if self._failing.pop(endpoint.id, None) is not None:
                     self.refresh(now)
             return
         if status == _BAD_GATEWAY and prefill is not None:
-            explained = self._row(prefill) in self.unhealthy
-            id = None if endpoint is None else endpoint.id
-            if count < DOUBTED and (id is None or self._accusations.believes(id)):
-                self.suspect(prefill, now, NO_PREFILL, id)
+            known = endpoint is not None and prefill.id in self._pairs.of(endpoint.id)
+            explained = known or self._row(prefill) in self.unhealthy
+            if endpoint is not None and self._row(prefill) is not None:
+                self._pairs.add(endpoint.id, prefill.id, now)
+            if count < DOUBTED and not known:
+                self.suspect(prefill, now, NO_PREFILL)
             if explained:
                 return
         if endpoint is not None:
@@ -132,7 +124,14 @@ class Health:
     @property
     def listens(self) -> bool:
         """Whether answers without an error matter, too."""
-        return bool(self.failures or self._accusations)
+        return bool(self.failures or self._pairs)
+
+    def apart_from(self, decode: int) -> Mapping[int, str]:
+        """The rows of prefill servers that failed this decode server lately, and why they rank last for it."""
+        if not self._pairs:
+            return {}
+        index = self._layout.index
+        return dict.fromkeys([index[id] for id in self._pairs.of(self._layout.endpoints[decode].id)], NO_PREFILL)
 
     def _failed(self, id: str, count: int, now: float) -> None:
         self.failures[id] = count
@@ -162,20 +161,19 @@ class Health:
         """Update from the collectors' reports and the time."""
         self._now = now
         column = self._columns.numbers(REACHABLE.wire)
-        reported, at, accusations = column.values, column.at, self._accusations
+        reported, at = column.values, column.at
         # a row that nobody reported is NaN, which equals nothing
         found = dict.fromkeys(np.flatnonzero((reported == 0.0) & (at >= now - self._expiry)).tolist(), UNREACHABLE)
-        for id, seen in list(self._seen.items()):
+        for id, (since, why) in list(self._seen.items()):
             row = self._layout.index[id]
-            told = not np.isnan(reported[row]) and at[row] > seen.since
-            refuted = told and bool(reported[row])
-            if seen.since < now - self._expiry or (told and not (refuted and seen.by and accusations.condemns(id))):
+            told = at[row] > since and not np.isnan(reported[row])
+            if told and not reported[row]:
+                self._pairs.forget(id)
+            if since < now - self._expiry or (told and not (reported[row] and self._pairs.condemn(id))):
                 del self._seen[id]
-                if refuted and seen.by is not None:
-                    accusations.add(seen.by, id, now)
             else:
-                found.setdefault(row, seen.why)
-        accusations.expire(now)
+                found.setdefault(row, why)
+        self._pairs.expire(now)
         for id, since in list(self._failing.items()):
             if since < now - self._expiry:
                 del self._failing[id]

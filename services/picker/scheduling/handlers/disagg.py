@@ -12,7 +12,7 @@ from msgspec import Struct
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import Decider, ProfileHandler
 from services.picker.scheduling.record import Plan, ProfileRun
-from services.picker.scheduling.stages import decision_type, host_headers, roles
+from services.picker.scheduling.stages import decision_type, host_headers, rank_failed_last, roles
 from shared.plugin import Reference, Role
 
 
@@ -118,6 +118,7 @@ class StagesHandler(ProfileHandler):
         decode = results[self._profiles.decode].picked
         if len(results) > 1 or not decode:
             return ()
+        rank_failed_last(cycle, decode[0])
         stages = ((self._profiles.encode, self._deciders.encode), (self._profiles.prefill, self._deciders.prefill))
         return tuple(profile for profile, decider in stages if decider and self._wants(decider, cycle, decode[0]))
 

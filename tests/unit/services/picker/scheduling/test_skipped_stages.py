@@ -3,6 +3,7 @@
 import pytest
 
 from services.picker.scheduling.pre_request.stage_headers import DisaggHeadersHandler, PrefillHeaderHandler
+from shared.attributes import REACHABLE
 from tests.unit.services.picker.scheduling.plugins import plugin
 from tests.unit.services.picker.scheduling.test_disaggregation import (
     BOTH,
@@ -16,7 +17,7 @@ from tests.unit.services.picker.scheduling.test_disaggregation import (
     route,
     servers,
 )
-from tests.unit.services.picker.world import NOW
+from tests.unit.services.picker.world import NOW, report
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,29 @@ def test_a_stage_without_a_working_endpoint_is_skipped_and_named(
     assert (decision.stages, dict(decision.skipped_stages)) == (stages, expected)
     assert decision.explain()["skipped_stages"] == dict(decision.skipped_stages)
     assert decision.roles.keys() == {stage for stage in ("prefill", "encode") if stage in stages}
+
+
+@pytest.mark.parametrize(
+    ("roles", "failed", "headers", "skipped"),
+    [
+        ("ppd", (2, 0), {PREFILLER: at(1)}, None),
+        ("ppd", (2, 1), {PREFILLER: at(0)}, None),
+        ("pd", (1, 0), {}, "down"),
+        ("pdd", (2, 0), {PREFILLER: at(0)}, None),
+    ],
+)
+def test_a_prefill_server_that_failed_the_decode_server_works_for_others_only(
+    roles: str, failed: tuple[int, int], headers: dict[str, str], skipped: str | None
+) -> None:
+    """Its scrapes have been good since."""
+    view = servers(roles)
+    decode, prefill = (view.layout.endpoints[row] for row in failed)
+    view.health.answered(decode, 502, NOW - 1, prefill)
+    report(view, {REACHABLE: [1.0] * len(roles)})
+    assert view.health.unhealthy == {}
+    decision = decided(document("disagg-profile-handler", BOTH), view, PICTURE)
+    assert route(decision)[1] == headers
+    assert decision.skipped_stages.get("prefill") == skipped
 
 
 def test_headers_by_plugins_of_older_generations_dont_name_a_dead_endpoint() -> None:

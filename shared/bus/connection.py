@@ -11,9 +11,11 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import cycle
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
@@ -27,7 +29,10 @@ from shared.bus.credentials import CredentialsFile
 from shared.bus.errors import BusError, NoResponders, NotConnected, RequestTimeout
 from shared.bus.options import check_login, checked_servers, first_expiry, login_of, tls_context, without_secrets
 from shared.bus.publishable import MAX_PAYLOAD
+from shared.bus.refused import INTERVAL as REFUSED_INTERVAL
+from shared.bus.refused import RefusedSubscriptions
 from shared.bus.replies import Replies, is_no_responders
+from shared.bus.server_names import ServerNames
 from shared.bus.subjects import PEERS
 from shared.bus.subscription import Handler, Subscription
 from shared.limits import LIMITS, BusLimits
@@ -48,7 +53,8 @@ class Bus:
     """The connection to NATS.
 
     `servers` are URLs (`nats://host:4222`, `tls://host:4222`), tried in turn. `name` appears in the server's
-    monitoring. Log in with a `credentials` file, `user` and `password`, a `token`, or a user in the URL. `ca` (a PEM
+    monitoring. `refused_interval` is the pause in seconds between two trials of subscriptions that the server refuses.
+    Log in with a `credentials` file, `user` and `password`, a `token`, or a user in the URL. `ca` (a PEM
     file) or a `tls://` URL requires TLS. Subjects of answers begin with `inbox`. `reconnect_wait` is the range of the
     pause between two attempts in seconds.
     Raises BusOptionError for an unusable option.
@@ -68,6 +74,7 @@ class Bus:
         limits: BusLimits = LIMITS,
         connect_timeout: float = 1.0,
         ping_interval: float = 1.0,
+        refused_interval: float = REFUSED_INTERVAL,
         reconnect_wait: tuple[float, float] = (0.05, 0.15),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,6 +89,7 @@ class Bus:
         self.limits = limits
         self._connect_timeout = connect_timeout
         self._ping_interval = ping_interval
+        self._refused_interval = refused_interval
         self._reconnect_wait = reconnect_wait
         self._clock = clock
         self._log = structlog.get_logger()
@@ -90,6 +98,7 @@ class Bus:
         """The client of the connection that is up."""
         self._link: Client | None = None
         """The client of the connection that is up or about to be: subscriptions are made on it."""
+        self._names = ServerNames()
         self._lost = asyncio.Event()
         self._up = asyncio.Event()
         self._supervisor: asyncio.Task[None] | None = None
@@ -192,10 +201,11 @@ class Bus:
             if self._closing:
                 return
             client = NatsClient(self._ended, self._note_unreadable)
+            refused = RefusedSubscriptions(client, self._subjects, partial(self._ended, client), self._refused_interval)
             client.tls_required = self._tls is not None
             self._lost.clear()
             try:
-                await self._connect(client, server)
+                await self._connect(client, server, refused)
                 if client.is_connected and not self._closing:
                     await self._lost.wait()
                 reason = str(client.last_error or "") or type(client.last_error).__name__
@@ -208,17 +218,21 @@ class Bus:
                     self._log.warning("bus.connect.failed", server=without_secrets(server), reason=reason)
                 self.error = reason
             except Exception as error:  # noqa: BLE001 - the top of the task: it must never stop trying
-                self.error = f"{type(error).__name__}: {error}"
-                self._log.exception("bus.connect.failed", server=without_secrets(server))
+                reason = f"{type(error).__name__}: {error}"
+                if reason != self.error:
+                    self._log.exception("bus.connect.failed", server=without_secrets(server))
+                self.error = reason
             finally:
                 self._link = None
+                refused.close()
                 closer = asyncio.create_task(close_client(client), name="bus-close")
                 self._closers.add(closer)
                 closer.add_done_callback(self._closers.discard)
             await asyncio.sleep(random.uniform(*self._reconnect_wait))
 
-    async def _connect(self, client: NatsClient, server: str) -> None:
+    async def _connect(self, client: NatsClient, server: str, refused: RefusedSubscriptions) -> None:
         last_error: list[Exception] = []
+        client.addresses = await self._names.addresses(urlsplit(server).hostname or "", self._connect_timeout)
 
         async def on_error(error: Exception) -> None:
             last_error.append(error)
@@ -229,6 +243,7 @@ class Bus:
                 )
             elif PERMISSIONS_ERR in str(error):
                 self.malformed.refused.report("this process", error)
+                refused.note(error)
             elif client is self._client:
                 self._log.info("bus.error", reason=str(error) or type(error).__name__)
 
@@ -279,6 +294,11 @@ class Bus:
         await self._attach(client)
         if not self._closing:
             self._hold(client, server)
+
+    def _subjects(self) -> Iterator[str]:
+        """Those that a connection subscribes to."""
+        yield from (f"{self._inbox}.*", f"{self._peer_inbox}.*")
+        yield from (subscription.subject for subscription in self._subscriptions)
 
     async def _attach(self, client: Client) -> None:
         self._inbox = client.new_inbox()

@@ -283,6 +283,35 @@ async def test_user_and_password_a_token_and_the_url_let_in_and_a_wrong_one_is_n
         await bus.close()
 
 
+PERMISSIONS = "authorization {{ users: [{{user: u, password: p, permissions: {{subscribe: {{deny: [{}]}}}}}}] }}"
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["before it connects", "while it is connected"])
+@pytest.mark.parametrize("refused", ["a", "_INBOX.>"])
+async def test_what_was_refused_is_heard_as_soon_as_it_is_permitted(tmp_path: Path, refused: str, begun: bool) -> None:
+    """Permissions that a server loads end subscriptions, and those that it loads later don't begin them again."""
+    async with nats_server(tmp_path, config=PERMISSIONS.format("" if begun else f'"{refused}"')) as server:
+        url = server.url.replace("//", "//u:p@")
+        async with Bus(url, name="sender") as sender, Bus(url, name="test", refused_interval=0.05) as bus:
+            heard: list[bytes] = []
+            await bus.subscribe("a", lambda message: heard.append(message.data))
+            await bus.wait_connected(TIMEOUT)
+            await sender.wait_connected(TIMEOUT)
+            if begun:
+                server.reload(PERMISSIONS.format(f'"{refused}"'))
+            await eventually(lambda: bus.malformed.refused.total > 0)
+            connections = bus.connections
+            await asyncio.sleep(0.2)
+            assert bus.connections == connections, "trials keep the connection"
+            server.reload(PERMISSIONS.format(""))
+
+            await eventually(lambda: bus.connected and bus.connections == connections + 1, lambda: repr(bus))
+            with pytest.raises(NoResponders):
+                await bus.request("nobody")
+            assert await sender.publish("a", b"now")
+            await eventually(lambda: heard == [b"now"])
+
+
 def nkey(prefix: int, raw: bytes) -> str:
     body = bytes([prefix]) + raw
     return base64.b32encode(body + binascii.crc_hqx(body, 0).to_bytes(2, "little")).decode().rstrip("=")

@@ -1,0 +1,85 @@
+"""Connections to servers whose names are looked up slowly, or not at all."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from shared.bus.connection import Bus
+from tests.nats import NatsServer
+from tests.waiting import TIMEOUT, eventually
+
+SLOW = "nats.slow"
+
+
+class SlowNames:
+    """Look-ups of `SLOW` hang until they are released."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.released = threading.Event()
+        self.found = True
+        self._real = socket.getaddrinfo
+
+    def ask(self, host: str, *args: Any, **kwargs: Any) -> Any:
+        self.asked.append(host)
+        if host != SLOW:
+            return self._real(host, *args, **kwargs)
+        self.released.wait(2 * TIMEOUT)
+        if not self.found:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return self._real("127.0.0.1", *args, **kwargs)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowNames]:
+    names = SlowNames()
+    monkeypatch.setattr(socket, "getaddrinfo", names.ask)
+    yield names
+    names.released.set()
+
+
+def url(server: NatsServer) -> str:
+    return server.url.replace("127.0.0.1", SLOW)
+
+
+async def test_a_look_up_that_takes_longer_than_an_attempt_is_made_once_and_used(
+    server: NatsServer, names: SlowNames
+) -> None:
+    async with Bus(url(server), name="test", connect_timeout=0.05, reconnect_wait=(0.0, 0.01)) as bus:
+        await eventually(lambda: "the look-up of nats.slow takes longer than 0.05 s" in bus.error, lambda: bus.error)
+        bus.error = ""
+        await eventually(lambda: "takes longer" in bus.error)
+        assert names.asked == [SLOW]
+        names.released.set()
+        await bus.wait_connected(TIMEOUT)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_without_an_answer_the_last_address_is_used(server: NatsServer, names: SlowNames, hangs: bool) -> None:
+    names.released.set()
+    async with Bus(url(server), name="test", reconnect_wait=(0.0, 0.01)) as bus:
+        await bus.wait_connected(TIMEOUT)
+        names.found = False
+        if hangs:
+            names.released.clear()
+        server.kill()
+        await server.start()
+        await eventually(lambda: bus.connected and bus.connections == 2, lambda: repr(bus))
+
+
+async def test_a_name_that_hangs_keeps_nobody_from_the_other_servers(server: NatsServer, names: SlowNames) -> None:
+    servers = [url(server), server.url.replace("127.0.0.1", "localhost")]
+    async with Bus(servers, name="test", connect_timeout=0.5, reconnect_wait=(0.0, 0.01)) as bus:
+        for connections in range(1, 4):
+            await eventually(lambda: bus.connected and bus.connections == connections, lambda: repr(bus))  # noqa: B023
+            server.kill()
+            await server.start()
+        assert names.asked.count(SLOW) <= 1
+
+
+async def test_a_name_that_is_none_is_told(names: SlowNames) -> None:
+    async with Bus(f"nats://{'x' * 70}.invalid:4222", name="test") as bus:
+        await eventually(lambda: "is no host name" in bus.error, lambda: bus.error)

@@ -19,8 +19,9 @@ from shared.service.settings import BusSettings, report
 
 FAILED = 1
 """Exit code if something is wrong, or if the command can't find out."""
-CONNECT = 5.0
-"""Seconds that a connection may take."""
+CONNECT = 7.0
+"""Seconds that a connection may take, or `timeout`, if that is longer. A look-up of the server's name takes 5 s if the
+first name server is gone."""
 
 
 class QuerySettings(BusSettings, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ async def connected(settings: QuerySettings, command: str) -> AsyncIterator[Quer
     """A connection for as long as the block runs. Raises BusError if there is none."""
     bus, subjects, pool = make_bus(settings, command, "cli")
     async with bus:
-        await bus.wait_connected(CONNECT)
+        await bus.wait_connected(max(CONNECT, settings.timeout))
         yield QueryClient(bus, subjects, pool, settings.timeout)
 
 

@@ -112,6 +112,8 @@ class NatsClient(Client):  # type: ignore[misc, unused-ignore]
 
 async def close_client(client: Client) -> None:
     """Close without waiting for the peer, as nats-py does until it has emptied the socket's buffer; end the tasks."""
+    if client._transport is None:
+        return  # it has never begun to connect
     tasks = [
         task
         for name in ("_reading_task", "_ping_interval_task", "_flusher_task")

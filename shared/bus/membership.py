@@ -8,7 +8,7 @@ otherwise each would take itself for the last one.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from functools import partial
 
 import structlog
@@ -17,7 +17,6 @@ from nats.aio.msg import Msg
 from shared.bus.codec import SHOWN, encode
 from shared.bus.connection import Bus
 from shared.bus.duplicate_id import DuplicateId
-from shared.bus.errors import BusError
 from shared.bus.heartbeat import EXPIRY, INTERVAL, beat
 from shared.bus.incarnations import decode_verified
 from shared.bus.messages import Member
@@ -190,8 +189,10 @@ class Membership:
         while True:
             await self._newcomer.wait()
             self._newcomer.clear()
-            with suppress(BusError):  # the next heartbeat is due soon
+            try:
                 await publish()
+            except Exception:  # noqa: BLE001 - the next heartbeat is due soon
+                self._log.exception("members.heartbeat.failed", tier=self.tier)
             await asyncio.sleep(INTERVAL)  # however many come, heartbeats at most double
 
     async def _publish_heartbeat(self, id: str, *, leaving: bool = False) -> None:

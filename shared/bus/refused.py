@@ -7,10 +7,12 @@ has loaded the former ones.
 import asyncio
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 
 INTERVAL = 5.0
 """Seconds between two trials."""
@@ -39,23 +41,26 @@ class RefusedSubscriptions:
             self._trials = asyncio.create_task(self._try(), name="refused subscriptions")
 
     async def _try(self) -> None:
-        try:
-            while True:
-                await asyncio.sleep(self._interval)
-                refused, self._refused = self._refused, set()
-                wanted = {subject for subject in self._subjects() if subject.lower() in refused}
-                trials = [await self._client.subscribe(subject, cb=_ignore) for subject in wanted]
+        while True:
+            await asyncio.sleep(self._interval)
+            refused, self._refused = self._refused, set()
+            wanted = {subject for subject in self._subjects() if subject.lower() in refused}
+            if not wanted:
+                self._trials = None
+                return
+            trials: list[Subscription] = []
+            try:
+                for subject in wanted:
+                    trials.append(await self._client.subscribe(subject, cb=_ignore))
                 await self._client.flush(timeout=self._interval)  # type: ignore[arg-type]
-                for trial in trials:
+            except nats.errors.Error:
+                self._refused |= refused  # nothing is known yet
+            for trial in trials:
+                with suppress(nats.errors.Error):
                     await trial.unsubscribe()
-                if any(subject.lower() not in self._refused for subject in wanted):
-                    self._permitted()
-                    return
-                if not wanted:
-                    break
-        except nats.errors.Error:
-            pass  # the connection is lost
-        self._trials = None
+            if any(subject.lower() not in self._refused for subject in wanted):
+                self._permitted()
+                return
 
     def close(self) -> None:
         """The connection is over."""

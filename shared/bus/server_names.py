@@ -8,6 +8,7 @@ process from its end.
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -28,7 +29,7 @@ class ServerNames:
         self._threads = DaemonThreads(THREADS, "look-up")
         self._under_way: dict[str, Future[OSError | None]] = {}
         self._last: dict[str, list[str]] = {}
-        self._asked = 0
+        self._asked = Counter[str]()
 
     async def addresses(self, host: str, timeout: float) -> Sequence[str]:
         """Where to connect to, another address first each time; an address is its own. If the look-up fails, or takes
@@ -42,8 +43,8 @@ class ServerNames:
         if (last := self._last.get(host)) is None:
             failure = look_up.result() if done else None
             raise failure or OSError(f"the look-up of {host} takes longer than {timeout:g} s")
-        first = self._asked % len(last)
-        self._asked += 1
+        first = self._asked[host] % len(last)
+        self._asked[host] += 1
         return last[first:] + last[:first]
 
     def _look_up(self, host: str) -> OSError | None:

@@ -1,5 +1,7 @@
 """Connections to servers whose names are looked up slowly, or not at all."""
 
+import asyncio
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from shared.bus.connection import Bus
+from shared.bus.server_names import ServerNames
 from tests.nats import NatsServer
 from tests.waiting import TIMEOUT, eventually
 
@@ -81,5 +84,20 @@ async def test_a_name_that_hangs_keeps_nobody_from_the_other_servers(server: Nat
 
 
 async def test_a_name_that_is_none_is_told(names: SlowNames) -> None:
-    async with Bus(f"nats://{'x' * 70}.invalid:4222", name="test") as bus:
-        await eventually(lambda: "is no host name" in bus.error, lambda: bus.error)
+    """Nothing else is, though the client has never begun to connect."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+    async with Bus(f"nats://{'x' * 70}.invalid:4222", name="test", reconnect_wait=(0.0, 0.01)) as bus:
+        for _ in range(2):
+            bus.error = ""
+            await eventually(lambda: "is no host name" in bus.error, lambda: bus.error)
+    gc.collect()
+    assert complaints == []
+
+
+async def test_the_addresses_of_each_name_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, 0, 0, "", (f"127.0.0.{number}", 0)) for number in (1, 2)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    names = ServerNames()
+    first = [(await names.addresses(host, TIMEOUT))[0] for host in ("a", "b") * 2]
+    assert first == ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]

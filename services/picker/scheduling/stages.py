@@ -34,9 +34,9 @@ def roles(
     return found, skipped
 
 
-def rank_failed_last(cycle: Cycle, decode: int) -> None:
+def rank_failed_last(cycle: Cycle, decode: int | None) -> None:
     """Have the endpoints that failed the decode endpoint lately picked for further stages only where no other is
-    left."""
+    left; if it isn't known yet, those that failed several."""
     if failed := cycle.view.health.apart_from(decode):
         cycle.ranked_last = {**cycle.ranked_last, **failed}
 

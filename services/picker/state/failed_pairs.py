@@ -4,11 +4,13 @@ Collectors may reach a prefill server that a decode server can't reach, and eith
 the pair, both go on with others.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 
 ACCUSERS = 2
 """Decode servers whose prefill server fails them, from which on its good scrapes say nothing."""
+MAX_UNAVAILABLE = 10_000
+"""Pairs whose unavailability is counted; beyond it, all begin anew."""
 
 
 class FailedPairs:
@@ -20,23 +22,40 @@ class FailedPairs:
         """The last failure of a decode server with a prefill server, oldest first."""
         self._prefill = defaultdict[str, set[str]](set)
         """By decode server."""
+        self._decode = defaultdict[str, set[str]](set)
+        """By prefill server."""
         self._accusers = defaultdict[str, set[str]](set)
         """By prefill server: decode servers that failed since it last worked for any."""
+        self._unavailable = Counter[tuple[str, str]]()
+        """How often in a row a pair was unavailable."""
 
     def add(self, decode: str, prefill: str, now: float) -> None:
         """A request of this decode server failed that the prefill server was to prefill."""
         self._since.pop((decode, prefill), None)
         self._since[decode, prefill] = now
         self._prefill[decode].add(prefill)
+        self._decode[prefill].add(decode)
         self._accusers[prefill].add(decode)
 
-    def worked(self, prefill: str) -> None:
-        """A request that this server was to prefill had an answer without an error."""
+    def unavailable(self, decode: str, prefill: str) -> int:
+        """A request of this decode server was refused that the prefill server was to prefill; how many in a row."""
+        if len(self._unavailable) >= MAX_UNAVAILABLE:
+            self._unavailable.clear()
+        self._unavailable[decode, prefill] += 1
+        return self._unavailable[decode, prefill]
+
+    def worked(self, decode: str, prefill: str) -> None:
+        """A request that this server was to prefill had an answer without an error; `decode` may be unknown."""
         self._accusers.pop(prefill, None)
+        self._unavailable.pop((decode, prefill), None)
 
     def of(self, decode: str) -> Collection[str]:
         """The prefill servers that this decode server isn't to use."""
         return self._prefill.get(decode, ())
+
+    def disputed(self) -> Collection[str]:
+        """The prefill servers that several decode servers aren't to use."""
+        return [prefill for prefill, decode in self._decode.items() if len(decode) >= ACCUSERS]
 
     def condemn(self, prefill: str) -> bool:
         """Whether it failed several decode servers, and has worked for none since."""
@@ -44,8 +63,8 @@ class FailedPairs:
 
     def forget(self, prefill: str) -> None:
         """It was down."""
-        for decode, other in [pair for pair in self._since if pair[1] == prefill]:
-            self._drop(decode, other)
+        for decode in list(self._decode.get(prefill, ())):
+            self._drop(decode, prefill)
 
     def expire(self, now: float) -> None:
         """Forget old ones."""
@@ -57,19 +76,22 @@ class FailedPairs:
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget those of all servers but these."""
+        self._unavailable.clear()
         for decode, prefill in [pair for pair in self._since if pair[0] not in ids or pair[1] not in ids]:
             self._drop(decode, prefill)
 
     def _drop(self, decode: str, prefill: str) -> None:
         del self._since[decode, prefill]
-        for others, id, other in ((self._prefill, decode, prefill), (self._accusers, prefill, decode)):
+        by_prefill = ((others, prefill, decode) for others in (self._decode, self._accusers))
+        for others, id, other in ((self._prefill, decode, prefill), *by_prefill):
             if id in others:
                 others[id].discard(other)
                 if not others[id]:
                     del others[id]
 
-    def __len__(self) -> int:
-        return len(self._since)
+    def __bool__(self) -> bool:
+        """Whether answers without an error may change anything."""
+        return bool(self._since or self._unavailable)
 
     def __repr__(self) -> str:
         return f"<FailedPairs {list(self._since)}>"

@@ -1,14 +1,14 @@
 """Which endpoints seem to be down: decisions rank them behind all others.
 
 There are four signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
-timed out; a fallback served a request in its place; it was to prefill a request that was answered with 502, which is
-what sidecars say of a prefill server that they can't reach; or it answered several requests in a row with errors. A
-server that fails at once has hardly any load, so it would get most requests.
+timed out; a fallback served a request in its place; it was to prefill a request that failed, because sidecars answer
+with the status of a prefill server, or 502 if they can't reach it; or it answered several requests in a row with
+errors. A server that fails at once has hardly any load, so it would get most requests.
 
 The next good scrape that began after the sign ends it, but not that of errors: a server may fail requests while its
-metrics are fine. An answer without an error ends that one. After a 502, the decode and the prefill server stay apart
-for a while, and a good scrape doesn't help a prefill server that failed several decode servers. Without news a sign
-expires, because collectors may be gone, or NATS, and an endpoint that ranks last gets no requests.
+metrics are fine. An answer without an error ends that one. After a failure, the decode and the prefill server stay
+apart for a while, and a good scrape doesn't help a prefill server that failed several decode servers. Without news a
+sign expires, because collectors may be gone, or NATS, and an endpoint that ranks last gets no requests.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ EXPIRY = 30.0
 """Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
 UNREACHABLE = "its scrapes are refused or time out"
 REPLACED = "a fallback served in its place"
-NO_PREFILL = "its decode server answered 502"
+NO_PREFILL = "a request that it was to prefill failed"
 FAILING = "its last answers are errors"
 FAILED = 500
 """The lowest status that counts as a failure."""
@@ -35,7 +35,7 @@ DOUBTED = 2
 """Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
 server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
 have in common. Two prefill servers that die together still get their signs from one decode server."""
-_BAD_GATEWAY = 502
+_BAD_GATEWAY, _UNAVAILABLE = 502, 503
 _ABOUT_THE_REQUEST = frozenset((501, 505))
 """Statuses of a method or a version that no server has: they say nothing of this one."""
 _ANSWERS_NO_CLIENT = frozenset(("prefill", "encode", "encode-prefill"))
@@ -91,10 +91,10 @@ class Health:
         """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures.
         It need not be told of an answer without an error unless it `listens`.
 
-        `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a 502 marks it, if
-        the endpoint isn't `DOUBTED`, and keeps the two apart. Where they were so already, or the prefill server has a
-        sign, the 502 doesn't count as a failure of the endpoint: otherwise the requests under way to a dead prefill
-        server would take the decode servers away, too.
+        `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a failure marks it,
+        if the endpoint isn't `DOUBTED`, and keeps the two apart. Where they were so already, or the prefill server has
+        a sign, it doesn't count as a failure of the endpoint: otherwise the requests under way to a dead prefill server
+        would take the decode servers away, too.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -103,13 +103,13 @@ class Health:
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
         if status < FAILED:
             if prefill is not None:
-                self._pairs.worked(prefill.id)
+                self._pairs.worked("" if endpoint is None else endpoint.id, prefill.id)
             if endpoint is not None and count:
                 del self.failures[endpoint.id]
                 if self._failing.pop(endpoint.id, None) is not None:
                     self.refresh(now)
             return
-        if status == _BAD_GATEWAY and prefill is not None:
+        if prefill is not None and self._may_be_due_to(prefill, endpoint, status):
             known = endpoint is not None and prefill.id in self._pairs.of(endpoint.id)
             explained = known or self._row(prefill) in self.unhealthy
             if endpoint is not None and self._row(prefill) is not None:
@@ -121,17 +121,26 @@ class Health:
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
 
+    def _may_be_due_to(self, prefill: Endpoint, decode: Endpoint | None, status: int) -> bool:
+        """Whether a failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't
+        reach it. A full server refuses some requests with 503, of either kind."""
+        if decode is None:
+            return status == _BAD_GATEWAY  # another one may be the proxy's own
+        return status != _UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id) >= FAILURES
+
     @property
     def listens(self) -> bool:
         """Whether answers without an error matter, too."""
         return bool(self.failures or self._pairs)
 
-    def apart_from(self, decode: int) -> Mapping[int, str]:
-        """The rows of prefill servers that failed this decode server lately, and why they rank last for it."""
+    def apart_from(self, decode: int | None) -> Mapping[int, str]:
+        """The rows of prefill servers that failed this decode server lately, and why they rank last for it. None for a
+        decode server that isn't known yet: those that failed several."""
         if not self._pairs:
             return {}
-        index = self._layout.index
-        return dict.fromkeys([index[id] for id in self._pairs.of(self._layout.endpoints[decode].id)], NO_PREFILL)
+        pairs, index = self._pairs, self._layout.index
+        ids = pairs.disputed() if decode is None else pairs.of(self._layout.endpoints[decode].id)
+        return dict.fromkeys([index[id] for id in ids], NO_PREFILL)
 
     def _failed(self, id: str, count: int, now: float) -> None:
         self.failures[id] = count

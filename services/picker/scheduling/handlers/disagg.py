@@ -164,6 +164,7 @@ class DisaggProfileHandler(StagesHandler):
             return super().next_profiles(cycle, names, results)
         if results:
             return ()
+        rank_failed_last(cycle, None)
         encode = self._deciders.encode
         stages: Mapping[str, bool] = {
             self._profiles.prefill: True,

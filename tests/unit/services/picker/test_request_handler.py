@@ -565,8 +565,10 @@ schedulingProfiles:
 """
 
 
-@pytest.mark.parametrize(("status", "suspect"), [(502, True), (503, False), (500, False), (200, False)])
-def test_a_502_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "suspect"), [(502, True), (500, True), (503, False), (501, False), (400, False), (200, False)]
+)
+def test_a_failure_after_a_prefill_marks_the_prefill_endpoint(status: int, suspect: bool) -> None:
     world = PickerUnderTest(pool(endpoint("a1", role="prefill"), endpoint("a2", role="decode")), PREFILLED)
     for skipped in (None, 1 if suspect else None):
         stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))

@@ -69,6 +69,18 @@ def test_a_prefill_server_that_failed_the_decode_server_works_for_others_only(
     assert decision.skipped_stages.get("prefill") == skipped
 
 
+def test_with_prefill_first_a_prefill_server_that_failed_several_is_picked_last() -> None:
+    view = servers("ppdd")
+    for decode in view.layout.endpoints[2:]:
+        view.health.answered(decode, 502, NOW - 1, view.layout.endpoints[0])
+    report(view, {REACHABLE: [1.0] * 4})
+    view.health.answered(None, 200, NOW, view.layout.endpoints[0])
+    view.health.refresh(NOW)
+    assert view.health.unhealthy == {}
+    decision = decided(document("disagg-profile-handler", "{stageOrder: prefill-first}"), view, PICTURE)
+    assert route(decision)[1] == {PREFILLER: at(1)}
+
+
 def test_headers_by_plugins_of_older_generations_dont_name_a_dead_endpoint() -> None:
     run = ran(decode=(2,), prefill=(1,), encode=(0,))
     run.view.health.suspect(run.layout.endpoints[1], NOW)

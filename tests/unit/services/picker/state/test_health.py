@@ -223,6 +223,7 @@ def test_another_server_under_the_same_id_has_none_of_the_former_ones_errors() -
         ([500, 500], 502, False),
         (FIVE, 502, False),
         ([*FIVE, 200], 502, True),
+        ([], 500, True),
         ([], 503, False),
     ],
 )
@@ -267,6 +268,29 @@ def test_a_decode_server_and_a_prefill_server_that_failed_it_stay_apart_though_s
     assert (unhealthy(view), view.health.failures) == ({}, {})
     accuse(view, "a1", "a3", NOW + 2, True)
     assert (unhealthy(view), apart(view)) == ({}, {"a0": ["a2"], "a1": ["a3"]})
+
+
+@pytest.mark.parametrize(("between", "failed"), [(None, True), (200, False), (500, True)])
+def test_a_server_that_is_full_now_and_then_stays_with_the_others(between: int | None, failed: bool) -> None:
+    """Only one that refuses five requests in a row keeps away."""
+    view = of_roles(decode=2, prefill=2)
+    for _ in range(4):
+        answered(view, "a0", 503, now=NOW, prefill="a2")
+        answered(view, "a0", 200, now=NOW, prefill="a3")
+    assert (unhealthy(view), apart(view)) == ({}, {})
+    if between is not None:
+        answered(view, "a0", between, now=NOW, prefill="a2")
+    answered(view, "a0", 503, now=NOW, prefill="a2")
+    assert apart(view) == ({"a0": ["a2"]} if failed else {})
+
+
+def test_before_the_decode_server_is_known_prefill_servers_that_failed_several_rank_last() -> None:
+    view = of_roles(decode=3, prefill=2)
+    accuse(view, "a0", "a3", NOW, True)
+    assert view.health.apart_from(None) == {}
+    answered(view, "a2", 200, now=NOW + 1, prefill="a3")
+    accuse(view, "a1", "a3", NOW + 1, True)
+    assert list(view.health.apart_from(None)) == [view.layout.index["a3"]]
 
 
 @pytest.mark.parametrize("works", [False, True])

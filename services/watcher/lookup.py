@@ -1,7 +1,6 @@
 """Looks up host names when they are due, and passes on changes: the I/O of `services.watcher.resolve`."""
 
 import asyncio
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from services.watcher.metrics import WatcherMetrics
 from services.watcher.resolve import MAX_ADDRESSES, Group, Names, order
 from shared.daemon_threads import DaemonThreads
 from shared.model import Endpoint
+from shared.system_resolver import addresses_of
 from shared.tasks import in_turns, set_within
 
 log = structlog.get_logger(__name__)
@@ -137,8 +137,7 @@ class SystemLookup:
 
 def _addresses(host: str) -> list[str]:
     """The preferred ones. An answer may have 6 000, which take too long for the event loop."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(order(str(sockaddr[0]) for *_, sockaddr in found)[:MAX_ADDRESSES])
+    return list(order(addresses_of(host))[:MAX_ADDRESSES])
 
 
 class Resolver:

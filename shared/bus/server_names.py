@@ -7,7 +7,6 @@ process from its end.
 """
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -15,6 +14,7 @@ from functools import partial
 
 from shared.daemon_threads import DaemonThreads
 from shared.model import is_ip
+from shared.system_resolver import addresses_of
 
 THREADS = 16
 """Names that are looked up at a time. A process has a few servers."""
@@ -50,12 +50,12 @@ class ServerNames:
     def _look_up(self, host: str) -> OSError | None:
         """In a thread. Why it fails."""
         try:
-            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            found = addresses_of(host)
         except OSError as error:
             return error
         except UnicodeError as error:
             return OSError(f"{host[:100]} is no host name: {error}")
-        self._last[host] = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))[:MAX_ADDRESSES]
+        self._last[host] = found[:MAX_ADDRESSES]
         return None
 
     def __repr__(self) -> str:

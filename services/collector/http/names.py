@@ -6,12 +6,12 @@ also to NATS. These look-ups have threads of their own, and a name has one look-
 """
 
 import asyncio
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from shared.daemon_threads import DaemonThreads
 from shared.model import is_ip
+from shared.system_resolver import addresses_of
 
 THREADS = 32
 """For names that haven't answered yet. Those that hang occupy half of them at most, once it is known that they do."""
@@ -83,5 +83,4 @@ class Names:
 
 
 def _addresses(host: str) -> list[str]:
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))[:MAX_ADDRESSES]
+    return addresses_of(host)[:MAX_ADDRESSES]

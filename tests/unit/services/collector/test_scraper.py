@@ -121,6 +121,12 @@ async def scraping(servers: Servers, use: Pipeline | None = None) -> AsyncIterat
         await scraper.close()
 
 
+async def assign(scraper: Scraper, *endpoints: Endpoint) -> None:
+    """Assign these and wait until each has begun: on a busy machine, the first one may take the whole turn."""
+    scraper.assign({endpoint.id: endpoint for endpoint in endpoints})
+    await eventually(lambda: len(scraper.endpoints) == len(endpoints), step=0)
+
+
 async def test_endpoints_are_scraped_again_and_again() -> None:
     servers = Servers(a=page(3), b=page(4))
     async with scraping(servers) as (scraper, watcher):
@@ -223,7 +229,7 @@ async def test_scrapes_that_start_together_end_with_the_last_one(last: Answer) -
         clock=lambda: now[0],
     )
     scraper.use(pipeline(interval=3600.0))
-    scraper.assign({"a": endpoint("a"), "b": endpoint("b")})
+    await assign(scraper, endpoint("a"), endpoint("b"))
     now[0] = 1.0  # both are due
     await eventually(lambda: watcher.count("a") and servers.flying.get("b"))
     assert ended == []
@@ -239,8 +245,7 @@ async def test_a_crowd_that_is_due_is_scraped_a_few_at_a_time() -> None:
     failures = PluginFailures(time.monotonic)
     scraper = Scraper(servers, Watcher(), interval=3600.0, backoff=0.01, failures=failures, clock=lambda: now[0])
     scraper.use(pipeline(interval=3600.0))
-    scraper.assign({name: endpoint(name) for name in names})
-    await eventually(lambda: len(scraper.endpoints) == len(names))
+    await assign(scraper, *(endpoint(name) for name in names))
     now[0] = 1.0  # all are due
     while len(servers.asked) < len(names):
         asked = len(servers.asked)
@@ -303,7 +308,7 @@ async def test_a_changed_address_takes_effect_at_once_and_ends_the_request_to_th
         await eventually(lambda: watcher.count("a") >= 1)
         assert servers.cancelled == ["old"]
         assert scraper.endpoints["a"].attributes.get(WAITING_QUEUE_SIZE) == 7.0
-        scraper.assign({"a": endpoint("a", address="new", port=9000)})
+        await assign(scraper, endpoint("a", address="new", port=9000))
         assert len(scraper.endpoints["a"].attributes) == 0, "another port is another server"
 
 
@@ -331,18 +336,18 @@ async def test_a_label_that_nobody_goes_by_changes_nothing_that_is_known() -> No
         _,
     ):
         here = endpoint("a")
-        scraper.assign({"a": here})
+        await assign(scraper, here)
         before = scraper.endpoints["a"]
         here = structs.replace(here, labels={"version": "2"}, node_address="10.0.0.9")
-        scraper.assign({"a": here})
+        await assign(scraper, here)
         assert scraper.endpoints["a"] is before
         assert before.endpoint is here, "what hears of endpoints has the new labels"
         for labels in ({"side": "door"}, {"llm-d.ai/engine-type": "sglang"}):
-            scraper.assign({"a": structs.replace(here, labels=labels)})
+            await assign(scraper, structs.replace(here, labels=labels))
             assert scraper.endpoints["a"] is not before, labels
-            scraper.assign({"a": here})
+            await assign(scraper, here)
             before = scraper.endpoints["a"]
-        scraper.assign({"a": structs.replace(here, uid="another")})
+        await assign(scraper, structs.replace(here, uid="another"))
         assert scraper.endpoints["a"] is not before
 
 
@@ -354,9 +359,9 @@ async def test_an_extractor_that_says_nothing_of_what_it_reads_is_bound_anew_by_
     servers = Servers(a=page(7))
     feed = PolledSource(MetricsSource("m", MetricsParameters(interval=0.002)), (Foreign("core"),))
     async with scraping(servers, Pipeline((feed,), ("m",))) as (scraper, _):
-        scraper.assign({"a": endpoint("a")})
+        await assign(scraper, endpoint("a"))
         before = scraper.endpoints["a"]
-        scraper.assign({"a": structs.replace(endpoint("a"), labels={"version": "2"})})
+        await assign(scraper, structs.replace(endpoint("a"), labels={"version": "2"}))
         assert scraper.endpoints["a"] is not before
 
 

@@ -21,13 +21,17 @@ PATHS = (
 """What clients reach: the paths of the pickers' parsers for HTTP, and those by which one looks at a server."""
 
 _INDENT = " " * 24
+_PATHS = "|\\\n        ".join(PATHS)
 _FIRST = f"""\
 # Only these paths reach model servers. Others are for operators, such as /v1/load_lora_adapter.
-- match: {{path: {PATHS[0]}}}
-  route: &model-servers
-"""
-_OTHERS = "".join(f"- match: {{path: {path}}}\n  route: *model-servers\n" for path in PATHS[1:])
+- match:
+    safe_regex: &paths
+      regex: "\\
+        {_PATHS}"
+    headers: [{{name: content-length, range_match: {{start: 0,"""
 _REST = """\
+- match: {safe_regex: *paths}
+  route: *model-servers
 # All others get 404, without a picker, in the error format of Anthropic's API or of OpenAI's.
 - match: {safe_regex: {regex: ".*/messages(/.*)?"}}
   direct_response:
@@ -52,6 +56,14 @@ _REST = """\
   typed_per_filter_config: *no-picker
 """
 
+_RUNTIME = """\
+layered_runtime:
+  layers:
+    # The expression of the paths is longer than Envoy's default permits (100).
+    - {name: static, static_layer: {re2.max_program_size.error_level: 1000}}
+
+"""
+
 CHANGES = (
     (
         """\
@@ -62,9 +74,10 @@ CHANGES = (
         """\
 # It fails closed: a request that no picker has answered gets a 503. A pool that serves only models that it names needs
 # this. `make docs` generates this file from standalone.yaml, which lets such requests pass. Clients reach only the
-# paths of inference APIs; for a path that you need besides, add a route beside theirs.
+# paths of inference APIs; for a path that you need besides, add it to the expression that lists theirs.
 """,
     ),
+    ("static_resources:\n", f"{_RUNTIME}static_resources:\n"),
     ("{key: x-pointsman-failure-mode, value: open}", "{key: x-pointsman-failure-mode, value: closed}"),
     (
         "# If a picker doesn't answer or is gone, the request continues without a pick.",
@@ -74,11 +87,12 @@ CHANGES = (
         "failure_mode_allow: true\n",
         "failure_mode_allow: false\n                      status_on_error: {code: ServiceUnavailable}\n",
     ),
-    (f"{_INDENT}- match: {{prefix: /}}\n{_INDENT}  route:\n", indent(_FIRST, _INDENT)),
     (
-        f"{_INDENT}      host_selection_retry_max_attempts: 5\n",
-        f"{_INDENT}      host_selection_retry_max_attempts: 5\n{indent(_OTHERS + _REST, _INDENT)}",
+        indent("- match:\n    prefix: /\n    headers: [{name: content-length, range_match: {start: 0,", _INDENT),
+        indent(_FIRST, _INDENT),
     ),
+    (indent("    prefix: /\n", _INDENT), indent("    safe_regex: *paths\n", _INDENT)),
+    (indent("- match: {prefix: /}\n  route: *model-servers\n", _INDENT), indent(_REST, _INDENT)),
 )
 
 

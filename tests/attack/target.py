@@ -77,12 +77,15 @@ def plan(seed: int, directory: Path, *, patient: bool) -> StackPlan:
 
 
 def _any_path(directory: Path) -> Path:
-    """The closed Envoy with one route for every path, so that odd paths reach pickers."""
+    """The closed Envoy with routes for every path, so that odd paths reach pickers."""
     document = load(STANDALONE_CLOSED)
     [gateway] = [listener for listener in document["static_resources"]["listeners"] if listener["name"] == "gateway"]
     [manager] = gateway["filter_chains"][0]["filters"]
     [host] = manager["typed_config"]["route_config"]["virtual_hosts"]
-    host["routes"] = [{**host["routes"][0], "match": {"prefix": "/"}}]
+    host["routes"] = [route for route in host["routes"] if "route" in route]
+    for route in host["routes"]:
+        del route["match"]["safe_regex"]
+        route["match"]["prefix"] = "/"
     path = directory / "standalone-any-path.yaml"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
     return path

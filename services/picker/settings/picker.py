@@ -55,8 +55,8 @@ class PickerSettings(Http2Settings, frozen=True, kw_only=True):
         Size,
         Meta(
             description="maximum bytes of a request body; larger ones are refused with 413. Our Envoy configurations "
-            "buffer as much. A body that arrives whole is copied at once; above 16Mi, that blocks the picker for more "
-            "than 20 ms"
+            "buffer as much, or 4 MiB without a length. A body that arrives whole is copied at once; above 16Mi, that "
+            "blocks the picker for more than 20 ms"
         ),
     ] = 16 * 2**20
     max_request_headers: Annotated[

@@ -67,8 +67,10 @@ class Script:
     """Read and never answer."""
     fail: grpc.StatusCode | None = None
     """End every stream with this status."""
-    want_response: bool = False
-    """Ask for the response's body, for this request."""
+    want_response: str = ""
+    """Ask for the response's body in this mode, for this request."""
+    unanswered: str = ""
+    """Messages of this kind get no answer."""
 
 
 class StandIn:
@@ -126,6 +128,8 @@ class _Servicer:
                     continue
                 if script.fail is not None:
                     await context.abort(script.fail, "as the script says")
+                if request.WhichOneof("request") == script.unanswered:
+                    continue
                 for answer in _answers(script, request, bodies):
                     yield answer
             seen.end = "half-close"
@@ -165,7 +169,7 @@ def _answers(script: Script, request: Any, bodies: dict[str, bytearray]) -> list
     if kind == "response_headers":
         answer = ext.ProcessingResponse(response_headers=ext.HeadersResponse())
         if script.want_response:
-            answer.mode_override.response_body_mode = modes.ProcessingMode.BUFFERED
+            answer.mode_override.response_body_mode = modes.ProcessingMode.BodySendMode.Value(script.want_response)
         return [answer]
     if kind == "response_body" and script.mode is Mode.BUFFERED:
         return [ext.ProcessingResponse(response_body=ext.BodyResponse())]

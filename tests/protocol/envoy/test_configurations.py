@@ -3,6 +3,7 @@
 import asyncio
 import json
 import struct
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -270,6 +271,41 @@ async def test_most_of_a_response_that_a_client_doesnt_read_waits_in_the_model_s
         await eventually(paused)
         assert await count("upstream_cx_rx_bytes_total") < size
     writer.close()
+
+
+@pytest.mark.parametrize(
+    ("length", "limit"), [(2**20, 2**20), (2**20 + 1, 2**22), (2**22 + 1, 2**24), (None, 2**22)], ids=str
+)
+@pytest.mark.parametrize("configuration", [STANDALONE, STANDALONE_CLOSED], ids=lambda path: path.stem)
+async def test_a_response_that_its_picker_is_slow_to_read_waits_in_the_model_server_by_the_length_of_the_request(
+    bench: Bench, configuration: Path, length: int | None, limit: int
+) -> None:
+    model = await bench.model("a")
+    await bench.picker(Script(destinations=[model.authority], want_response="STREAMED", unanswered="response_body"))
+    envoy = await bench.envoy(configuration)
+    body = json.dumps({"model": "m"}).encode().ljust(length or 0)
+    request = body if length else _without_a_length(body)
+    client = await bench.client(envoy)
+    async with (
+        httpx.AsyncClient(base_url=envoy.admin_url, trust_env=False, timeout=TIMEOUT) as admin,
+        client.stream("POST", CHAT, content=request, headers={PADDING: str(2 * limit)}) as response,
+    ):
+        assert response.status_code == 200
+
+        async def counts() -> dict[str, int]:
+            text = (await admin.get("/stats?filter=^cluster.model-servers.upstream_(flow|cx_rx_bytes_total)")).text
+            lines = (line.rpartition(": ") for line in text.splitlines())
+            return {name.removeprefix("cluster.model-servers.upstream_"): int(count) for name, _, count in lines}
+
+        async def paused() -> bool:
+            return (await counts())["flow_control_paused_reading_total"] > 0
+
+        await eventually(paused)
+        assert limit < (await counts())["cx_rx_bytes_total"] < 1.1 * limit
+
+
+async def _without_a_length(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _manager(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ async def test_no_byte_of_the_response_reaches_the_picker_unless_it_asks_for_it(
     await pool.picker.last.over.wait()
     assert pool.picker.last.kinds == ["request_headers", "request_body", "response_headers"]
     assert pool.picker.last.request_body == len(b"question")
-    pool.picker.script = Script(destinations=[pool.models[0].authority], want_response=True)
+    pool.picker.script = Script(destinations=[pool.models[0].authority], want_response="BUFFERED")
     assert (await pool.client.post("/stream", content=b"x")).text == ALL
     await pool.picker.last.over.wait()
     assert pool.picker.last.kinds == ["request_headers", "request_body", "response_headers", "response_body"]

@@ -26,7 +26,7 @@ from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.state.health import FAILED
+from services.picker.state.health import FAILED, UNAVAILABLE
 from services.picker.state.inflight import Charge
 from shared.model import Endpoint
 
@@ -298,9 +298,7 @@ class RequestStream:
                 self._wait.moved()
                 for placement in placements:
                     placement(endpoint.id)
-            now = self._handler.clock()
-            for replaced in routed.picked[:skipped]:
-                view.health.suspect(replaced, now)
+            self._replaced(routed, skipped, status)
         if status is not None and (status >= FAILED or view.health.listens):
             view.health.answered(endpoint, status, self._handler.clock(), routed.prefill)
         self._handler.metrics.served(progress.served_by)
@@ -309,6 +307,17 @@ class RequestStream:
             wanted = progress.hooks.headers(seconds, progress.status, progress.endpoint, served, event.headers)
             if wanted:
                 self._conversation.set_response_headers(wanted)
+
+    def _replaced(self, routed: RoutedRequest, skipped: int, status: int | None) -> None:
+        """Another server answered in place of so many destinations, or of all, if it is none of them (0). If it failed
+        too, that may be due to the prefill server, which all of them were told to use."""
+        health, now = self._handler.view.health, self._handler.clock()
+        if status is not None and status >= FAILED and routed.prefill is not None:
+            for tried in routed.picked[: skipped or None]:
+                health.answered(tried, UNAVAILABLE, now, routed.prefill)
+            return
+        for tried in routed.picked[:skipped]:
+            health.suspect(tried, now)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count

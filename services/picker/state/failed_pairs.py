@@ -27,7 +27,10 @@ class FailedPairs:
         self._accusers = defaultdict[str, set[str]](set)
         """By prefill server: decode servers that failed since it last worked for any."""
         self._unavailable = Counter[tuple[str, str]]()
-        """How often in a row a pair was unavailable."""
+        """How many more requests a pair refused than it answered without an error, lately."""
+        self._refused_with = defaultdict[str, set[str]](set)
+        """By decode server: the prefill servers of the requests that it refused since its last answer without an
+        error."""
 
     def add(self, decode: str, prefill: str, now: float) -> None:
         """A request of this decode server failed that the prefill server was to prefill."""
@@ -38,16 +41,25 @@ class FailedPairs:
         self._accusers[prefill].add(decode)
 
     def unavailable(self, decode: str, prefill: str) -> int:
-        """A request of this decode server was refused that the prefill server was to prefill; how many in a row."""
+        """A request of this decode server was refused that the prefill server was to prefill. Returns how many more
+        of the pair were refused than had an answer without an error."""
         if len(self._unavailable) >= MAX_UNAVAILABLE:
-            self._unavailable.clear()
+            self._forget_unavailable()
+        self._refused_with[decode].add(prefill)
         self._unavailable[decode, prefill] += 1
         return self._unavailable[decode, prefill]
 
+    def refuses_alone(self, decode: str) -> bool:
+        """Whether this decode server has refused requests with several prefill servers, and answered none meanwhile."""
+        return len(self._refused_with.get(decode, ())) > 1
+
     def worked(self, decode: str, prefill: str) -> None:
-        """A request that this server was to prefill had an answer without an error; `decode` may be unknown."""
+        """A request had an answer without an error. `decode` is empty if it isn't known, and `prefill` if there was
+        none."""
         self._accusers.pop(prefill, None)
-        self._unavailable.pop((decode, prefill), None)
+        self._refused_with.pop(decode, None)
+        if (refused := self._unavailable.pop((decode, prefill), 0)) > 1:
+            self._unavailable[decode, prefill] = refused - 1
 
     def of(self, decode: str) -> Collection[str]:
         """The prefill servers that this decode server isn't to use."""
@@ -76,9 +88,13 @@ class FailedPairs:
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget those of all servers but these."""
-        self._unavailable.clear()
+        self._forget_unavailable()
         for decode, prefill in [pair for pair in self._since if pair[0] not in ids or pair[1] not in ids]:
             self._drop(decode, prefill)
+
+    def _forget_unavailable(self) -> None:
+        self._unavailable.clear()
+        self._refused_with.clear()
 
     def _drop(self, decode: str, prefill: str) -> None:
         del self._since[decode, prefill]

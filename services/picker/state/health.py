@@ -35,7 +35,9 @@ DOUBTED = 2
 """Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
 server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
 have in common. Two prefill servers that die together still get their signs from one decode server."""
-_BAD_GATEWAY, _UNAVAILABLE = 502, 503
+UNAVAILABLE = 503
+"""The status of a full server, and what proxies answer for one that they can't connect to."""
+_BAD_GATEWAY = 502
 _ABOUT_THE_REQUEST = frozenset((501, 505))
 """Statuses of a method or a version that no server has: they say nothing of this one."""
 _ANSWERS_NO_CLIENT = frozenset(("prefill", "encode", "encode-prefill"))
@@ -94,7 +96,9 @@ class Health:
         `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a failure marks it,
         if the endpoint isn't `DOUBTED`, and keeps the two apart. Where they were so already, or the prefill server has
         a sign, it doesn't count as a failure of the endpoint: otherwise the requests under way to a dead prefill server
-        would take the decode servers away, too.
+        would take the decode servers away, too. A full server refuses some requests with 503, of either kind: these
+        count for the pair alone until it refused `FAILURES` more than it answered, unless the endpoint refuses those of
+        several prefill servers in a row.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -102,8 +106,7 @@ class Health:
             endpoint = None
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
         if status < FAILED:
-            if prefill is not None:
-                self._pairs.worked("" if endpoint is None else endpoint.id, prefill.id)
+            self._pairs.worked("" if endpoint is None else endpoint.id, "" if prefill is None else prefill.id)
             if endpoint is not None and count:
                 del self.failures[endpoint.id]
                 if self._failing.pop(endpoint.id, None) is not None:
@@ -118,15 +121,23 @@ class Health:
                 self.suspect(prefill, now, NO_PREFILL)
             if explained:
                 return
+        elif self._concerns_the_pair(prefill, endpoint, status):
+            return
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
 
     def _may_be_due_to(self, prefill: Endpoint, decode: Endpoint | None, status: int) -> bool:
         """Whether a failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't
-        reach it. A full server refuses some requests with 503, of either kind."""
+        reach it."""
         if decode is None:
             return status == _BAD_GATEWAY  # another one may be the proxy's own
-        return status != _UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id) >= FAILURES
+        return status != UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id) >= FAILURES
+
+    def _concerns_the_pair(self, prefill: Endpoint | None, decode: Endpoint | None, status: int) -> bool:
+        """Whether a failure of which nothing is known yet says more of the two together than of the decode server."""
+        if prefill is None or decode is None or status != UNAVAILABLE:
+            return False
+        return not self._pairs.refuses_alone(decode.id)
 
     @property
     def listens(self) -> bool:

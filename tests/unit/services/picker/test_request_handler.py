@@ -14,7 +14,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
 from services.picker.request_stream import HEAVY, RequestStream
 from services.picker.responses.reader import LIMIT
-from services.picker.state.health import FAILING, NO_PREFILL, REPLACED
+from services.picker.state.health import FAILING, FAILURES, NO_PREFILL, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.bus.columns import server_hash
 from shared.config import load
@@ -578,6 +578,26 @@ def test_a_failure_after_a_prefill_marks_the_prefill_endpoint(status: int, suspe
         world.say(stream, response_headers(status, served=A2, end=True))
         stream.end()
         assert world.view.health.unhealthy == ({world.view.layout.index["a1"]: NO_PREFILL} if suspect else {})
+
+
+@pytest.mark.parametrize(("most", "served_by"), [(1, "other"), (2, "fallback")])
+def test_when_a_further_server_is_refused_too_that_concerns_the_prefill_server_of_both(
+    most: int, served_by: str
+) -> None:
+    """Proxies tell only of the last one that they tried."""
+    parameters = f"- {{type: max-score-picker, parameters: {{maxNumOfEndpoints: {most}}}}}\n"
+    document = PREFILLED.replace("schedulingProfiles", parameters + "schedulingProfiles")
+    servers = pool(*(endpoint(f"a{n}", role="decode" if n > 1 else "prefill") for n in (1, 2, 3)))
+    world = PickerUnderTest(servers, document)
+    for _ in range(FAILURES):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+        first = destinations(answers).split(",")[0]
+        world.say(stream, response_headers(503, served=A3 if first == A2 else A2, end=True))
+        stream.end()
+    assert world.metrics.served_by == {served_by: FAILURES}
+    health, index = world.view.health, world.view.layout.index
+    assert health.unhealthy == {index["a1"]: NO_PREFILL}
+    assert [list(health.apart_from(index[id])) for id in ("a2", "a3")] == [[index["a1"]]] * 2
 
 
 def test_a_502_after_an_encoder_and_a_prefill_marks_neither() -> None:

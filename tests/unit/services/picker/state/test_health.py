@@ -270,9 +270,28 @@ def test_a_decode_server_and_a_prefill_server_that_failed_it_stay_apart_though_s
     assert (unhealthy(view), apart(view)) == ({}, {"a0": ["a2"], "a1": ["a3"]})
 
 
+def test_a_prefill_server_that_refuses_everything_takes_no_decode_server_away() -> None:
+    view = of_roles(decode=4, prefill=2)
+    for decode in ("a0", "a1", "a2", "a3"):
+        answered(view, decode, *[503] * 9, prefill="a4")
+    assert unhealthy(view) == {"a4": NO_PREFILL}
+    assert apart(view) == {decode: ["a4"] for decode in ("a0", "a1", "a2", "a3")}
+
+
+@pytest.mark.parametrize("prefill", [("a4", "a5"), (None, None)], ids=str)
+def test_a_decode_server_that_refuses_everything_ranks_last_and_takes_no_prefill_server_away(
+    prefill: Sequence[str | None],
+) -> None:
+    view = of_roles(decode=4, prefill=2)
+    for _ in range(4):
+        for other in prefill:
+            answered(view, "a0", 503, prefill=other)
+    assert (unhealthy(view), apart(view)) == ({"a0": FAILING}, {})
+
+
 @pytest.mark.parametrize(("between", "failed"), [(None, True), (200, False), (500, True)])
 def test_a_server_that_is_full_now_and_then_stays_with_the_others(between: int | None, failed: bool) -> None:
-    """Only one that refuses five requests in a row keeps away."""
+    """Only one that refuses five requests more than it answers keeps away."""
     view = of_roles(decode=2, prefill=2)
     for _ in range(4):
         answered(view, "a0", 503, now=NOW, prefill="a2")

@@ -108,7 +108,8 @@ def _document(ports: dict[Modes, int], document: Document) -> Document:
         listener["address"] = {"socket_address": {"address": "127.0.0.1", "port_value": port}}
         if "BUFFERED_PARTIAL" in (modes.request, modes.response):
             listener["per_connection_buffer_limit_bytes"] = PARTIAL
-            del _host(listener)["request_body_buffer_limit"]
+            for limited in (host := _host(listener), *host["routes"]):
+                limited.pop("request_body_buffer_limit", None)
         manager(listener)["http_protocol_options"] = {"enable_trailers": True}
         if modes.request == "FULL_DUPLEX_STREAMED":  # with one, Envoy sends a body twice that trailers follow
             del _host(listener)["routes"][0]["route"]["retry_policy"]

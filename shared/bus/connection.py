@@ -209,11 +209,17 @@ class Bus:
                 if client.is_connected and not self._closing:
                     await self._lost.wait()
                 reason = str(client.last_error or "") or type(client.last_error).__name__
-                self._down("connection lost" if client.last_error is None else f"connection lost: {reason}")
+                if refused.permitted:
+                    self._down("connection made anew: subscriptions are permitted again")
+                else:
+                    self._down("connection lost" if client.last_error is None else f"connection lost: {reason}")
             except (OSError, nats.errors.Error, BusError, TimeoutError, ssl.SSLError) as error:
                 reason = str(error) or (
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
                 )
+                host = urlsplit(server).hostname or ""
+                if (trouble := self._names.trouble(host)) and trouble not in reason:
+                    reason += f", at the last known address: the look-up of {host} fails: {trouble}"
                 if reason != self.error:
                     self._log.warning("bus.connect.failed", server=without_secrets(server), reason=reason)
                 self.error = reason
@@ -232,7 +238,8 @@ class Bus:
 
     async def _connect(self, client: NatsClient, server: str, refused: RefusedSubscriptions) -> None:
         last_error: list[Exception] = []
-        client.addresses = await self._names.addresses(urlsplit(server).hostname or "", self._connect_timeout)
+        url = urlsplit(server)
+        client.addresses = await self._names.addresses(url.hostname or "", url.port or 0, self._connect_timeout)
 
         async def on_error(error: Exception) -> None:
             last_error.append(error)

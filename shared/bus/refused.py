@@ -20,13 +20,15 @@ _SUBJECT = re.compile(r'permissions violation for subscription to "([^"]*)"')
 
 
 class RefusedSubscriptions:
-    """Those of one connection. `subjects` returns the ones that the connection is to have; `permitted` is called when
-    one that was refused is permitted again."""
+    """Those of one connection. `subjects` returns the ones that the connection is to have; `on_permitted` is called
+    when one that was refused is permitted again."""
 
     def __init__(
-        self, client: Client, subjects: Callable[[], Iterable[str]], permitted: Callable[[], None], interval: float
+        self, client: Client, subjects: Callable[[], Iterable[str]], on_permitted: Callable[[], None], interval: float
     ) -> None:
-        self._client, self._subjects, self._permitted = client, subjects, permitted
+        self._client, self._subjects, self._on_permitted = client, subjects, on_permitted
+        self.permitted = False
+        """Whether it was called."""
         self._interval = interval
         self._refused = set[str]()
         """nats-py writes errors in lower case."""
@@ -59,7 +61,8 @@ class RefusedSubscriptions:
                 with suppress(nats.errors.Error):
                     await trial.unsubscribe()
             if any(subject.lower() not in self._refused for subject in wanted):
-                self._permitted()
+                self.permitted = True
+                self._on_permitted()
                 return
 
     def close(self) -> None:

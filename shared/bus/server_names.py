@@ -29,11 +29,12 @@ class ServerNames:
         self._threads = DaemonThreads(THREADS, "look-up")
         self._under_way: dict[str, Future[OSError | None]] = {}
         self._last: dict[str, list[str]] = {}
-        self._asked = Counter[str]()
+        self._asked = Counter[tuple[str, int]]()
 
-    async def addresses(self, host: str, timeout: float) -> Sequence[str]:
-        """Where to connect to, another address first each time; an address is its own. If the look-up fails, or takes
-        more than `timeout` seconds, the last addresses. Raises OSError where there are none."""
+    async def addresses(self, host: str, port: int, timeout: float) -> Sequence[str]:
+        """Where to connect to, another address first each time that it is asked for the port; an address is its own. If
+        the look-up fails, or takes more than `timeout` seconds, the last addresses. Raises OSError where there are
+        none."""
         if is_ip(host):
             return (host,)
         look_up = self._under_way.get(host)
@@ -43,9 +44,17 @@ class ServerNames:
         if (last := self._last.get(host)) is None:
             failure = look_up.result() if done else None
             raise failure or OSError(f"the look-up of {host} takes longer than {timeout:g} s")
-        first = self._asked[host] % len(last)
-        self._asked[host] += 1
+        first = self._asked[host, port] % len(last)
+        self._asked[host, port] += 1
         return last[first:] + last[:first]
+
+    def trouble(self, host: str) -> str:
+        """Why addresses of this name may be old: its last look-up failed, or takes long. Empty if they aren't."""
+        if host not in self._last:
+            return ""
+        look_up = self._under_way[host]
+        failure = look_up.result() if look_up.done() else "it takes long"
+        return "" if failure is None else str(failure)
 
     def _look_up(self, host: str) -> OSError | None:
         """In a thread. Why it fails."""

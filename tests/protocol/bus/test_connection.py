@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.msg import Msg
+from structlog.testing import capture_logs
 
 from shared.bus import connection
 from shared.bus.connection import Bus
@@ -303,9 +304,11 @@ async def test_what_was_refused_is_heard_as_soon_as_it_is_permitted(tmp_path: Pa
             connections = bus.connections
             await asyncio.sleep(0.2)
             assert bus.connections == connections, "trials keep the connection"
-            server.reload(PERMISSIONS.format(""))
-
-            await eventually(lambda: bus.connected and bus.connections == connections + 1, lambda: repr(bus))
+            with capture_logs() as logs:
+                server.reload(PERMISSIONS.format(""))
+                await eventually(lambda: bus.connected and bus.connections == connections + 1, lambda: repr(bus))
+            reasons = [entry["reason"] for entry in logs if entry["event"] == "bus.disconnected"]
+            assert reasons == ["connection made anew: subscriptions are permitted again"]
             with pytest.raises(NoResponders):
                 await bus.request("nobody")
             assert await sender.publish("a", b"now")

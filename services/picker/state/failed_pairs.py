@@ -4,7 +4,7 @@ Collectors may reach a prefill server that a decode server can't reach, and eith
 the pair, both go on with others.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection
 
 ACCUSERS = 2
@@ -26,8 +26,9 @@ class FailedPairs:
         """By prefill server."""
         self._accusers = defaultdict[str, set[str]](set)
         """By prefill server: decode servers that failed since it last worked for any."""
-        self._unavailable = Counter[tuple[str, str]]()
-        """How many more requests a pair refused than it answered without an error, lately."""
+        self._unavailable: dict[tuple[str, str], tuple[int, float]] = {}
+        """How many more requests a pair refused than it answered without an error, and when it last refused one; the
+        oldest first."""
         self._refused_with = defaultdict[str, set[str]](set)
         """By decode server: the prefill servers of the requests that it refused since its last answer without an
         error."""
@@ -40,14 +41,15 @@ class FailedPairs:
         self._decode[prefill].add(decode)
         self._accusers[prefill].add(decode)
 
-    def unavailable(self, decode: str, prefill: str) -> int:
+    def unavailable(self, decode: str, prefill: str, now: float) -> int:
         """A request of this decode server was refused that the prefill server was to prefill. Returns how many more
         of the pair were refused than had an answer without an error."""
         if len(self._unavailable) >= MAX_UNAVAILABLE:
             self._forget_unavailable()
         self._refused_with[decode].add(prefill)
-        self._unavailable[decode, prefill] += 1
-        return self._unavailable[decode, prefill]
+        refused, _ = self._unavailable.pop((decode, prefill), (0, 0.0))
+        self._unavailable[decode, prefill] = refused + 1, now
+        return refused + 1
 
     def refuses_alone(self, decode: str) -> bool:
         """Whether this decode server has refused requests with several prefill servers, and answered none meanwhile."""
@@ -58,8 +60,11 @@ class FailedPairs:
         none."""
         self._accusers.pop(prefill, None)
         self._refused_with.pop(decode, None)
-        if (refused := self._unavailable.pop((decode, prefill), 0)) > 1:
-            self._unavailable[decode, prefill] = refused - 1
+        refused, since = self._unavailable.get((decode, prefill), (0, 0.0))
+        if refused > 1:
+            self._unavailable[decode, prefill] = refused - 1, since
+        elif refused:
+            del self._unavailable[decode, prefill]
 
     def of(self, decode: str) -> Collection[str]:
         """The prefill servers that this decode server isn't to use."""
@@ -85,6 +90,12 @@ class FailedPairs:
             if since >= now - self._expiry:
                 break
             self._drop(*pair)
+        while self._unavailable:
+            (decode, prefill), (_, since) = next(iter(self._unavailable.items()))
+            if since >= now - self._expiry:
+                break
+            del self._unavailable[decode, prefill]
+            _discard(self._refused_with, decode, prefill)
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget those of all servers but these."""
@@ -100,10 +111,7 @@ class FailedPairs:
         del self._since[decode, prefill]
         by_prefill = ((others, prefill, decode) for others in (self._decode, self._accusers))
         for others, id, other in ((self._prefill, decode, prefill), *by_prefill):
-            if id in others:
-                others[id].discard(other)
-                if not others[id]:
-                    del others[id]
+            _discard(others, id, other)
 
     def __bool__(self) -> bool:
         """Whether answers without an error may change anything."""
@@ -111,3 +119,10 @@ class FailedPairs:
 
     def __repr__(self) -> str:
         return f"<FailedPairs {list(self._since)}>"
+
+
+def _discard(others: dict[str, set[str]], id: str, other: str) -> None:
+    if id in others:
+        others[id].discard(other)
+        if not others[id]:
+            del others[id]

@@ -112,7 +112,7 @@ class Health:
                 if self._failing.pop(endpoint.id, None) is not None:
                     self.refresh(now)
             return
-        if prefill is not None and self._may_be_due_to(prefill, endpoint, status):
+        if prefill is not None and self._may_be_due_to(prefill, endpoint, status, now):
             known = endpoint is not None and prefill.id in self._pairs.of(endpoint.id)
             explained = known or self._row(prefill) in self.unhealthy
             if endpoint is not None and self._row(prefill) is not None:
@@ -126,12 +126,12 @@ class Health:
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
 
-    def _may_be_due_to(self, prefill: Endpoint, decode: Endpoint | None, status: int) -> bool:
+    def _may_be_due_to(self, prefill: Endpoint, decode: Endpoint | None, status: int, now: float) -> bool:
         """Whether a failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't
         reach it."""
         if decode is None:
             return status == _BAD_GATEWAY  # another one may be the proxy's own
-        return status != UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id) >= FAILURES
+        return status != UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id, now) >= FAILURES
 
     def _concerns_the_pair(self, prefill: Endpoint | None, decode: Endpoint | None, status: int) -> bool:
         """Whether a failure of which nothing is known yet says more of the two together than of the decode server."""

@@ -303,6 +303,20 @@ def test_a_server_that_is_full_now_and_then_stays_with_the_others(between: int |
     assert apart(view) == ({"a0": ["a2"]} if failed else {})
 
 
+def test_refusals_of_long_ago_dont_add_up() -> None:
+    view = of_roles(decode=2, prefill=3)
+    answered(view, "a0", *[503] * 4, prefill="a2")
+    reported(view, "a2", True, at=NOW + EXPIRY + 1)
+    answered(view, "a0", 503, now=NOW + EXPIRY + 1, prefill="a2")
+    assert (unhealthy(view), apart(view), view.health.failures) == ({}, {}, {})
+    answered(view, "a0", *[503] * 4, now=NOW + EXPIRY + 1, prefill="a2")
+    assert apart(view) == {"a0": ["a2"]}
+    assert view.health.listens
+    reported(view, "a2", True, at=NOW + 3 * EXPIRY)
+    answered(view, "a0", 200, now=NOW + 3 * EXPIRY, prefill="a3")
+    assert (apart(view), view.health.listens) == ({}, False)
+
+
 def test_before_the_decode_server_is_known_prefill_servers_that_failed_several_rank_last() -> None:
     view = of_roles(decode=3, prefill=2)
     accuse(view, "a0", "a3", NOW, True)

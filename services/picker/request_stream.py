@@ -26,7 +26,7 @@ from services.picker.request_wait import RequestWait
 from services.picker.responses.reader import ResponseReader
 from services.picker.responses.usage import NOTHING, Usage
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.state.health import FAILED, UNAVAILABLE
+from services.picker.state.health import UNAVAILABLE, is_failure
 from services.picker.state.inflight import Charge
 from shared.model import Endpoint
 
@@ -298,8 +298,8 @@ class RequestStream:
                 self._wait.moved()
                 for placement in placements:
                     placement(endpoint.id)
-            self._replaced(routed, skipped, status)
-        if status is not None and (status >= FAILED or view.health.listens):
+                self._replaced(routed, skipped, status or 0)
+        if status is not None and (is_failure(status) or view.health.listens):
             view.health.answered(endpoint, status, self._handler.clock(), routed.prefill)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
@@ -308,11 +308,11 @@ class RequestStream:
             if wanted:
                 self._conversation.set_response_headers(wanted)
 
-    def _replaced(self, routed: RoutedRequest, skipped: int, status: int | None) -> None:
-        """Another server answered in place of so many destinations, or of all, if it is none of them (0). If it failed
-        too, that may be due to the prefill server, which all of them were told to use."""
+    def _replaced(self, routed: RoutedRequest, skipped: int, status: int) -> None:
+        """Another endpoint answered in place of so many destinations, or of all, if it is none of them (0). If it
+        failed too, that may be due to the prefill server, which all of them were told to use."""
         health, now = self._handler.view.health, self._handler.clock()
-        if status is not None and status >= FAILED and routed.prefill is not None:
+        if is_failure(status) and routed.prefill is not None:
             for tried in routed.picked[: skipped or None]:
                 health.answered(tried, UNAVAILABLE, now, routed.prefill)
             return

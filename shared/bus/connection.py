@@ -208,11 +208,13 @@ class Bus:
                 await self._connect(client, server, refused)
                 if client.is_connected and not self._closing:
                     await self._lost.wait()
-                reason = str(client.last_error or "") or type(client.last_error).__name__
                 if refused.permitted:
-                    self._down("connection made anew: subscriptions are permitted again")
+                    reason = "connection made anew: subscriptions are permitted again"
+                elif client.last_error is None:
+                    reason = "connection lost"
                 else:
-                    self._down("connection lost" if client.last_error is None else f"connection lost: {reason}")
+                    reason = f"connection lost: {str(client.last_error) or type(client.last_error).__name__}"
+                self._down(reason)
             except (OSError, nats.errors.Error, BusError, TimeoutError, ssl.SSLError) as error:
                 reason = str(error) or (
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__

@@ -6,6 +6,7 @@ the pair, both go on with others.
 
 from collections import defaultdict
 from collections.abc import Collection
+from itertools import takewhile
 
 ACCUSERS = 2
 """Decode servers whose prefill server fails them, from which on its good scrapes say nothing."""
@@ -85,15 +86,10 @@ class FailedPairs:
 
     def expire(self, now: float) -> None:
         """Forget old ones."""
-        while self._since:
-            pair, since = next(iter(self._since.items()))
-            if since >= now - self._expiry:
-                break
+        before = now - self._expiry
+        for pair, _ in list(takewhile(lambda pair: pair[1] < before, self._since.items())):
             self._drop(*pair)
-        while self._unavailable:
-            (decode, prefill), (_, since) = next(iter(self._unavailable.items()))
-            if since >= now - self._expiry:
-                break
+        for (decode, prefill), _ in list(takewhile(lambda pair: pair[1][1] < before, self._unavailable.items())):
             del self._unavailable[decode, prefill]
             _discard(self._refused_with, decode, prefill)
 
@@ -109,9 +105,9 @@ class FailedPairs:
 
     def _drop(self, decode: str, prefill: str) -> None:
         del self._since[decode, prefill]
-        by_prefill = ((others, prefill, decode) for others in (self._decode, self._accusers))
-        for others, id, other in ((self._prefill, decode, prefill), *by_prefill):
-            _discard(others, id, other)
+        _discard(self._prefill, decode, prefill)
+        _discard(self._decode, prefill, decode)
+        _discard(self._accusers, prefill, decode)
 
     def __bool__(self) -> bool:
         """Whether answers without an error may change anything."""

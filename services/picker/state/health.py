@@ -46,6 +46,11 @@ SHOWN = 5
 """Endpoints that the note names."""
 
 
+def is_failure(status: int) -> bool:
+    """Whether it says that a server failed."""
+    return status >= FAILED and status not in _ABOUT_THE_REQUEST
+
+
 class Health:
     """The unhealthy endpoints of a layout. A sign holds for `expiry` seconds without news."""
 
@@ -112,32 +117,27 @@ class Health:
                 if self._failing.pop(endpoint.id, None) is not None:
                     self.refresh(now)
             return
-        if prefill is not None and self._may_be_due_to(prefill, endpoint, status, now):
-            known = endpoint is not None and prefill.id in self._pairs.of(endpoint.id)
-            explained = known or self._row(prefill) in self.unhealthy
-            if endpoint is not None and self._row(prefill) is not None:
-                self._pairs.add(endpoint.id, prefill.id, now)
-            if count < DOUBTED and not known:
-                self.suspect(prefill, now, NO_PREFILL)
-            if explained:
-                return
-        elif self._concerns_the_pair(prefill, endpoint, status):
+        if prefill is not None and self._failed_after_prefill(endpoint, prefill, status, now):
             return
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
 
-    def _may_be_due_to(self, prefill: Endpoint, decode: Endpoint | None, status: int, now: float) -> bool:
-        """Whether a failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't
-        reach it."""
+    def _failed_after_prefill(self, decode: Endpoint | None, prefill: Endpoint, status: int, now: float) -> bool:
+        """A failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't reach it.
+        Returns whether it says nothing of the decode server."""
         if decode is None:
-            return status == _BAD_GATEWAY  # another one may be the proxy's own
-        return status != UNAVAILABLE or self._pairs.unavailable(decode.id, prefill.id, now) >= FAILURES
-
-    def _concerns_the_pair(self, prefill: Endpoint | None, decode: Endpoint | None, status: int) -> bool:
-        """Whether a failure of which nothing is known yet says more of the two together than of the decode server."""
-        if prefill is None or decode is None or status != UNAVAILABLE:
-            return False
-        return not self._pairs.refuses_alone(decode.id)
+            if status == _BAD_GATEWAY:  # another one may be the proxy's own
+                self.suspect(prefill, now, NO_PREFILL)
+            return True
+        if status == UNAVAILABLE and self._pairs.unavailable(decode.id, prefill.id, now) < FAILURES:
+            return not self._pairs.refuses_alone(decode.id)
+        known = prefill.id in self._pairs.of(decode.id)
+        explained = known or self._row(prefill) in self.unhealthy
+        if self._row(prefill) is not None:
+            self._pairs.add(decode.id, prefill.id, now)
+        if not known and self.failures.get(decode.id, 0) < DOUBTED:
+            self.suspect(prefill, now, NO_PREFILL)
+        return explained
 
     @property
     def listens(self) -> bool:

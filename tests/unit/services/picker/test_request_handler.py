@@ -600,6 +600,36 @@ def test_when_a_further_server_is_refused_too_that_concerns_the_prefill_server_o
     assert [list(health.apart_from(index[id])) for id in ("a2", "a3")] == [[index["a1"]]] * 2
 
 
+PREFILLED_WITH_FALLBACKS = PREFILLED.replace(
+    "schedulingProfiles", "- {type: max-score-picker, parameters: {maxNumOfEndpoints: 2}}\nschedulingProfiles"
+)
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_a_failure_of_an_address_outside_the_pool_concerns_nobody(status: int) -> None:
+    """Its answers without an error would undo nothing."""
+    servers = pool(*(endpoint(f"a{n}", role="decode" if n > 1 else "prefill") for n in (1, 2, 3)))
+    world = PickerUnderTest(servers, PREFILLED_WITH_FALLBACKS)
+    for _ in range(3 * FAILURES):
+        stream, _ = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+        world.say(stream, response_headers(status, served="10.9.9.9:1", end=True))
+        stream.end()
+    health = world.view.health
+    assert (health.unhealthy, health.failures) == ({}, {})
+    assert [health.apart_from(row) for row in range(3)] == [{}] * 3
+
+
+def test_a_fallback_that_answers_about_the_request_has_replaced_the_first_choice_also_after_a_prefill() -> None:
+    servers = pool(*(endpoint(f"a{n}", role="decode" if n > 1 else "prefill") for n in (1, 2, 3)))
+    world = PickerUnderTest(servers, PREFILLED_WITH_FALLBACKS)
+    stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+    first, second = destinations(answers).split(",")
+    world.say(stream, response_headers(501, served=second, end=True))
+    row = world.view.layout.row_of_authority(first)
+    assert world.view.health.unhealthy == {row: REPLACED}
+    assert not world.view.health.failures
+
+
 def test_a_502_after_an_encoder_and_a_prefill_marks_neither() -> None:
     """The picture has no encoder that works, or the prompt no prefill server."""
     document = PREFILLED.replace("deciders: {", "deciders: {encode: always-disagg-multimodal-decider, ").replace(

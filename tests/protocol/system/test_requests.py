@@ -158,9 +158,13 @@ LIMIT_IN_CHUNKS = 2**22
 REFUSED = {"type": "invalid_request_error", "param": None, "code": 413}
 
 
-@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 2**22, 2**22 + 1])
-async def test_a_body_that_just_fits_into_the_limit_of_its_route_passes(stack: LocalStack, size: int) -> None:
-    status, answer, _ = await _upload(stack, f"content-length: {size}", [_picture(size - len(_picture(0)))])
+@pytest.mark.parametrize("size", [limit + more for limit in (2**20, 2**22) for more in (-(2**16), -(2**16) + 1, 0, 1)])
+@pytest.mark.parametrize("model", ["base", "other"])
+async def test_a_body_near_the_limit_of_its_route_passes_also_with_a_longer_name_of_the_model(
+    stack: LocalStack, size: int, model: str
+) -> None:
+    head = f"x-llm-d-model-name-rewrite: {model}\r\ncontent-length: {size}"
+    status, answer, _ = await _upload(stack, head, [_picture(size - len(_picture(0)))])
     assert status == 200, answer
 
 

@@ -7,7 +7,6 @@ process from its end.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -29,12 +28,13 @@ class ServerNames:
         self._threads = DaemonThreads(THREADS, "look-up")
         self._under_way: dict[str, Future[OSError | None]] = {}
         self._last: dict[str, list[str]] = {}
-        self._asked = Counter[tuple[str, int]]()
+        self._turns: dict[tuple[str, int], dict[str, int]] = {}
+        # When each address of a server was last the first, as a number that grows.
 
     async def addresses(self, host: str, port: int, timeout: float) -> Sequence[str]:
-        """Where to connect to, another address first each time that it is asked for the port; an address is its own. If
-        the look-up fails, or takes more than `timeout` seconds, the last addresses. Raises OSError where there are
-        none."""
+        """Where to connect to; an address is its own. Each time that it is asked for the port, the address comes first
+        that didn't for the longest time, whatever the name server's order is. If the look-up fails, or takes more than
+        `timeout` seconds, the last addresses. Raises OSError where there are none."""
         if is_ip(host):
             return (host,)
         look_up = self._under_way.get(host)
@@ -44,9 +44,11 @@ class ServerNames:
         if (last := self._last.get(host)) is None:
             failure = look_up.result() if done else None
             raise failure or OSError(f"the look-up of {host} takes longer than {timeout:g} s")
-        first = self._asked[host, port] % len(last)
-        self._asked[host, port] += 1
-        return last[first:] + last[:first]
+        turns = {address: turn for address, turn in self._turns.get((host, port), {}).items() if address in last}
+        ordered = sorted(last, key=lambda address: turns.get(address, 0))
+        turns[ordered[0]] = max(turns.values(), default=0) + 1
+        self._turns[host, port] = turns
+        return ordered
 
     def trouble(self, host: str) -> str:
         """Why addresses of this name may be old: its last look-up failed, or takes long. Empty if they aren't."""

@@ -10,8 +10,8 @@ from itertools import takewhile
 
 ACCUSERS = 2
 """Decode servers whose prefill server fails them, from which on its good scrapes say nothing."""
-MAX_UNAVAILABLE = 10_000
-"""Pairs whose unavailability is counted; beyond it, all begin anew."""
+MAX_PAIRS = 10_000
+"""Pairs that failed, and that refused requests. Of more, the oldest are forgotten."""
 
 
 class FailedPairs:
@@ -37,6 +37,8 @@ class FailedPairs:
     def add(self, decode: str, prefill: str, now: float) -> None:
         """A request of this decode server failed that the prefill server was to prefill."""
         self._since.pop((decode, prefill), None)
+        if len(self._since) >= MAX_PAIRS:
+            self._drop(*next(iter(self._since)))
         self._since[decode, prefill] = now
         self._prefill[decode].add(prefill)
         self._decode[prefill].add(decode)
@@ -45,10 +47,10 @@ class FailedPairs:
     def unavailable(self, decode: str, prefill: str, now: float) -> int:
         """A request of this decode server was refused that the prefill server was to prefill. Returns how many more
         of the pair were refused than had an answer without an error."""
-        if len(self._unavailable) >= MAX_UNAVAILABLE:
-            self._forget_unavailable()
-        self._refused_with[decode].add(prefill)
         refused, _ = self._unavailable.pop((decode, prefill), (0, 0.0))
+        if len(self._unavailable) >= MAX_PAIRS:
+            self._drop_unavailable(*next(iter(self._unavailable)))
+        self._refused_with[decode].add(prefill)
         self._unavailable[decode, prefill] = refused + 1, now
         return refused + 1
 
@@ -89,25 +91,24 @@ class FailedPairs:
         before = now - self._expiry
         for pair, _ in list(takewhile(lambda pair: pair[1] < before, self._since.items())):
             self._drop(*pair)
-        for (decode, prefill), _ in list(takewhile(lambda pair: pair[1][1] < before, self._unavailable.items())):
-            del self._unavailable[decode, prefill]
-            _discard(self._refused_with, decode, prefill)
+        for pair, _ in list(takewhile(lambda pair: pair[1][1] < before, self._unavailable.items())):
+            self._drop_unavailable(*pair)
 
     def keep(self, ids: Collection[str]) -> None:
         """Forget those of all servers but these."""
-        self._forget_unavailable()
-        for decode, prefill in [pair for pair in self._since if pair[0] not in ids or pair[1] not in ids]:
-            self._drop(decode, prefill)
-
-    def _forget_unavailable(self) -> None:
-        self._unavailable.clear()
-        self._refused_with.clear()
+        for pairs, drop in ((self._since, self._drop), (self._unavailable, self._drop_unavailable)):
+            for decode, prefill in [pair for pair in pairs if pair[0] not in ids or pair[1] not in ids]:
+                drop(decode, prefill)
 
     def _drop(self, decode: str, prefill: str) -> None:
         del self._since[decode, prefill]
         _discard(self._prefill, decode, prefill)
         _discard(self._decode, prefill, decode)
         _discard(self._accusers, prefill, decode)
+
+    def _drop_unavailable(self, decode: str, prefill: str) -> None:
+        del self._unavailable[decode, prefill]
+        _discard(self._refused_with, decode, prefill)
 
     def __bool__(self) -> bool:
         """Whether answers without an error may change anything."""

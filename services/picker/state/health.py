@@ -90,9 +90,11 @@ class Health:
     def suspect(self, endpoint: Endpoint, now: float, why: str = REPLACED) -> None:
         """A response is a sign that this endpoint is down. Has no effect if the endpoint has left the layout or is
         another server now."""
-        if self._row(endpoint) is not None:
-            self._seen[endpoint.id] = now, why
-            self.refresh(now)
+        if (row := self._row(endpoint)) is None:
+            return
+        self._now, self._seen[endpoint.id] = now, (now, why)
+        if self.unhealthy.get(row) not in (why, UNREACHABLE):
+            self.unhealthy = {**self.unhealthy, row: why}
 
     def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
         """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures.

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import socket
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,9 +98,20 @@ async def test_a_name_that_is_none_is_told(names: SlowNames) -> None:
     assert complaints == []
 
 
-async def test_the_addresses_of_each_server_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [(socket.AF_INET, 0, 0, "", (f"127.0.0.{number}", 0)) for number in (1, 2)]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+@pytest.mark.parametrize("rotates", [False, True])
+async def test_the_addresses_of_each_server_take_turns(rotates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also behind a name server that rotates them with each answer."""
+    found = deque((socket.AF_INET, 0, 0, "", (f"127.0.0.{number}", 0)) for number in (1, 2))
+
+    def getaddrinfo(*_: object, **__: object) -> list[Any]:
+        if rotates:
+            found.rotate()
+        return list(found)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     names = ServerNames()
-    first = [(await names.addresses(host, port, TIMEOUT))[0] for host, port in (("a", 1), ("b", 1), ("b", 2)) * 2]
-    assert first == ["127.0.0.1"] * 3 + ["127.0.0.2"] * 3
+    servers = [("a", 1), ("b", 1), ("b", 2)]
+    first, second, third = [[(await names.addresses(*server, TIMEOUT))[0] for server in servers] for _ in range(3)]
+    assert set(first + second) == {"127.0.0.1", "127.0.0.2"}
+    assert [one != other for one, other in zip(first, second, strict=True)] == [True] * 3
+    assert third == first

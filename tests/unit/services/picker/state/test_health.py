@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from services.picker.state import failed_pairs
 from services.picker.state.health import FAILING, NO_PREFILL, REPLACED, SHOWN, UNREACHABLE
 from services.picker.state.view import View
 from shared.attributes import REACHABLE
@@ -315,6 +316,26 @@ def test_refusals_of_long_ago_dont_add_up() -> None:
     reported(view, "a2", True, at=NOW + 3 * EXPIRY)
     answered(view, "a0", 200, now=NOW + 3 * EXPIRY, prefill="a3")
     assert (apart(view), view.health.listens) == ({}, False)
+
+
+def test_refusals_add_up_while_other_servers_come_and_go() -> None:
+    view = of_roles(decode=2, prefill=2)
+    answered(view, "a0", *[503] * 4, prefill="a2")
+    answered(view, "a1", 503, prefill="a2")
+    view.delete("pool.endpoint.a1")
+    answered(view, "a0", 503, prefill="a2")
+    assert apart(view) == {"a0": ["a2"]}
+
+
+def test_of_too_many_pairs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_pairs, "MAX_PAIRS", 2)
+    view = of_roles(decode=3, prefill=1)
+    for decode in ("a0", "a1", "a2"):
+        answered(view, decode, 500, prefill="a3")
+    assert apart(view) == {"a1": ["a3"], "a2": ["a3"]}
+    for decode in ("a0", "a1", "a2", "a0"):
+        answered(view, decode, *[503] * 4, prefill="a3")
+    assert apart(view) == {"a1": ["a3"], "a2": ["a3"]}
 
 
 def test_before_the_decode_server_is_known_prefill_servers_that_failed_several_rank_last() -> None:

@@ -220,8 +220,8 @@ class Bus:
                     "no answer in time" if isinstance(error, TimeoutError) else type(error).__name__
                 )
                 host = urlsplit(server).hostname or ""
-                if (trouble := self._names.trouble(host)) and trouble not in reason:
-                    reason += f", at the last known address: the look-up of {host} fails: {trouble}"
+                if trouble := self._names.trouble(host):
+                    reason += f", at the last known address: the look-up of {host} {trouble}"
                 if reason != self.error:
                     self._log.warning("bus.connect.failed", server=without_secrets(server), reason=reason)
                 self.error = reason

@@ -51,12 +51,14 @@ class ServerNames:
         return ordered
 
     def trouble(self, host: str) -> str:
-        """Why addresses of this name may be old: its last look-up failed, or takes long. Empty if they aren't."""
+        """Why addresses of this name may be old: its last look-up "fails: …" or "takes long". Empty if they aren't."""
         if host not in self._last:
             return ""
         look_up = self._under_way[host]
-        failure = look_up.result() if look_up.done() else "it takes long"
-        return "" if failure is None else str(failure)
+        if not look_up.done():
+            return "takes long"
+        failure = look_up.result()
+        return "" if failure is None else f"fails: {failure}"
 
     def _look_up(self, host: str) -> OSError | None:
         """In a thread. Why it fails."""

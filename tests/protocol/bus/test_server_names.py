@@ -70,7 +70,7 @@ async def test_without_an_answer_the_last_address_is_used(server: NatsServer, na
         if hangs:
             names.released.clear()
         server.kill()
-        told = f"at the last known address: the look-up of {SLOW} fails: {'it takes long' if hangs else '[Errno'}"
+        told = f"at the last known address: the look-up of {SLOW} {'takes long' if hangs else 'fails: [Errno'}"
         await eventually(lambda: told in bus.error, lambda: bus.error)
         await server.start()
         await eventually(lambda: bus.connected and bus.connections == 2, lambda: repr(bus))

@@ -2,6 +2,7 @@
 
 import datetime
 import ssl
+from base64 import b64decode, b64encode
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -13,17 +14,23 @@ from cryptography.x509.oid import NameOID
 DAY = datetime.timedelta(days=1)
 
 
-class Authority:
-    """Signs certificates of servers and clients; its own is in the file `ca`."""
+def edited(pem: str, before: bytes, after: bytes) -> str:
+    """A PEM file with other bytes, of as many."""
+    first, *middle, last = pem.strip().split("\n")
+    return "\n".join([first, b64encode(b64decode("".join(middle)).replace(before, after)).decode(), last, ""])
 
-    def __init__(self, directory: Path, name: str) -> None:
+
+class Authority:
+    """Signs certificates of servers and clients; its own, which ends in `valid` from now, is in the file `ca`."""
+
+    def __init__(self, directory: Path, name: str, *, valid: datetime.timedelta = DAY) -> None:
         self._directory = directory
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._issued = 0
         self.ca = directory / f"{name}.pem"
         now = datetime.datetime.now(datetime.UTC)
-        own = self._builder(self._name, self._key.public_key(), now - DAY, now + DAY)
+        own = self._builder(self._name, self._key.public_key(), now - DAY, now + valid)
         own = own.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
         own = own.add_extension(usage, critical=True)

@@ -10,10 +10,14 @@ from shared.plugin import Plugin, Role, Tier
 
 
 class FileDiscoveryParameters(Struct, frozen=True, rename="camel"):
-    """Parameters of `file-discovery`."""
+    """Parameters of `file-discovery`. Raises ValueError on creation for a path that no file can have."""
 
     path: Annotated[str, Meta(min_length=1, description="the endpoints file, or a directory of files")]
     watch_file: Annotated[bool, Meta(description="read it again when it changes")] = True
+
+    def __post_init__(self) -> None:
+        if "\0" in self.path:
+            raise ValueError(f"path: {self.path!a} has a NUL character")
 
 
 class FileDiscovery(Plugin):

@@ -86,5 +86,11 @@ def tls_context(servers: Sequence[str], ca: Path | None) -> ssl.SSLContext | Non
 
 def first_expiry(context: ssl.SSLContext) -> float:
     """When the first of its CAs expires, in seconds since the epoch; infinity without one."""
-    ends = (str(certificate["notAfter"]) for certificate in context.get_ca_certs())
-    return min(map(ssl.cert_time_to_seconds, ends), default=math.inf)
+    return min((_seconds(str(certificate["notAfter"])) for certificate in context.get_ca_certs()), default=math.inf)
+
+
+def _seconds(time: str) -> float:
+    try:
+        return ssl.cert_time_to_seconds(time)
+    except ValueError:  # of the year 0, which only OpenSSL can read
+        return 0.0

@@ -363,10 +363,10 @@ class PrefixSharing:
                     log.info("prefixes.unanswered", peer=peer[:SHOWN], reason="it is busy")
                     return None
                 await asyncio.sleep(random.uniform(*BUSY))
-        except BusError as error:
-            log.info("prefixes.unanswered", peer=peer[:SHOWN], reason=str(error)[:SHOWN])
         except Malformed as error:
             self._bus.malformed.report(peer, error, subject=subject)
+        except BusError as error:
+            log.info("prefixes.unanswered", peer=peer[:SHOWN], reason=str(error)[:SHOWN])
         return None
 
     def __repr__(self) -> str:

@@ -1,13 +1,15 @@
 """Answers a routed request: everything that its proxy waits for, in the order of the proxy's messages."""
 
-from collections.abc import Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, repeat
 
 from services.picker.extproc import outgoing
 from services.picker.extproc.outgoing import Mutation
 
 _LONG = 2**20
 """Bytes of a body of which the answers are made while they are asked for."""
+_MANY = 100
+"""Body messages, more than proxies send without an answer: theirs are made while they are asked for, too."""
 
 
 def request_answers(
@@ -29,6 +31,7 @@ def request_answers(
         return [outgoing.answer_body(mutation)], None
     answers: list[bytes] = []
     echo: Iterator[bytes] | None = None
+    rest: Iterable[bytes] = ()
     pending: Mutation | None = mutation
     changed = len(body) > 1
     if headers:
@@ -42,20 +45,18 @@ def request_answers(
             else:
                 answers.extend(pieces)
     else:
-        unchanged = [outgoing.REQUEST_BODY_UNCHANGED] * chunks
-        if pending is not None and unchanged:
-            unchanged.pop()
+        if pending is not None and chunks:
+            chunks -= 1
             if changed and size > _LONG:
                 echo = outgoing.replacing(pending, body)
             else:
                 answers.append(outgoing.answer_body(pending, body if changed else ()))
-        if echo is None:
-            answers.extend(unchanged)
-        else:
-            echo = chain(echo, unchanged)
+        if chunks > _MANY and echo is None:
+            echo = iter(())
+        rest = repeat(outgoing.REQUEST_BODY_UNCHANGED, chunks)
     if trailers:
-        if echo is None:
-            answers.append(outgoing.REQUEST_TRAILERS_UNCHANGED)
-        else:
-            echo = chain(echo, (outgoing.REQUEST_TRAILERS_UNCHANGED,))
-    return answers, echo
+        rest = chain(rest, (outgoing.REQUEST_TRAILERS_UNCHANGED,))
+    if echo is None:
+        answers.extend(rest)
+        return answers, None
+    return answers, chain(echo, rest)

@@ -52,9 +52,14 @@ class OTLPExporter(SpanExporter):
 
     def __init__(self) -> None:
         """Raises `Invalid` for variables that can't be used."""
-        self._url = os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) or (
-            (os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or DEFAULT_ENDPOINT).removesuffix("/") + "/v1/traces"
-        )
+        if own := os.environ.get(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT):
+            self._url, named = own, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
+        else:
+            common = os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT) or DEFAULT_ENDPOINT
+            self._url, named = common.removesuffix("/") + "/v1/traces", OTEL_EXPORTER_OTLP_ENDPOINT
+        if (shown := _without_secrets(self._url)) is None:
+            raise Invalid([Problem(named, "no URL that begins with http:// or https://")])
+        self._shown = shown
         self._headers = {"content-type": "application/json", "user-agent": "pointsman"}
         self._headers.update(parse_env_headers(_variable("HEADERS"), liberal=True))
         self._gzip = _compression() == "gzip"
@@ -81,7 +86,7 @@ class OTLPExporter(SpanExporter):
             if attempt == RETRIES or (status and status not in RETRYABLE):
                 break
             time.sleep((BACKOFF * 2**attempt if attempt else 0.0) if pause is None else pause)
-        log.warning("tracing.export_failed", url=self._url, spans=len(spans), **problem)
+        log.warning("tracing.export_failed", url=self._shown, spans=len(spans), **problem)
         return SpanExportResult.FAILURE
 
     def _post(self, body: bytes) -> tuple[int, dict[str, object], float | None]:
@@ -100,7 +105,7 @@ class OTLPExporter(SpanExporter):
         self._pool.clear()
 
     def __repr__(self) -> str:
-        return f"<OTLPExporter {self._url}>"
+        return f"<OTLPExporter {self._shown}>"
 
 
 def encode(spans: Sequence[ReadableSpan]) -> bytes:
@@ -172,6 +177,17 @@ def _value(value: Any) -> dict[str, Any]:
             return {"doubleValue": value}
         case _:
             return {"arrayValue": {"values": [_value(each) for each in value]}}
+
+
+def _without_secrets(url: str) -> str | None:
+    """The URL without user, password and query, for messages and logs; None if it can't be requested."""
+    try:
+        parts = urllib3.util.parse_url(url)
+    except urllib3.exceptions.LocationParseError:
+        return None
+    if parts.scheme not in ("http", "https") or not parts.host:
+        return None
+    return parts._replace(auth=None, query=None, fragment=None).url
 
 
 def _variable(name: str) -> str:

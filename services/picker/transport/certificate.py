@@ -49,7 +49,10 @@ class Certificate(Struct, frozen=True):
     key: str
 
     def __repr__(self) -> str:
-        names = x509.load_pem_x509_certificate(self.chain.encode()).subject.rfc4514_string()
+        try:
+            names = x509.load_pem_x509_certificate(self.chain.encode()).subject.rfc4514_string()
+        except _UNREADABLE:  # OpenSSL doesn't read it
+            names = "of an unreadable subject"
         return f"<Certificate {names}>"
 
 
@@ -91,6 +94,7 @@ def read(directory: str, most: int = MAX_TEXT) -> Certificate:
     chain, key = [read_text(str(path), "--cert-path", most) for path in (chain_path, key_path)]
     try:
         public = x509.load_pem_x509_certificates(chain.encode())[0].public_key()
+        _expiration(chain)
     except _UNREADABLE as error:
         raise _invalid(f"{chain_path} is no PEM certificate: {error}") from error
     try:
@@ -109,7 +113,7 @@ def read_client_ca(path: str, most: int = MAX_TEXT) -> str:
     """
     text = read_text(path, "--client-ca-file", most)
     try:
-        x509.load_pem_x509_certificates(text.encode())
+        _expiration(text)
     except _UNREADABLE as error:
         raise Invalid([Problem("--client-ca-file", f"{path} has no PEM certificate: {error}")]) from error
     return text
@@ -178,11 +182,12 @@ def certificates_of(settings: PickerSettings) -> Certificates:
 
 def _expirations(certificate: Certificate, client_ca: str) -> Mapping[str, float]:
     found = {"ext_proc": certificate.chain, "ext_proc_client_ca": client_ca}
-    return {
-        name: min(loaded.not_valid_after_utc.timestamp() for loaded in x509.load_pem_x509_certificates(text.encode()))
-        for name, text in found.items()
-        if text
-    }
+    return {name: _expiration(text) for name, text in found.items() if text}
+
+
+def _expiration(pem: str) -> float:
+    """When the first of these certificates expires, in seconds since the epoch. Raises what is `_UNREADABLE`."""
+    return min(loaded.not_valid_after_utc.timestamp() for loaded in x509.load_pem_x509_certificates(pem.encode()))
 
 
 def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:

@@ -178,3 +178,21 @@ def test_variables_that_cant_be_used_are_named(
     monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
     with pytest.raises(Invalid, match=f"OTEL_EXPORTER_OTLP_{name}: '{value}'"):
         otlp.OTLPExporter()
+
+
+@pytest.mark.parametrize("name", ["ENDPOINT", "TRACES_ENDPOINT"])
+@pytest.mark.parametrize(
+    "url", ["localhost:4318", "http:///a", "http://user:secret@[::1", "http://user:secret@a:99999"]
+)
+def test_an_endpoint_that_is_no_url_is_named_without_its_secrets(
+    name: str, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", url)
+    with pytest.raises(Invalid, match=f"OTEL_EXPORTER_OTLP_{name}: no URL that begins with") as refused:
+        otlp.OTLPExporter()
+    assert "secret" not in str(refused.value)
+
+
+def test_secrets_of_the_endpoint_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://user:secret@[::1]:9/traces?key=secret#secret")
+    assert repr(otlp.OTLPExporter()) == "<OTLPExporter http://[::1]:9/traces>"

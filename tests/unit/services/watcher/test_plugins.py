@@ -33,7 +33,7 @@ def test_a_file_is_watched_unless_the_configuration_says_otherwise() -> None:
     assert not unwatched.watch_file
 
 
-@pytest.mark.parametrize("parameters", ["{}", "{path: ''}", "{path: [a]}", "{path: a, watch: true}"])
+@pytest.mark.parametrize("parameters", ["{}", "{path: ''}", "{path: [a]}", r'{path: "a\0b"}', "{path: a, watch: true}"])
 def test_bad_parameters_are_refused(parameters: str) -> None:
     with pytest.raises(Invalid, match=r"plugins\[0\]\.parameters"):
         loaded(parameters)

@@ -11,7 +11,8 @@ from services.picker.extproc.events import (
     ResponseStarted,
 )
 from services.picker.extproc.messages import BodyMode
-from services.picker.extproc.outgoing import PIECE
+from services.picker.extproc.outgoing import PIECE, Mutation
+from services.picker.extproc.request_answers import request_answers
 from services.picker.request import Refusal, Route
 from tests.unit.services.picker.extproc.proxy import (
     FULL_DUPLEX,
@@ -174,6 +175,24 @@ def test_a_large_body_goes_back_in_pieces_of_which_the_last_ends_it(size: int, p
     assert [len(echo.streamed or b"") for echo in echoes] == pieces
     assert b"".join(echo.streamed or b"" for echo in echoes) == sent
     assert [echo.end for echo in echoes] == [False] * (len(pieces) - 1) + [True]
+
+
+@pytest.mark.parametrize("decided_by", ["headers", "body"])
+def test_many_body_messages_that_wait_are_answered_one_at_a_time(decided_by: str) -> None:
+    answers, rest = request_answers(
+        Mutation(destination="10.0.0.1:8000"),
+        (JSON,),
+        len(JSON),
+        headers=decided_by == "headers",
+        chunks=10**15,
+        trailers=True,
+        streamed=False,
+    )
+    assert rest is not None
+    assert [pb.ProcessingResponse.FromString(answer).WhichOneof("response") for answer in (*answers, next(rest))] == [
+        f"request_{decided_by}",
+        "request_body",
+    ]
 
 
 def test_control_headers_of_clients_are_removed_in_both_spellings_and_any_case() -> None:

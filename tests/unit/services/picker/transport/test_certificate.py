@@ -1,6 +1,5 @@
 """Certificates: made at start, or read from the files of a Kubernetes TLS secret."""
 
-from base64 import b64decode, b64encode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,8 +17,11 @@ from services.picker.transport.certificate import (
     self_signed,
 )
 from shared.config.problems import Invalid
+from tests.certificates import edited
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
+LATER = datetime(2045, 1, 2, tzinfo=UTC)
+"""Ten years on, years have four digits."""
 
 
 def write(directory: Path, certificate: Certificate) -> None:
@@ -61,6 +63,9 @@ def test_a_written_certificate_is_read_again(tmp_path: Path) -> None:
 def test_the_key_is_never_shown() -> None:
     made = self_signed(["a"], NOW)
     assert repr(made) == "<Certificate O=Pointsman>"
+    no_text = Certificate(chain=edited(made.chain, NAME, b"\x03\x09\0ointsman"), key=made.key)
+    assert repr(no_text) == "<Certificate of an unreadable subject>"
+    Certificates(no_text).context()
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -82,23 +87,24 @@ UNKNOWN = CURVE[:-1] + b"\x7f"
 VERSION = bytes.fromhex("a003020102")
 """3, as certificates have it."""
 OTHER_VERSION = VERSION[:-1] + b"\x09"
-
-
-def edited(pem: str, before: bytes, after: bytes) -> str:
-    """PEM with other bytes."""
-    first, *middle, last = pem.strip().split("\n")
-    return "\n".join([first, b64encode(b64decode("".join(middle)).replace(before, after)).decode(), last, ""])
+NAME = b"\x0c\x09Pointsman"
+END, NO_END = b"20541231", b"00001231"
 
 
 @pytest.mark.parametrize(
     ("name", "before", "after"),
-    [("tls.crt", CURVE, UNKNOWN), ("tls.key", CURVE, UNKNOWN), ("tls.crt", VERSION, OTHER_VERSION)],
+    [
+        ("tls.crt", CURVE, UNKNOWN),
+        ("tls.key", CURVE, UNKNOWN),
+        ("tls.crt", VERSION, OTHER_VERSION),
+        ("tls.crt", END, NO_END),
+    ],
 )
 def test_what_nobody_can_read_is_named_and_changes_nothing(
     tmp_path: Path, name: str, before: bytes, after: bytes
 ) -> None:
     """An unknown curve or version isn't a ValueError."""
-    made = self_signed(["a"], NOW)
+    made = self_signed(["a"], LATER)
     write(tmp_path, made)
     file = tmp_path / name
     file.write_text(edited(file.read_text(), before, after))
@@ -106,16 +112,18 @@ def test_what_nobody_can_read_is_named_and_changes_nothing(
         read(str(tmp_path))
 
 
-def test_every_certificate_of_a_chain_is_read(tmp_path: Path) -> None:
-    made = self_signed(["a"], NOW)
-    write(tmp_path, Certificate(chain=made.chain + edited(made.chain, VERSION, OTHER_VERSION), key=made.key))
+@pytest.mark.parametrize(("before", "after"), [(VERSION, OTHER_VERSION), (END, NO_END)])
+def test_every_certificate_of_a_chain_is_read(tmp_path: Path, before: bytes, after: bytes) -> None:
+    made = self_signed(["a"], LATER)
+    write(tmp_path, Certificate(chain=made.chain + edited(made.chain, before, after), key=made.key))
     with pytest.raises(Invalid, match=r"tls\.crt is no PEM certificate"):
         read(str(tmp_path))
 
 
-def test_a_client_ca_that_nobody_can_read_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("before", "after"), [(VERSION, OTHER_VERSION), (END, NO_END)])
+def test_a_client_ca_that_nobody_can_read_is_named(tmp_path: Path, before: bytes, after: bytes) -> None:
     file = tmp_path / "ca.crt"
-    file.write_text(edited(self_signed(["a"], NOW).chain, VERSION, OTHER_VERSION))
+    file.write_text(edited(self_signed(["a"], LATER).chain, before, after))
     with pytest.raises(Invalid, match="--client-ca-file"):
         read_client_ca(str(file))
 
@@ -129,8 +137,7 @@ def test_a_client_ca_may_have_any_text_beside_its_certificates(tmp_path: Path) -
 
 def test_what_openssl_cant_use_is_an_error_at_the_start(tmp_path: Path) -> None:
     made = self_signed(["a"], NOW)
-    text = bytes.fromhex("0c09") + b"Pointsman"
-    write(tmp_path, Certificate(chain=edited(made.chain, text, text[:-1] + b"\xff"), key=made.key))
+    write(tmp_path, Certificate(chain=edited(made.chain, NAME, NAME[:-1] + b"\xff"), key=made.key))
     with pytest.raises(Invalid, match="--cert-path: the certificate can't be used"):
         certificates_of(PickerSettings(cert_path=str(tmp_path)))
 

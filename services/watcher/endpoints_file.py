@@ -151,6 +151,8 @@ def address_problem(address: IPv4Address | IPv6Address) -> str:
     """Why no server can have this address; empty if one can."""
     if isinstance(address, IPv6Address) and address.scope_id:
         return "has a zone, which means something on one machine only; an address without one is expected"
+    if isinstance(address, IPv6Address) and (own := address.ipv4_mapped):
+        return f"is an IPv4 address in the form of IPv6, to which Envoy doesn't connect; {own} is expected"
     if address.is_unspecified:
         return "means every address of a machine; one that clients can reach is expected"
     if address.is_multicast:

@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from services.watcher.endpoints_file import address_problem
 from shared.model import Endpoint
 
 FIRST_RETRY = 0.5
@@ -255,7 +256,5 @@ class Names:
 def order(addresses: Iterable[str]) -> tuple[str, ...]:
     """Distinct addresses, IPv4 first, then by number. Addresses that are valid on one machine only are left out."""
     found = {ip_address(address) for address in addresses if "%" not in address}
-    usable = [
-        ip for ip in found if not (ip.is_unspecified or ip.is_multicast or (ip.version == 6 and ip.is_link_local))
-    ]
+    usable = [ip for ip in found if not (address_problem(ip) or (ip.version == 6 and ip.is_link_local))]
     return tuple(str(ip) for ip in sorted(usable, key=lambda ip: (ip.version, int(ip))))

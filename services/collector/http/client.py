@@ -134,6 +134,8 @@ class _Connection(asyncio.Protocol):
         self.expires_at = 0.0
         """When the present request times out."""
         self.idle_since = 0.0
+        self.response_started = False
+        """Whether something of the last response had come."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports have another base
@@ -142,21 +144,18 @@ class _Connection(asyncio.Protocol):
     def open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    @property
-    def response_started(self) -> bool:
-        return self._reader is not None and self._reader.started
-
     async def request(self) -> Response:
         """Send the request and wait for the response. Raises what the reader raises, and OSError."""
         assert self._transport is not None, "it is connected"
-        self._reader = ResponseReader(*self._limits)
+        self._reader = reader = ResponseReader(*self._limits)
         self._task = _current_task()
         self._response = asyncio.get_running_loop().create_future()
         self._transport.write(self._request)
         try:
             return await self._response
         finally:
-            self._response = self._task = self._turn = None
+            self.response_started = reader.started
+            self._response = self._task = self._turn = self._reader = None  # the reader holds the page
 
     def data_received(self, data: bytes) -> None:
         if self._response is None or self._response.done() or self._reader is None or self._task is None:
@@ -333,9 +332,9 @@ class Client:
         context: SSLContext | None = None
         if url.scheme == "https":
             context = tls if isinstance(tls, SSLContext) else self._default_context(verify=tls)
-        request, host = _request_bytes(url), url.host or ""
         failure: OSError | ValueError = OSError("its name has no address")
         try:
+            request, host = _request_bytes(url), url.host or ""
             for address in await self._names.addresses(host):
                 try:
                     connection = _Connection(request, self.page_limit, self.header_limit, self._large)

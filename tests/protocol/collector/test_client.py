@@ -1,6 +1,7 @@
 """The HTTP client's connections, against servers of the test's own."""
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator, Callable
 
@@ -9,6 +10,7 @@ from yarl import URL
 
 from services.collector.http import client as http_client
 from services.collector.http.client import MAX_READ, Client, Failure, ScrapeError
+from services.collector.http.response import ResponseReader
 from tests.protocol.collector.harness import Behaviour, OddServer
 from tests.waiting import eventually
 
@@ -50,6 +52,11 @@ async def test_one_connection_serves_request_after_request(server: OddServer, cl
     assert server.connections == 3, "of requests at a time each has its own"
 
 
+async def test_an_idle_connection_holds_nothing_of_the_page(server: OddServer, client: Client) -> None:
+    await client.get(url(server), True)
+    assert [each for each in gc.get_objects() if isinstance(each, ResponseReader)] == []
+
+
 async def test_a_connection_that_the_server_closed_meanwhile_is_no_failure(server: OddServer, client: Client) -> None:
     async def count_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(OK + b"%02d" % len(server.requests))
@@ -83,10 +90,11 @@ async def test_an_answer_too_late_fails_and_its_connection_is_not_used_again() -
         await client.close()
 
 
-async def test_a_name_that_nobody_has_is_a_failure_to_connect() -> None:
+@pytest.mark.parametrize("name", ["nobody.invalid", "xn--a"])
+async def test_a_name_that_nobody_has_is_a_failure_to_connect(name: str) -> None:
     client = Client(60.0, 1000)  # a resolver whose packet was lost asks again after 5 s
     with pytest.raises(ScrapeError, match="can't connect") as raised:
-        await client.get(URL("http://nobody.invalid:1/metrics"), True)
+        await client.get(URL(f"http://{name}:1/metrics", encoded=True), True)
     assert raised.value.kind is Failure.CONNECT
     await client.close()
 

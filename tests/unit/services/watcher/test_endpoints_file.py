@@ -133,6 +133,7 @@ NO_PART = "can't be part of an id: no spaces, no slashes, at most 253 long"
         ({"address": "http://vllm"}, ".address: 'http://vllm' is a URL; an IPv4 or"),
         ({"address": "0.0.0.0"}, ".address: '0.0.0.0' means every address of a machine; one that clients can reach"),
         ({"address": "ff02::1"}, ".address: 'ff02::1' is a multicast address; a server's own is expected"),
+        ({"address": "::ffff:10.0.0.1"}, ".address: '::ffff:10.0.0.1' is an IPv4 address in the form of IPv6"),
         ({"address": "fe80::1%eth0"}, ".address: 'fe80::1%eth0' has a zone, which means something on one machine only"),
         ({"port": 0}, f".port: 0 {NO_PORT}"),
         ({"port": 65536}, f".port: 65536 {NO_PORT}"),

@@ -109,7 +109,7 @@ def test_a_name_of_two_files_counts_for_the_one_with_fewer_names() -> None:
 
 
 @settings(max_examples=24)
-@given(st.permutations(["10.0.0.10", "10.0.0.9", "fd00::1", "192.168.0.1"]))
+@given(st.permutations(["10.0.0.10", "::ffff:10.0.0.1", "10.0.0.9", "fd00::1", "192.168.0.1"]))
 def test_of_several_addresses_the_first_ipv4_counts_in_whatever_order_they_come(answer: list[str]) -> None:
     assert order(answer) == ("10.0.0.9", "10.0.0.10", "192.168.0.1", "fd00::1")
 

@@ -108,6 +108,16 @@ class RequestStream:
         return not self._conversation.closed
 
     @property
+    def held(self) -> int:
+        """Bytes of the request that are kept."""
+        return self._conversation.held + (0 if self._waiting is None else self._waiting.held)
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something of the request is still to come."""
+        return self._conversation.incomplete
+
+    @property
     def handed_back(self) -> str:
         """Why the proxy has to ask another picker; empty if it hasn't. Set only before any answer."""
         return self._wait.handed_back

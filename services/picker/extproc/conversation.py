@@ -254,6 +254,16 @@ class Conversation:
         """Bytes of the request's body that are kept."""
         return self._body.size
 
+    @property
+    def held(self) -> int:
+        """Bytes of the request's body that are kept, and of long headers."""
+        return self._body.held
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something of the request is still to come before it is decided."""
+        return self._state is _IDLE or self._state is _COLLECTING
+
     def responses(self) -> Iterable[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
         are made while they are asked for."""

@@ -58,6 +58,11 @@ class Call(Protocol):
     def drained(self) -> None:
         """The stream was congested, and is so no longer."""
 
+    @property
+    def held(self) -> int:
+        """Bytes of the client that the call keeps, within the memory of all bodies."""
+        return 0
+
     def end(self) -> None:
         """The call is over, for whatever reason. A server calls this exactly once, and nothing after it."""
 
@@ -83,6 +88,8 @@ def refuses_request(stream: Stream, message: bytes) -> bool:
 
 class Unary:
     """A question about the server, whose answer, or status, follows from one message: `answer` makes it."""
+
+    held = 0
 
     def __init__(self, stream: Stream, answer: Callable[[bytes], bytes | tuple[StatusCode, str]]) -> None:
         self._stream, self._answer = stream, answer

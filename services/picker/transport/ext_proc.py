@@ -6,7 +6,8 @@ handler.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from time import perf_counter
+from itertools import islice, takewhile
+from time import monotonic, perf_counter
 from typing import Literal, Protocol, get_args
 
 import structlog
@@ -27,6 +28,11 @@ _MIDDLING = 16 * 2**10
 
 _SLICE = 0.001
 """Seconds for which one stream's small messages are taken before others have their turn."""
+_INCOMPLETE = 10.0
+"""Seconds after which a request that hasn't come as a whole makes room for others."""
+_LOOK_EVERY = 0.1
+_ENDED_AT_ONCE = 200
+"""Streams that end together: a few milliseconds."""
 _PER_MESSAGE = 64
 """Bytes that a message takes beside its own."""
 
@@ -73,6 +79,16 @@ class StreamHandler(Protocol):
         """Why the proxy is to ask another picker, which ends the stream; empty if it isn't. Nothing was answered."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Bytes of the request that are kept."""
+        ...
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether something of the request is still to come."""
+        ...
+
     def outbox(self) -> Iterable[bytes]:
         """The answers without a further message, once they can be made, in order. Empty ones as in `receive`."""
         ...
@@ -94,14 +110,18 @@ class ExtProc:
         registry: CollectorRegistry | None = None,
         not_ready: Callable[[], str | None] = lambda: None,
         on_metadata: Callable[[Metadata], None] = lambda _: None,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
         UNAVAILABLE at once, so a proxy asks another picker; so do those beyond `max_streams`: each is memory, and no
-        proxy counts all pickers'. `memory` counts messages that wait; beyond its limit their streams end as
-        RESOURCE_EXHAUSTED. `on_metadata` takes every stream's initial metadata."""
+        proxy counts all pickers'. First, requests make room that are still incomplete after ten seconds. `memory`
+        counts messages that wait; beyond its limit their streams end as RESOURCE_EXHAUSTED. `on_metadata` takes every
+        stream's initial metadata. `clock` is in seconds."""
         self._open_stream = open_stream
-        self.open = 0
-        """Streams under way."""
+        self._calls: dict[ExtProcCall, float] = {}
+        """Streams under way, and when they began, the oldest first."""
+        self._clock = clock
+        self._looked_at = float("-inf")
         self.turns = Turns()
         self.memory = MemoryBudget() if memory is None else memory
         self._max_streams = max_streams
@@ -123,19 +143,39 @@ class ExtProc:
     def begin(self, stream: Stream, metadata: Metadata) -> "ExtProcCall":
         """Begin a stream: the `Method` of this service."""
         reason = self._not_ready()
-        if reason is None and self.open >= self._max_streams:
+        now = self._clock()
+        if reason is None and self.open >= self._max_streams and not self._make_room(now):
             reason = f"{self._max_streams} streams are open, the limit of this picker"
-        self.open += 1
+        if reason is None:
+            self._on_metadata(metadata)
+            call = ExtProcCall(self, stream, self._open_stream())
+        else:
+            call = ExtProcCall(self, stream, None, "turned away")
+        self._calls[call] = now
         if reason is not None:
             stream.finish(StatusCode.UNAVAILABLE, reason)
-            return ExtProcCall(self, stream, None, "turned away")
-        self._on_metadata(metadata)
-        return ExtProcCall(self, stream, self._open_stream())
+        return call
 
-    def ended(self, outcome: Outcome) -> None:
+    @property
+    def open(self) -> int:
+        """Streams under way."""
+        return len(self._calls)
+
+    def ended(self, call: "ExtProcCall", outcome: Outcome) -> None:
         """A stream has ended."""
-        self.open -= 1
+        self._calls.pop(call, None)
         self._ended[outcome].inc()
+
+    def _make_room(self, now: float) -> bool:
+        """End streams of incomplete requests, the oldest first. Whether there is room."""
+        if now - self._looked_at < _LOOK_EVERY:
+            return False
+        self._looked_at = now
+        before = now - _INCOMPLETE
+        old = takewhile(lambda call: call[1] <= before, self._calls.items())
+        for call in list(islice((call for call, _ in old if call.incomplete), _ENDED_AT_ONCE)):
+            call.turn_away("its request isn't complete, and others need its room")
+        return self.open < self._max_streams
 
     def __repr__(self) -> str:
         return f"<ExtProc {self.open} streams open>"
@@ -200,11 +240,25 @@ class ExtProcCall:
             self._stalled = False
             self._service.turns.add(self._step, heavy=True)
 
+    @property
+    def incomplete(self) -> bool:
+        """Whether something of the request is still to come."""
+        return self._handler is not None and self._handler.incomplete
+
+    def turn_away(self, reason: str) -> None:
+        """End the stream, so that the proxy asks another picker."""
+        self._outcome = "turned away"
+        self._stream.finish(StatusCode.UNAVAILABLE, reason)
+
+    @property
+    def held(self) -> int:
+        return self._held + (0 if self._handler is None else self._handler.held)
+
     def end(self) -> None:
         handler, self._handler = self._handler, None
         self._answers = self._messages = None
         self._service.memory.used -= self._held
-        self._service.ended(self._outcome)
+        self._service.ended(self, self._outcome)
         if handler is not None:
             handler.wake = _nothing
             handler.end()
@@ -235,8 +289,7 @@ class ExtProcCall:
         if handler.ready:
             self._wake()
         elif handler.handed_back:
-            self._outcome = "turned away"
-            self._stream.finish(StatusCode.UNAVAILABLE, handler.handed_back)
+            self.turn_away(handler.handed_back)
         elif handler.closed:
             self._outcome = "refused"
             self._stream.finish()

@@ -109,6 +109,8 @@ class Health:
 class _Watch:
     """A client that is told the status of a name, and of its changes."""
 
+    held = 0
+
     def __init__(self, stream: Stream, health: Health, metadata: Metadata) -> None:
         self._stream, self._health = stream, health
         self._name: str | None = None

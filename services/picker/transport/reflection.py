@@ -76,6 +76,8 @@ class Reflection:
 
 
 class _Call:
+    held = 0
+
     def __init__(self, reflection: Reflection, stream: Stream) -> None:
         self._reflection, self._stream = reflection, stream
 

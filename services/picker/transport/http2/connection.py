@@ -3,7 +3,7 @@
 What is to be written gathers in `out`. Time is monotonic seconds and comes from outside.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from math import inf
 
 import structlog
@@ -158,6 +158,11 @@ class Http2Connection:
     def unfinished(self) -> bool:
         """Whether there is more to do without further bytes."""
         return self._pending_frame is not None or self._frames.complete or self._streams.unsent
+
+    @property
+    def unread(self) -> Collection[Http2Stream]:
+        """Streams with something that waits for a window."""
+        return self._streams.waiting
 
     def tick(self, now: float, unsent: int = 0) -> bool:
         """Time has passed: deadlines, keepalive, and what has waited for too long. Called some times a second; whether

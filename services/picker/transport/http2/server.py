@@ -7,6 +7,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from math import inf
 
 import structlog
@@ -17,6 +18,7 @@ from services.picker.transport.calls import Methods
 from services.picker.transport.http2.errors import ConnectionFailed, ErrorCode
 from services.picker.transport.http2.protocol import Http2Protocol, Reading
 from services.picker.transport.http2.streams import StreamCount
+from services.picker.transport.http2.unread import make_room
 from shared.tasks import Turns, in_turns
 from shared.tls import Handshakes, TlsConnection
 
@@ -241,6 +243,11 @@ class Http2Server:
             await asyncio.sleep(TICK)
             async for protocol in in_turns(list(self._connections)):
                 protocol.tick(self._clock())
+            make_room(
+                chain.from_iterable(protocol.connection.unread for protocol in self._connections),
+                self._memory,
+                self._clock(),
+            )
 
     def __repr__(self) -> str:
         return f"<Http2Server on port {self.port}, {len(self._connections)} connections>"

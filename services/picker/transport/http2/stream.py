@@ -99,6 +99,7 @@ class Http2Stream:
         "id",
         "pending",
         "since",
+        "unread_since",
         "window",
     )
 
@@ -120,6 +121,8 @@ class Http2Stream:
         """Bytes that wait for a window."""
         self.blocked_since = 0.0
         """When the last of them left, in the connection's seconds."""
+        self.unread_since = 0.0
+        """Since when some do."""
         self._siblings = siblings
         self._call: Call | None = None
         self._received = 0
@@ -296,13 +299,11 @@ class Http2Stream:
         stream is reset."""
         siblings = self._siblings
         if not siblings.memory.has_room(size):
-            siblings.out.append(frames.rst_stream(self.id, ErrorCode.ENHANCE_YOUR_CALM))
-            siblings.close(self)
-            self.drop()
+            self.reset(ErrorCode.ENHANCE_YOUR_CALM)
             return
         siblings.memory.used += size
         if not self.pending:
-            self._pending, self.blocked_since = deque(), siblings.now
+            self._pending, self.blocked_since, self.unread_since = deque(), siblings.now, siblings.now
         add(self._pending, head, message)
         self.pending += size
         while self.pending and self.window > 0 and siblings.window > 0:
@@ -382,6 +383,18 @@ class Http2Stream:
             self._refuse(self._http_status)
         else:
             self.finish(StatusCode.DEADLINE_EXCEEDED, "the deadline of grpc-timeout is over")
+
+    @property
+    def held(self) -> int:
+        """Bytes that the stream keeps: those that wait for a window, and its call's."""
+        return self.pending + (0 if self._call is None else self._call.held)
+
+    def reset(self, code: ErrorCode) -> None:
+        """End the stream, whatever waits."""
+        self._siblings.out.append(frames.rst_stream(self.id, code))
+        self._siblings.close(self)
+        self.drop()
+        self._written()
 
     def drop(self) -> None:
         """The stream is over without a further frame: it was reset, or the connection is lost."""

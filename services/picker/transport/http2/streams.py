@@ -1,7 +1,7 @@
 """The open streams of a connection, and what they share: the peer's windows, and the bytes that are written next."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import islice
 from math import inf
 
@@ -114,6 +114,11 @@ class Streams:
         stream = self.open[stream_id] = Http2Stream(self, stream_id, head)
         self._count.open += 1
         return stream
+
+    @property
+    def waiting(self) -> Collection[Http2Stream]:
+        """Streams with something that waits for a window."""
+        return self._waiting.values()
 
     def block(self, stream: Http2Stream) -> None:
         """The stream has bytes that wait for a window."""
@@ -273,9 +278,7 @@ class Streams:
             raise flooded("the peer doesn't read what it has asked for")
         log.warning("grpc.streams_unread", streams=len(stalled))
         for stream in stalled:
-            self.out.append(frames.rst_stream(stream.id, ErrorCode.ENHANCE_YOUR_CALM))
-            self.drop(stream)
-        self.wake()
+            stream.reset(ErrorCode.ENHANCE_YOUR_CALM)
 
     # The end of streams
 

@@ -11,7 +11,8 @@ class Immediate:
     """Part of a handler of which every answer is brought by a message."""
 
     closed = False
-    waiting = ready = False
+    waiting = ready = incomplete = False
+    held = 0
     handed_back = ""
     wake: Callable[[], None] = staticmethod(nothing)
 

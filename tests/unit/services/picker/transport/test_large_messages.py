@@ -16,7 +16,7 @@ import pytest
 from services.picker.body_buffer import MemoryBudget
 from services.picker.extproc.outgoing import REQUEST_BODY_UNCHANGED
 from services.picker.transport.calls import StatusCode
-from services.picker.transport.ext_proc import SERVICE, ExtProc
+from services.picker.transport.ext_proc import SERVICE, ExtProc, ExtProcCall
 from shared.tasks import TURN
 from tests.ext_proc_server import ExtProcServer
 from tests.unit.services.picker.transport.immediate import Immediate
@@ -135,6 +135,41 @@ async def test_messages_that_wait_count_in_the_budget_of_all_bodies() -> None:
     calls[0].receive(bytes(17_000))
     calls[0].end()
     assert memory.used == 0
+
+
+def test_where_too_many_streams_are_open_requests_that_stay_incomplete_make_room() -> None:
+    class Asking(Immediate):
+        incomplete = True
+
+        def receive(self, data: bytes) -> list[bytes]:
+            self.incomplete = False
+            return []
+
+        def end(self) -> None:
+            pass
+
+    class Ending(Kept):
+        call: ExtProcCall | None = None
+
+        def finish(self, status: StatusCode = StatusCode.OK, details: str = "") -> None:
+            super().finish(status, details)
+            if self.call is not None:
+                self.call.end()
+
+    now = 0.0
+    service = ExtProc(Asking, max_streams=3, clock=lambda: now)
+    streams = [Ending() for _ in range(7)]
+    statuses: list[list[int]] = []
+    for number, (stream, began) in enumerate(zip(streams, (0.0, 1.0, 5.0, 9.9, 11.0, 12.0, 15.0), strict=True)):
+        now = began
+        stream.call = service.begin(stream, ())
+        if number == 0:
+            stream.call.receive(b"all of it")
+        if stream.status is not None:
+            stream.call.end()
+        statuses.append([at for at, other in enumerate(streams) if other.status is StatusCode.UNAVAILABLE])
+    assert statuses == [[], [], [], [3], [1, 3], [1, 3, 5], [1, 2, 3, 5]]
+    assert service.open == 3
 
 
 async def test_messages_wait_while_their_answers_are_not_read() -> None:

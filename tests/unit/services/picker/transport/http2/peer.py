@@ -107,7 +107,7 @@ class Recorded:
         self.stream, self.metadata, self.name = stream, metadata, name
         self.messages: list[bytes] = []
         self.said: list[bytes] = []
-        self.half_closed = self.drains = self.ends = 0
+        self.half_closed = self.drains = self.ends = self.held = 0
 
     def receive(self, message: bytes) -> None:
         self.messages.append(message)

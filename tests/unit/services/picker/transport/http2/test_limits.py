@@ -17,6 +17,7 @@ from services.picker.transport.calls import Metadata, StatusCode, Stream
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
 from services.picker.transport.http2.streams import StreamCount
+from services.picker.transport.http2.unread import PATIENCE, make_room
 from services.picker.transport.reflection import Reflection
 from tests.unit.services.picker.transport.http2.peer import (
     ACK,
@@ -270,6 +271,8 @@ def test_what_streams_leave_unread_counts_as_held_memory() -> None:
 
 class Forgetful:
     """A call that keeps nothing."""
+
+    held = 0
 
     def __init__(self, stream: Stream, metadata: Metadata) -> None:
         pass
@@ -606,3 +609,35 @@ def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:
     peer.call()
     peer.say(data(1, message(SMALL, 1)))
     assert peer.status()[0] is StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("limit", "age", "ended"),
+    [
+        (910, PATIENCE + 0.1, []),
+        (900, PATIENCE, []),
+        (900, PATIENCE + 0.1, ["b1"]),
+        (600, PATIENCE + 0.1, ["b1", "b3"]),
+    ],
+)
+def test_where_memory_is_used_up_streams_that_are_left_unread_make_room(
+    limit: int, age: float, ended: list[str]
+) -> None:
+    """The costliest first, with what their calls hold, though the peer opens their windows by a byte now and then."""
+    memory = MemoryBudget()
+    peers = {name: Peer(memory=memory, sets={INITIAL_WINDOW_SIZE: 0}) for name in "ab"}
+    for name, stream, size, held in (("a", 1, 100, 0), ("a", 3, 0, 9999), ("b", 1, 200, 1000), ("b", 3, 500, 0)):
+        call = peers[name].call("Silent", stream)
+        call.held = held
+        if size:
+            call.stream.send(bytes(size))
+    for peer in peers.values():
+        peer.now = age
+        peer.say(window_update(1, 10))
+    memory.limit = limit
+    make_room((stream for peer in peers.values() for stream in peer.connection.unread), memory, age)
+    for peer in peers.values():
+        peer.hear()
+    resets = {f"{name}{stream}": code for name, peer in peers.items() for stream, code in peer.resets().items()}
+    assert resets == dict.fromkeys(ended, CALM)
+    assert memory.used == 795 - 195 * ("b1" in ended) - 505 * ("b3" in ended)

@@ -77,6 +77,18 @@ CHANGES = (
 # paths of inference APIs; for a path that you need besides, add it to the expression that lists theirs.
 """,
     ),
+    (
+        """\
+if a picker fails, no request fails while another picker runs. If
+# a picker is slow, the wait is bounded (message_timeout). A picker can request the body of a single response
+# (mode_override).
+""",
+        """\
+if a picker fails, only those requests fail that it has routed
+# and that aren't complete. If a picker is slow, the wait is bounded (message_timeout). A picker can request the body of
+# a single response (mode_override).
+""",
+    ),
     ("static_resources:\n", f"{_RUNTIME}static_resources:\n"),
     ("{key: x-pointsman-failure-mode, value: open}", "{key: x-pointsman-failure-mode, value: closed}"),
     (

@@ -133,9 +133,14 @@ def large_subset(limits: Limits) -> Refusal:
     return Refusal(status=400, message=f"the gateway's subset hint has more than {most} entries")
 
 
+_DIGITS = 18
+"""Of a number that is shown."""
+
+
 def large_body(limits: Limits, length: str = "") -> Refusal:
     """The refusal of a body above the limit, or of one that declares such a `length`."""
-    body = f"a body of {length[:18]} bytes" if length else "the body"
+    shown = length if len(length) <= _DIGITS else f"more than 10^{_DIGITS}"
+    body = f"a body of {shown} bytes" if length else "the body"
     return Refusal(status=413, message=f"{body} is larger than the limit of {limits.request_body} bytes")
 
 

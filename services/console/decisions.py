@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ KEPT = 1000
 UNDER_WAY = "under way"
 ASKED = 16
 """Pickers that are asked for new decisions at once: an answer may have megabytes."""
+ROUND = 4.0
+"""Seconds for all of them. Pickers that are silent, or invented, don't keep the page from others' decisions."""
 MAX_SUMMARY = 16 * 1024
 """Bytes of a summary: pickers cut its texts to 256 characters."""
 KEPT_BYTES = 2 * 2**20
@@ -177,6 +180,8 @@ class DecisionsTopic:
         self._kept: deque[_Shown] = deque()
         self._missing: list[str] = []
         self._asking = asyncio.Semaphore(ASKED)
+        self._silent: set[str] = set()
+        """Pickers that didn't answer when they were last asked."""
         self.flows: dict[str, str] = {}
         """Names of recent flows, by their hashes."""
 
@@ -184,16 +189,31 @@ class DecisionsTopic:
         """What is new since the last call."""
         pickers = self._decisions.pickers()
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
+        self._silent.intersection_update(pickers)
         missing: list[str] = []
         news = deque[_Shown]()
+        left = set(pickers)
 
         async def ask(picker: str) -> None:
             nonlocal news
             async with self._asking:
-                if found := await self._new_decisions(picker, missing):
+                self._silent.add(picker)
+                try:
+                    found = await self._new_decisions(picker)
+                    self._silent.discard(picker)
+                except BusError as error:
+                    missing.append(str(error))
+                    found = []
+                left.discard(picker)
+                if found:
                     news = _newest(sorted([*news, *found], key=attrgetter("at")))
 
-        await asyncio.gather(*map(ask, pickers))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ROUND):
+                known = sorted(pickers, key=lambda id: (id in self._silent, id not in self._cursors))
+                await asyncio.gather(*map(ask, known))
+        if left:
+            missing.append(f"{len(left)} pickers have not answered within {ROUND:g} s")
         if not news and missing == self._missing:
             return None
         self._missing = sorted(missing)
@@ -214,18 +234,15 @@ class DecisionsTopic:
         texts = (Raw(decision.text) for decision in decisions)
         return json.encode({**head, "decisions": list(texts), "missing": self._missing})
 
-    async def _new_decisions(self, picker: str, missing: list[str]) -> list[_Shown]:
+    async def _new_decisions(self, picker: str) -> list[_Shown]:
+        """Raises BusError."""
         cursor = self._cursors.setdefault(picker, _Cursor())
-        try:
-            run, newest = await self._decisions.newest(picker, cursor.after)
-            if run != cursor.run and cursor.run:
-                cursor = self._cursors[picker] = _Cursor()
-                run, newest = await self._decisions.newest(picker, 0)
-            numbered = {newest.total - at: decision for at, decision in enumerate(newest.decisions)}
-            shown = {number: _shown(decision, picker, run, number) for number, decision in sorted(numbered.items())}
-        except BusError as error:
-            missing.append(str(error))
-            return []
+        run, newest = await self._decisions.newest(picker, cursor.after)
+        if run != cursor.run and cursor.run:
+            cursor = self._cursors[picker] = _Cursor()
+            run, newest = await self._decisions.newest(picker, 0)
+        numbered = {newest.total - at: decision for at, decision in enumerate(newest.decisions)}
+        shown = {number: _shown(decision, picker, run, number) for number, decision in sorted(numbered.items())}
         cursor.run = run
         digests = {number: xxh3_64_intdigest(decision.text) for number, decision in shown.items()}
         news = [decision for number, decision in shown.items() if cursor.shown.get(number) != digests[number]]

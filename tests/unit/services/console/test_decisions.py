@@ -1,5 +1,6 @@
 """The stream of decisions: each once when it is made, and again when it is over."""
 
+import asyncio
 import tracemalloc
 from typing import Any
 
@@ -11,6 +12,8 @@ from services.console.decisions import KEPT_BYTES, LIMIT, MAX_SUMMARY, Decisions
 from shared.bus.columns import flow_hash
 from shared.bus.errors import RequestTimeout
 from shared.bus.query_client import Answer
+
+SILENT = 0
 
 
 class Pickers(Decisions):
@@ -26,6 +29,8 @@ class Pickers(Decisions):
     async def newest(self, picker: str, after: int) -> tuple[int, Newest]:
         self.asked.append((picker, after))
         run, decisions = self.made[picker]
+        if run == SILENT:
+            await asyncio.Event().wait()
         if run < 0:
             raise RequestTimeout("no answer")
         content = {"total": len(decisions), "decisions": decisions[after:][::-1], **self.odd.get(picker, {})}
@@ -127,6 +132,18 @@ async def test_what_the_stream_begins_with_is_bounded_in_bytes() -> None:
     for told in (piece, await topic.whole()):
         assert KEPT_BYTES * 0.9 < len(told) < KEPT_BYTES * 1.1
         assert read(told)[-1] == ("r99", "completed")
+
+
+async def test_pickers_that_are_silent_keep_nobody_from_the_decisions_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decisions, "ASKED", 2)
+    monkeypatch.setattr(decisions, "ROUND", 0.01)
+    topic = DecisionsTopic(Pickers({"a": (SILENT, []), "b": (SILENT, []), "z": (1, [decision(1)])}), dict)
+    told = [await topic.refresh() for _ in range(2)]
+    assert [read(piece or b"") for piece in told] == [[], [("r1", "completed")]]
+    assert b'"missing":["3 pickers have not answered within 0.01 s"]' in (told[0] or b"")
+    assert b'"missing":["2 pickers have not' in (told[1] or b"")
 
 
 async def test_decisions_that_are_under_way_for_long_take_a_limited_memory() -> None:

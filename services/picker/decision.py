@@ -19,7 +19,6 @@ from services.picker.scheduling.cycle import PREFIX_MATCH, Cycle, PrefixMatch, S
 from services.picker.scheduling.interfaces import Placement
 from services.picker.scheduling.record import PluginFailure, ProfileRun
 from services.picker.scheduling.response_plugins import ResponseHooks
-from services.picker.scheduling.stages import PREFILL
 from services.picker.state.layout import Layout, Rows
 from services.picker.state.past_load import PastLoad
 from shared.model import Endpoint
@@ -131,6 +130,8 @@ class RoleCharge(Struct, frozen=True):
     tokens: int
     until_response: bool
     """Whether until the response begins to come; else until its end."""
+    others: tuple[int, ...] = ()
+    """Rows of endpoints that share its work and aren't charged."""
 
 
 class RoutedRequest(Struct, frozen=True):
@@ -144,9 +145,8 @@ class RoutedRequest(Struct, frozen=True):
     destinations: tuple[str, ...]
     picked: tuple[Endpoint, ...]
     """First choice first."""
-    prefill: Endpoint | None
-    """The endpoint that computes the prompt for the first choice; None if that does it itself, or if others work on the
-    request, too: sidecars answer the same for all of them."""
+    helpers: tuple[Endpoint, ...]
+    """The endpoints that prefill or encode for the one that answers: it may answer with a failure of theirs."""
     tokens_until_end: bool
     progress: Progress
     summary: dict[str, Any] | None = None
@@ -213,7 +213,7 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     def routed(self, *, with_summary: bool = False) -> RoutedRequest:
         """What a request needs of this decision, whose outcome is a route."""
-        outcome, endpoints, prefill = self.outcome, self.layout.endpoints, self.roles.get(PREFILL)
+        outcome, endpoints = self.outcome, self.layout.endpoints
         assert isinstance(outcome, Route)
         return RoutedRequest(
             self.request,
@@ -222,7 +222,7 @@ class Decision(Struct, frozen=True, kw_only=True):
             self.priority,
             outcome.destinations,
             tuple([endpoints[row] for row in self.picked]),
-            None if prefill is None or len(self.roles) > 1 else endpoints[prefill.row],
+            tuple([endpoints[row] for role in self.roles.values() for row in (role.row, *role.others)]),
             self.tokens_until_end,
             self.progress,
             self.summary() if with_summary else None,

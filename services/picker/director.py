@@ -292,7 +292,7 @@ class Director:
         if not result.plan.roles:
             return {}
         return {
-            role: RoleCharge(row, self.scheduler.tokens(cycle, row), wanted.until_response)
+            role: RoleCharge(row, self.scheduler.tokens(cycle, row), wanted.until_response, wanted.others)
             for role, wanted in result.plan.roles.items()
             for row in result.runs[wanted.profile].picked[:1]
         }

@@ -310,7 +310,7 @@ class RequestStream:
                     placement(endpoint.id)
                 self._replaced(routed, skipped, status or 0)
         if status is not None and (is_failure(status) or view.health.listens):
-            view.health.answered(endpoint, status, self._handler.clock(), routed.prefill)
+            view.health.answered(endpoint, status, self._handler.clock(), routed.helpers)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
             seconds = self._handler.clock() - self._started
@@ -320,11 +320,11 @@ class RequestStream:
 
     def _replaced(self, routed: RoutedRequest, skipped: int, status: int) -> None:
         """Another endpoint answered in place of so many destinations, or of all, if it is none of them (0). If it
-        failed too, that may be due to the prefill server, which all of them were told to use."""
+        failed too, that may be due to the helpers, which all of them were told to use."""
         health, now = self._handler.view.health, self._handler.clock()
-        if is_failure(status) and routed.prefill is not None:
+        if is_failure(status) and routed.helpers:
             for tried in routed.picked[: skipped or None]:
-                health.answered(tried, UNAVAILABLE, now, routed.prefill)
+                health.answered(tried, UNAVAILABLE, now, routed.helpers)
             return
         for tried in routed.picked[:skipped]:
             health.suspect(tried, now)

@@ -65,6 +65,8 @@ class RolePlan(Struct, frozen=True):
     """Whether its work is over when the response begins to come, as a prefill is; else at the end of the response."""
     reads_prompt: bool = False
     """Whether it computes the prompt: its cache has it then."""
+    others: tuple[int, ...] = ()
+    """Rows of endpoints that share the work, as encode servers share a request's pictures. They aren't charged."""
 
 
 class Plan(Struct, frozen=True):

@@ -30,8 +30,15 @@ def roles(
         if why := unusable(cycle, run, row):
             skipped[role] = why
         elif run.picked[0] != row:
-            found[role] = RolePlan(profile, until_response=True, reads_prompt=role == PREFILL)
+            found[role] = role_plan(cycle, role, run, row)
     return found, skipped
+
+
+def role_plan(cycle: Cycle, role: str, run: ProfileRun, decode: int) -> RolePlan:
+    """What a stage that can be used comes to. All picked encode endpoints share the pictures, but those that can't be
+    used."""
+    others = tuple([row for row in run.picked[1:] if not _is_down(cycle, row, decode)]) if role == ENCODE else ()
+    return RolePlan(run.profile, until_response=True, reads_prompt=role == PREFILL, others=others)
 
 
 def rank_failed_last(cycle: Cycle, decode: int | None) -> None:
@@ -46,9 +53,12 @@ def unusable(cycle: Cycle, run: ProfileRun, decode: int) -> str:
     nothing is known of either."""
     if not run.picked:
         return NO_ENDPOINT
-    health, picked = cycle.view.health, run.picked[0]
-    down = picked in health.unhealthy or picked in health.apart_from(decode)
-    return DOWN if down and decode not in health.unhealthy else ""
+    return DOWN if _is_down(cycle, run.picked[0], decode) else ""
+
+
+def _is_down(cycle: Cycle, row: int, decode: int) -> bool:
+    health = cycle.view.health
+    return (row in health.unhealthy or row in health.apart_from(decode)) and decode not in health.unhealthy
 
 
 def is_apart(cycle: Cycle, run: ProfileRun | None, decode: int) -> bool:
@@ -68,7 +78,7 @@ def host_headers(cycle: Cycle, runs: Mapping[str, ProfileRun], stages: Mapping[s
     if (prefill := stages.get(PREFILL)) is not None:
         headers[PREFILLER] = authorities[runs[prefill.profile].picked[0]]
     if (encode := stages.get(ENCODE)) is not None:
-        headers[ENCODERS] = ",".join([authorities[row] for row in runs[encode.profile].picked])
+        headers[ENCODERS] = ",".join([authorities[row] for row in (runs[encode.profile].picked[0], *encode.others)])
     return headers
 
 

@@ -1,15 +1,15 @@
-"""Which decode servers had a prefill server fail them: pairs that aren't used together for a while.
+"""Which decode servers had a helper fail them: pairs that aren't used together for a while.
 
-Collectors may reach a prefill server that a decode server can't reach, and either of the two may be the cause. Without
-the pair, both go on with others.
+Helpers are the prefill and encode servers that a decode server asks. Collectors may reach one that a decode server
+can't reach, and either of the two may be the cause. Without the pair, both go on with others.
 """
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import takewhile
 
 ACCUSERS = 2
-"""Decode servers whose prefill server fails them, from which on its good scrapes say nothing."""
+"""Decode servers that a helper fails, from which on its good scrapes say nothing."""
 MAX_PAIRS = 10_000
 """Pairs that failed, and that refused requests. Of more, the oldest are forgotten."""
 
@@ -20,71 +20,80 @@ class FailedPairs:
     def __init__(self, expiry: float) -> None:
         self._expiry = expiry
         self._since: dict[tuple[str, str], float] = {}
-        """The last failure of a decode server with a prefill server, oldest first."""
-        self._prefill = defaultdict[str, set[str]](set)
+        """The last failure of a decode server with a helper, oldest first."""
+        self._helpers = defaultdict[str, set[str]](set)
         """By decode server."""
         self._decode = defaultdict[str, set[str]](set)
-        """By prefill server."""
+        """By helper."""
         self._accusers = defaultdict[str, set[str]](set)
-        """By prefill server: decode servers that failed since it last worked for any."""
+        """By helper: decode servers that failed since it last worked for any."""
         self._unavailable: dict[tuple[str, str], tuple[int, float]] = {}
         """How many more requests a pair refused than it answered without an error, and when it last refused one; the
         oldest first."""
-        self._refused_with = defaultdict[str, set[str]](set)
-        """By decode server: the prefill servers of the requests that it refused since its last answer without an
-        error."""
+        self._in_all: dict[str, set[str]] = {}
+        """By decode server: the helpers that took part in each request that it refused since its last answer without an
+        error. Forgotten with any of its pairs that refused."""
 
-    def add(self, decode: str, prefill: str, now: float) -> None:
-        """A request of this decode server failed that the prefill server was to prefill."""
-        self._since.pop((decode, prefill), None)
+    def add(self, decode: str, helper: str, now: float) -> None:
+        """A request of this decode server failed in which the helper took part."""
+        self._since.pop((decode, helper), None)
         if len(self._since) >= MAX_PAIRS:
             self._drop(*next(iter(self._since)))
-        self._since[decode, prefill] = now
-        self._prefill[decode].add(prefill)
-        self._decode[prefill].add(decode)
-        self._accusers[prefill].add(decode)
+        self._since[decode, helper] = now
+        self._helpers[decode].add(helper)
+        self._decode[helper].add(decode)
+        self._accusers[helper].add(decode)
 
-    def unavailable(self, decode: str, prefill: str, now: float) -> int:
-        """A request of this decode server was refused that the prefill server was to prefill. Returns how many more
-        of the pair were refused than had an answer without an error."""
-        refused, _ = self._unavailable.pop((decode, prefill), (0, 0.0))
-        if len(self._unavailable) >= MAX_PAIRS:
-            self._drop_unavailable(*next(iter(self._unavailable)))
-        self._refused_with[decode].add(prefill)
-        self._unavailable[decode, prefill] = refused + 1, now
-        return refused + 1
+    def refused(self, decode: str, helpers: Collection[str], now: float) -> dict[str, int]:
+        """This decode server refused a request in which these helpers took part. Returns for each how many more
+        requests of the pair were refused than had an answer without an error."""
+        counts: dict[str, int] = {}
+        for helper in helpers:
+            count, _ = self._unavailable.pop((decode, helper), (0, 0.0))
+            if len(self._unavailable) >= MAX_PAIRS:
+                self._drop_unavailable(*next(iter(self._unavailable)))
+            self._unavailable[decode, helper] = count + 1, now
+            counts[helper] = count + 1
+        self._in_all[decode] = self._in_all.get(decode, set(helpers)).intersection(helpers)
+        return counts
 
     def refuses_alone(self, decode: str) -> bool:
-        """Whether this decode server has refused requests with several prefill servers, and answered none meanwhile."""
-        return len(self._refused_with.get(decode, ())) > 1
+        """Whether this decode server has refused requests that have no helper in common, and answered none
+        meanwhile."""
+        return self._in_all.get(decode) == set()
 
-    def worked(self, decode: str, prefill: str) -> None:
-        """A request had an answer without an error. `decode` is empty if it isn't known, and `prefill` if there was
-        none."""
-        self._accusers.pop(prefill, None)
-        self._refused_with.pop(decode, None)
-        refused, since = self._unavailable.get((decode, prefill), (0, 0.0))
-        if refused > 1:
-            self._unavailable[decode, prefill] = refused - 1, since
-        elif refused:
-            del self._unavailable[decode, prefill]
+    def worked(self, decode: str, helpers: Iterable[str]) -> None:
+        """A request in which these helpers took part had an answer without an error. `decode` is empty if it isn't
+        known."""
+        self._in_all.pop(decode, None)
+        for helper in helpers:
+            self._accusers.pop(helper, None)
+            refused, since = self._unavailable.get((decode, helper), (0, 0.0))
+            if refused > 1:
+                self._unavailable[decode, helper] = refused - 1, since
+            elif refused:
+                del self._unavailable[decode, helper]
 
     def of(self, decode: str) -> Collection[str]:
-        """The prefill servers that this decode server isn't to use."""
-        return self._prefill.get(decode, ())
+        """The helpers that this decode server isn't to use."""
+        return self._helpers.get(decode, ())
 
     def disputed(self) -> Collection[str]:
-        """The prefill servers that several decode servers aren't to use."""
-        return [prefill for prefill, decode in self._decode.items() if len(decode) >= ACCUSERS]
+        """The helpers that several decode servers aren't to use."""
+        return [helper for helper, decode in self._decode.items() if len(decode) >= ACCUSERS]
 
-    def condemn(self, prefill: str) -> bool:
+    def condemn(self, helper: str) -> bool:
         """Whether it failed several decode servers, and has worked for none since."""
-        return len(self._accusers.get(prefill, ())) >= ACCUSERS
+        return self.accusers(helper) >= ACCUSERS
 
-    def forget(self, prefill: str) -> None:
+    def accusers(self, helper: str) -> int:
+        """How many decode servers it failed since it last worked for any."""
+        return len(self._accusers.get(helper, ()))
+
+    def forget(self, helper: str) -> None:
         """It was down."""
-        for decode in list(self._decode.get(prefill, ())):
-            self._drop(decode, prefill)
+        for decode in list(self._decode.get(helper, ())):
+            self._drop(decode, helper)
 
     def expire(self, now: float) -> None:
         """Forget old ones."""
@@ -97,18 +106,18 @@ class FailedPairs:
     def keep(self, ids: Collection[str]) -> None:
         """Forget those of all servers but these."""
         for pairs, drop in ((self._since, self._drop), (self._unavailable, self._drop_unavailable)):
-            for decode, prefill in [pair for pair in pairs if pair[0] not in ids or pair[1] not in ids]:
-                drop(decode, prefill)
+            for decode, helper in [pair for pair in pairs if pair[0] not in ids or pair[1] not in ids]:
+                drop(decode, helper)
 
-    def _drop(self, decode: str, prefill: str) -> None:
-        del self._since[decode, prefill]
-        _discard(self._prefill, decode, prefill)
-        _discard(self._decode, prefill, decode)
-        _discard(self._accusers, prefill, decode)
+    def _drop(self, decode: str, helper: str) -> None:
+        del self._since[decode, helper]
+        _discard(self._helpers, decode, helper)
+        _discard(self._decode, helper, decode)
+        _discard(self._accusers, helper, decode)
 
-    def _drop_unavailable(self, decode: str, prefill: str) -> None:
-        del self._unavailable[decode, prefill]
-        _discard(self._refused_with, decode, prefill)
+    def _drop_unavailable(self, decode: str, helper: str) -> None:
+        del self._unavailable[decode, helper]
+        self._in_all.pop(decode, None)
 
     def __bool__(self) -> bool:
         """Whether answers without an error may change anything."""

@@ -1,17 +1,17 @@
 """Which endpoints seem to be down: decisions rank them behind all others.
 
 There are four signs: a collector reports the endpoint as unreachable, because several scrapes in a row were refused or
-timed out; a fallback served a request in its place; it was to prefill a request that failed, because sidecars answer
-with the status of a prefill server, or 502 if they can't reach it; or it answered several requests in a row with
-errors. A server that fails at once has hardly any load, so it would get most requests.
+timed out; a fallback served a request in its place; it was a helper (it was to prefill or to encode) of a request that
+failed, because sidecars answer with the status of a helper, or 502 if they can't reach it; or it answered several
+requests in a row with errors. A server that fails at once has hardly any load, so it would get most requests.
 
 The next good scrape that began after the sign ends it, but not that of errors: a server may fail requests while its
-metrics are fine. An answer without an error ends that one. After a failure, the decode and the prefill server stay
-apart for a while, and a good scrape doesn't help a prefill server that failed several decode servers. Without news a
-sign expires, because collectors may be gone, or NATS, and an endpoint that ranks last gets no requests.
+metrics are fine. An answer without an error ends that one. After a failure, the decode server and its helpers stay
+apart for a while, and a good scrape doesn't help a helper that failed several decode servers. Without news a sign
+expires, because collectors may be gone, or NATS, and an endpoint that ranks last gets no requests.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,16 +25,16 @@ EXPIRY = 30.0
 """Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
 UNREACHABLE = "its scrapes are refused or time out"
 REPLACED = "a fallback served in its place"
-NO_PREFILL = "a request that it was to prefill failed"
+NO_HELP = "a request that it was to prefill or encode failed"
 FAILING = "its last answers are errors"
 FAILED = 500
 """The lowest status that counts as a failure."""
 FAILURES = 5
 """In a row; as many as Envoy's outlier detection needs to eject a host (`consecutive_5xx`)."""
 DOUBTED = 2
-"""Failures in a row from which on a decode server's 502 says nothing of prefill servers. One may be due to a prefill
-server, whose sign keeps it away from the next requests; further ones with other prefill servers are due to what they
-have in common. Two prefill servers that die together still get their signs from one decode server."""
+"""Failures in a row from which on a decode server's 502 says nothing of helpers. One may be due to a helper, whose sign
+keeps it away from the next requests; further ones with other helpers are due to what they have in common. Two prefill
+servers that die together still get their signs from one decode server."""
 UNAVAILABLE = 503
 """The status of a full server, and what proxies answer for one that they can't connect to."""
 _BAD_GATEWAY = 502
@@ -96,16 +96,17 @@ class Health:
         if self.unhealthy.get(row) not in (why, UNREACHABLE):
             self.unhealthy = {**self.unhealthy, row: why}
 
-    def answered(self, endpoint: Endpoint | None, status: int, now: float, prefill: Endpoint | None = None) -> None:
+    def answered(self, endpoint: Endpoint | None, status: int, now: float, helpers: Sequence[Endpoint] = ()) -> None:
         """A response has begun: with a status from 500 on it is a failure, any lower one ends the endpoint's failures.
         It need not be told of an answer without an error unless it `listens`.
 
-        `endpoint` answered; None if that isn't known. `prefill` was to prefill the request, if any: a failure marks it,
-        if the endpoint isn't `DOUBTED`, and keeps the two apart. Where they were so already, or the prefill server has
-        a sign, it doesn't count as a failure of the endpoint: otherwise the requests under way to a dead prefill server
-        would take the decode servers away, too. A full server refuses some requests with 503, of either kind: these
-        count for the pair alone until it refused `FAILURES` more than it answered, unless the endpoint refuses those of
-        several prefill servers in a row.
+        `endpoint` answered; None if that isn't known. `helpers` were to prefill or encode the request: a failure keeps
+        them and the endpoint apart, and marks a single one, if the endpoint isn't `DOUBTED`. Where one was apart
+        already, or has a sign, the failure is due to it, and doesn't count as one of the endpoint: otherwise the
+        requests under way to a dead helper would take the decode servers away, too. Of several helpers without a sign,
+        it is due to those that failed most decode servers since they last worked. A full server refuses some requests
+        with 503, of either kind: these count for a pair alone until it refused `FAILURES` more than it answered, unless
+        the endpoint refuses requests that have no helper in common.
         """
         if status in _ABOUT_THE_REQUEST:
             return
@@ -113,33 +114,41 @@ class Health:
             endpoint = None
         count = 0 if endpoint is None else self.failures.get(endpoint.id, 0)
         if status < FAILED:
-            self._pairs.worked("" if endpoint is None else endpoint.id, "" if prefill is None else prefill.id)
+            self._pairs.worked("" if endpoint is None else endpoint.id, [helper.id for helper in helpers])
             if endpoint is not None and count:
                 del self.failures[endpoint.id]
                 if self._failing.pop(endpoint.id, None) is not None:
                     self.refresh(now)
             return
-        if prefill is not None and self._failed_after_prefill(endpoint, prefill, status, now):
+        if helpers and self._failed_with(endpoint, helpers, status, now):
             return
         if endpoint is not None:
             self._failed(endpoint.id, count + 1, now)
 
-    def _failed_after_prefill(self, decode: Endpoint | None, prefill: Endpoint, status: int, now: float) -> bool:
-        """A failure may be the prefill server's: sidecars answer with its status, or with 502 if they can't reach it.
-        Returns whether it says nothing of the decode server."""
+    def _failed_with(self, decode: Endpoint | None, helpers: Sequence[Endpoint], status: int, now: float) -> bool:
+        """A failure may be a helper's: sidecars answer with its status, or with 502 if they can't reach it. Returns
+        whether it says nothing of the decode server."""
         if decode is None:
-            if status == _BAD_GATEWAY:  # another one may be the proxy's own
-                self.suspect(prefill, now, NO_PREFILL)
+            if status == _BAD_GATEWAY and len(helpers) == 1:  # another one may be the proxy's own
+                self.suspect(helpers[0], now, NO_HELP)
             return True
-        if status == UNAVAILABLE and self._pairs.unavailable(decode.id, prefill.id, now) < FAILURES:
-            return not self._pairs.refuses_alone(decode.id)
-        known = prefill.id in self._pairs.of(decode.id)
-        explained = known or self._row(prefill) in self.unhealthy
-        if self._row(prefill) is not None:
-            self._pairs.add(decode.id, prefill.id, now)
-        if not known and self.failures.get(decode.id, 0) < DOUBTED:
-            self.suspect(prefill, now, NO_PREFILL)
-        return explained
+        pairs = self._pairs
+        others = {helper.id: helper for helper in helpers if helper.id != decode.id}
+        if status == UNAVAILABLE and others:
+            refused = pairs.refused(decode.id, others, now)
+            others = {id: helper for id, helper in others.items() if refused[id] >= FAILURES}
+            if not others:
+                return not pairs.refuses_alone(decode.id)
+        known = others.keys() & pairs.of(decode.id)
+        explained = [id for id, helper in others.items() if id in known or self._row(helper) in self.unhealthy]
+        most = max(map(pairs.accusers, others), default=0)
+        culprits = explained or [id for id in others if pairs.accusers(id) == most]
+        for id in culprits:
+            if self._row(others[id]) is not None:
+                pairs.add(decode.id, id, now)
+        if len(culprits) == 1 and not known and self.failures.get(decode.id, 0) < DOUBTED:
+            self.suspect(others[culprits[0]], now, NO_HELP)
+        return bool(explained)
 
     @property
     def listens(self) -> bool:
@@ -147,13 +156,13 @@ class Health:
         return bool(self.failures or self._pairs)
 
     def apart_from(self, decode: int | None) -> Mapping[int, str]:
-        """The rows of prefill servers that failed this decode server lately, and why they rank last for it. None for a
-        decode server that isn't known yet: those that failed several."""
+        """The rows of helpers that failed this decode server lately, and why they rank last for it. None for a decode
+        server that isn't known yet: those that failed several."""
         if not self._pairs:
             return {}
         pairs, index = self._pairs, self._layout.index
         ids = pairs.disputed() if decode is None else pairs.of(self._layout.endpoints[decode].id)
-        return dict.fromkeys([index[id] for id in ids], NO_PREFILL)
+        return dict.fromkeys([index[id] for id in ids], NO_HELP)
 
     def _failed(self, id: str, count: int, now: float) -> None:
         self.failures[id] = count

@@ -7,8 +7,7 @@ from msgspec import Struct
 
 from services.picker.scheduling.cycle import Cycle
 from services.picker.scheduling.interfaces import PreRequest
-from services.picker.scheduling.record import RolePlan
-from services.picker.scheduling.stages import ENCODE, PREFILL, host_headers, is_apart
+from services.picker.scheduling.stages import ENCODE, PREFILL, host_headers, is_apart, role_plan
 
 
 class PrefillHeaderParameters(Struct, frozen=True, rename="camel"):
@@ -49,6 +48,7 @@ class DisaggHeadersHandler(PreRequest):
 
 def _headers(cycle: Cycle, picked: tuple[int, ...], profiles: Mapping[str, str]) -> Mapping[str, str]:
     """`profiles` are those of the stages."""
-    runs = cycle.runs
-    stages = {stage: name for stage, name in profiles.items() if is_apart(cycle, runs.get(name), picked[0])}
-    return host_headers(cycle, runs, {stage: RolePlan(name) for stage, name in stages.items()})
+    runs, decode = cycle.runs, picked[0]
+    stages = {stage: name for stage, name in profiles.items() if is_apart(cycle, runs.get(name), decode)}
+    plans = {stage: role_plan(cycle, stage, runs[name], decode) for stage, name in stages.items()}
+    return host_headers(cycle, runs, plans)

@@ -14,7 +14,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.pipeline import build
 from services.picker.request_stream import HEAVY, RequestStream
 from services.picker.responses.reader import LIMIT
-from services.picker.state.health import FAILING, FAILURES, NO_PREFILL, REPLACED
+from services.picker.state.health import FAILING, FAILURES, NO_HELP, REPLACED
 from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE
 from shared.bus.columns import server_hash
 from shared.config import load
@@ -577,7 +577,7 @@ def test_a_failure_after_a_prefill_marks_the_prefill_endpoint(status: int, suspe
         assert world.sample("pointsman_picker_skipped_stages_total", stage="prefill", reason="down") == skipped
         world.say(stream, response_headers(status, served=A2, end=True))
         stream.end()
-        assert world.view.health.unhealthy == ({world.view.layout.index["a1"]: NO_PREFILL} if suspect else {})
+        assert world.view.health.unhealthy == ({world.view.layout.index["a1"]: NO_HELP} if suspect else {})
 
 
 @pytest.mark.parametrize(("most", "served_by"), [(1, "other"), (2, "fallback")])
@@ -596,7 +596,7 @@ def test_when_a_further_server_is_refused_too_that_concerns_the_prefill_server_o
         stream.end()
     assert world.metrics.served_by == {served_by: FAILURES}
     health, index = world.view.health, world.view.layout.index
-    assert health.unhealthy == {index["a1"]: NO_PREFILL}
+    assert health.unhealthy == {index["a1"]: NO_HELP}
     assert [list(health.apart_from(index[id])) for id in ("a2", "a3")] == [[index["a1"]]] * 2
 
 
@@ -630,26 +630,79 @@ def test_a_fallback_that_answers_about_the_request_has_replaced_the_first_choice
     assert not world.view.health.failures
 
 
-def test_a_502_after_an_encoder_and_a_prefill_marks_neither() -> None:
-    """The picture has no encoder that works, or the prompt no prefill server."""
-    document = PREFILLED.replace("deciders: {", "deciders: {encode: always-disagg-multimodal-decider, ").replace(
-        "schedulingProfiles:",
-        """\
-- type: always-disagg-multimodal-decider
+DISAGGREGATED = """\
+apiVersion: llm-d.ai/v1alpha1
+kind: EndpointPickerConfig
+plugins:
 - type: encode-filter
+- type: prefill-filter
+- type: decode-filter
+- type: active-request-scorer
+- type: always-disagg-multimodal-decider
+- type: always-disagg-pd-decider
+- {type: max-score-picker, name: fallbacks, parameters: {maxNumOfEndpoints: 2}}
+- {type: max-score-picker, name: encoders, parameters: {maxNumOfEndpoints: ENCODERS}}
+- {type: disagg-profile-handler, parameters: {deciders: DECIDERS}}
 schedulingProfiles:
-- {name: encode, plugins: [{pluginRef: encode-filter}]}""",
-    )
-    roles = ("prefill", "decode", "encode")
-    servers = (endpoint(f"a{n}", "", 8000, **{ROLE: role, "role": role}) for n, role in enumerate(roles, 1))
-    world = PickerUnderTest(pool(*servers), document)
-    picture = {"type": "image_url", "image_url": {"url": "http://pictures/1.png"}}
-    message = json.dumps({"model": "m", "messages": [{"role": "user", "content": [picture]}]}).encode()
-    stream, answers = world.begin(headers(CHAT, modes=LEAN), body(message, end=True))
-    assert destinations(answers) == A2
-    assert set(world.load) == {"a1", "a2", "a3"}
-    world.say(stream, response_headers(502, served=A2, end=True))
-    assert world.view.health.unhealthy == {}
+- {name: encode, plugins: [{pluginRef: encode-filter}, {pluginRef: active-request-scorer}, {pluginRef: encoders}]}
+- {name: prefill, plugins: [{pluginRef: prefill-filter}, {pluginRef: active-request-scorer}]}
+- {name: decode, plugins: [{pluginRef: decode-filter}, {pluginRef: active-request-scorer}, {pluginRef: fallbacks}]}
+"""
+ENCODE = "{encode: always-disagg-multimodal-decider}"
+BOTH = "{prefill: always-disagg-pd-decider, encode: always-disagg-multimodal-decider}"
+PICTURE = {"type": "image_url", "image_url": {"url": "http://pictures/1.png"}}
+SHOW = json.dumps({"model": "m", "messages": [{"role": "user", "content": [PICTURE]}]}).encode()
+
+
+def disaggregated(deciders: str, roles: str, encoders: int = 1) -> PickerUnderTest:
+    """Servers `a1`, `a2`, ... with these roles. A request has up to so many encode servers."""
+    servers = (endpoint(f"a{n}", "", 8000, **{ROLE: role}) for n, role in enumerate(roles.split(), 1))
+    document = DISAGGREGATED.replace("DECIDERS", deciders).replace("ENCODERS", str(encoders))
+    return PickerUnderTest(pool(*servers), document)
+
+
+@pytest.mark.parametrize(
+    ("deciders", "roles", "suspect", "apart"),
+    [
+        (ENCODE, "decode encode", {"a2"}, {"a2"}),
+        (ENCODE, "decode encode encode", set(), {"a2", "a3"}),
+        (BOTH, "decode prefill encode", set(), {"a2", "a3"}),
+    ],
+)
+def test_a_502_after_an_encoder_is_its_own_unless_others_helped_too(
+    deciders: str, roles: str, suspect: set[str], apart: set[str]
+) -> None:
+    """The picture has no encoder that works, or the prompt no prefill server."""
+    world = disaggregated(deciders, roles, encoders=2)
+    for status, alone in ((502, False), (200, True)):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(SHOW, end=True))
+        assert destinations(answers) == A1
+        assert (set(world.load) == {"a1"}) is alone
+        world.say(stream, response_headers(status, served=A1, end=True))
+        stream.end()
+        health, index = world.view.health, world.view.layout.index
+        assert health.unhealthy == {index[id]: NO_HELP for id in suspect}
+        assert health.apart_from(index["a1"]).keys() == {index[id] for id in apart}
+
+
+@pytest.mark.parametrize("status", [502, 503])
+@pytest.mark.parametrize("deciders", [ENCODE, BOTH], ids=["encode", "encode and prefill"])
+def test_an_encode_server_that_refuses_at_once_takes_no_decode_server_away(deciders: str, status: int) -> None:
+    """It looks idle while others work. After 503, proxies try a second decode server."""
+    world = disaggregated(deciders, "decode decode decode decode prefill prefill prefill encode encode encode")
+    failed = 0
+    for _ in range(100):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(SHOW, end=True))
+        tried = destinations(answers).split(",")
+        fails = any(answer.set_headers.get("x-encoder-hosts-ports") == "10.0.0.8:8000" for answer in answers)
+        failed += fails
+        if fails:
+            world.say(stream, response_headers(status, served=tried[status == 503], end=True))
+            stream.end()
+        else:
+            world.say(stream, response_headers(200, served=tried[0]))
+    assert failed <= 4 * FAILURES
+    assert {world.view.layout.endpoints[row].id for row in world.view.health.unhealthy} == {"a8"}
 
 
 def test_an_endpoint_that_was_replaced_is_the_first_choice_again_after_its_next_good_scrape() -> None:
@@ -717,7 +770,7 @@ def test_a_decode_server_that_answers_502_doesnt_leave_the_others_without_prefil
     own = 2  # when each prefill server has failed it
     assert world.sample("pointsman_picker_skipped_stages_total", stage="prefill", reason="down") == own
     why = world.view.health.unhealthy
-    assert sorted(why.values()) == sorted([FAILING, NO_PREFILL, NO_PREFILL])
+    assert sorted(why.values()) == sorted([FAILING, NO_HELP, NO_HELP])
 
 
 PREFIXES = DOCUMENT + "- type: prefix-cache-scorer\n"

@@ -10,6 +10,7 @@ from tests.unit.services.picker.scheduling.test_disaggregation import (
     ENCODERS,
     PICTURE,
     PREFILLER,
+    PROFILES,
     at,
     decided,
     document,
@@ -61,7 +62,7 @@ def test_a_prefill_server_that_failed_the_decode_server_works_for_others_only(
     """Its scrapes have been good since."""
     view = servers(roles)
     decode, prefill = (view.layout.endpoints[row] for row in failed)
-    view.health.answered(decode, 502, NOW - 1, prefill)
+    view.health.answered(decode, 502, NOW - 1, [prefill])
     report(view, {REACHABLE: [1.0] * len(roles)})
     assert view.health.unhealthy == {}
     decision = decided(document("disagg-profile-handler", BOTH), view, PICTURE)
@@ -69,12 +70,41 @@ def test_a_prefill_server_that_failed_the_decode_server_works_for_others_only(
     assert decision.skipped_stages.get("prefill") == skipped
 
 
+@pytest.mark.parametrize(
+    ("roles", "down", "failed", "encoders"),
+    [
+        ("deee", [], [], [1, 2, 3]),
+        ("deee", [1], [], [2, 3]),
+        ("deee", [1], [2], [3]),
+        ("deee", [], [2], [1, 3]),
+        ("deee", [0, 1], [], [2, 3, 1]),  # nothing is known of either
+        ("deee", [1, 2, 3], [], []),
+    ],
+)
+def test_encode_servers_that_share_the_pictures_are_those_that_work(
+    roles: str, down: list[int], failed: list[int], encoders: list[int]
+) -> None:
+    view = servers(roles)
+    endpoints = view.layout.endpoints
+    for row in failed:
+        view.health.answered(endpoints[0], 502, NOW - 1, [endpoints[row]])
+    report(view, {REACHABLE: [1.0] * len(roles)})
+    for row in down:
+        view.health.suspect(endpoints[row], NOW)
+    several = PROFILES.replace("encode-filter}, ", "encode-filter}, {pluginRef: several}, ")
+    more = "- {name: several, type: max-score-picker, parameters: {maxNumOfEndpoints: 3}}\n"
+    text = document("disagg-profile-handler", "{deciders: {encode: always-disagg-multimodal-decider}}", more, several)
+    decision = decided(text, view, PICTURE)
+    assert route(decision)[1] == ({ENCODERS: ",".join(map(at, encoders))} if encoders else {})
+    assert decision.routed().helpers == tuple(endpoints[row] for row in encoders)
+
+
 def test_with_prefill_first_a_prefill_server_that_failed_several_is_picked_last() -> None:
     view = servers("ppdd")
     for decode in view.layout.endpoints[2:]:
-        view.health.answered(decode, 502, NOW - 1, view.layout.endpoints[0])
+        view.health.answered(decode, 502, NOW - 1, view.layout.endpoints[:1])
     report(view, {REACHABLE: [1.0] * 4})
-    view.health.answered(None, 200, NOW, view.layout.endpoints[0])
+    view.health.answered(None, 200, NOW, view.layout.endpoints[:1])
     view.health.refresh(NOW)
     assert view.health.unhealthy == {}
     decision = decided(document("disagg-profile-handler", "{stageOrder: prefill-first}"), view, PICTURE)
@@ -82,7 +112,8 @@ def test_with_prefill_first_a_prefill_server_that_failed_several_is_picked_last(
 
 
 def test_headers_by_plugins_of_older_generations_dont_name_a_dead_endpoint() -> None:
-    run = ran(decode=(2,), prefill=(1,), encode=(0,))
+    run = ran(decode=(2,), prefill=(1,), encode=(0, 1))
+    assert plugin(DisaggHeadersHandler, {}).pre_request(run, (2,))[ENCODERS] == f"{at(0)},{at(1)}"
     run.view.health.suspect(run.layout.endpoints[1], NOW)
     assert plugin(DisaggHeadersHandler, {}).pre_request(run, (2,)) == {ENCODERS: at(0)}
     assert plugin(PrefillHeaderHandler, {}).pre_request(run, (2,)) == {}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from services.picker.state import failed_pairs
-from services.picker.state.health import FAILING, NO_PREFILL, REPLACED, SHOWN, UNREACHABLE
+from services.picker.state.health import FAILING, NO_HELP, REPLACED, SHOWN, UNREACHABLE
 from services.picker.state.view import View
 from shared.attributes import REACHABLE
 from shared.model import ROLE
@@ -25,11 +25,13 @@ def replaced(view: View, id: str, now: float) -> None:
     view.health.suspect(view.layout.endpoints[view.layout.index[id]], now)
 
 
-def answered(view: View, id: str, *statuses: int, now: float = NOW, prefill: str | None = None) -> None:
-    """Responses of an endpoint, whose requests a prefill server was to prefill."""
+def answered(view: View, id: str, *statuses: int, now: float = NOW, helpers: str = "") -> None:
+    """Responses of an endpoint, whose requests these were to prefill or encode."""
     endpoints, index = view.layout.endpoints, view.layout.index
     for status in statuses:
-        view.health.answered(endpoints[index[id]], status, now, None if prefill is None else endpoints[index[prefill]])
+        view.health.answered(
+            endpoints[index[id]], status, now, [endpoints[index[helper]] for helper in helpers.split()]
+        )
 
 
 def unhealthy(view: View) -> dict[str, str]:
@@ -231,23 +233,23 @@ def test_another_server_under_the_same_id_has_none_of_the_former_ones_errors() -
 def test_a_502_of_a_server_that_fails_anyway_says_nothing_of_its_prefill_server(
     before: Sequence[int], status: int, marked: bool
 ) -> None:
-    view = of_roles(decode=2, prefill=2)
+    view = of_roles(decode=2, helpers=2)
     answered(view, "a0", *before)
-    answered(view, "a0", status, prefill="a2")
-    assert (unhealthy(view).get("a2") == NO_PREFILL) is marked
+    answered(view, "a0", status, helpers="a2")
+    assert (unhealthy(view).get("a2") == NO_HELP) is marked
 
 
 def test_a_failing_decode_server_makes_two_prefill_servers_suspect_and_is_the_next_itself() -> None:
-    view = of_roles(decode=2, prefill=4)
-    for prefill in ("a2", "a3", "a4", "a5", None):
+    view = of_roles(decode=2, helpers=4)
+    for prefill in ("a2", "a3", "a4", "a5", ""):
         reported(view, "a2", True, at=NOW + 1)
-        answered(view, "a0", 502, prefill=prefill)
-    assert unhealthy(view) == {"a0": FAILING, "a3": NO_PREFILL}
+        answered(view, "a0", 502, helpers=prefill)
+    assert unhealthy(view) == {"a0": FAILING, "a3": NO_HELP}
 
 
 def accuse(view: View, decode: str, prefill: str, now: float, *scrapes: bool) -> None:
     """A decode server answers 502 and then 200, and these scrapes follow."""
-    answered(view, decode, 502, now=now, prefill=prefill)
+    answered(view, decode, 502, now=now, helpers=prefill)
     answered(view, decode, 200, now=now)
     for later, good in enumerate(scrapes, 1):
         reported(view, prefill, good, at=now + later / 10)
@@ -262,87 +264,87 @@ def apart(view: View) -> dict[str, list[str]]:
 
 def test_a_decode_server_and_a_prefill_server_that_failed_it_stay_apart_though_scrapes_are_good() -> None:
     """Nobody knows which of them is the cause. What is under way to it says nothing new."""
-    view = of_roles(decode=2, prefill=2)
+    view = of_roles(decode=2, helpers=2)
     accuse(view, "a0", "a2", NOW, True)
     assert (unhealthy(view), apart(view)) == ({}, {"a0": ["a2"]})
-    answered(view, "a0", *[502] * 9, now=NOW + 1, prefill="a2")
+    answered(view, "a0", *[502] * 9, now=NOW + 1, helpers="a2")
     assert (unhealthy(view), view.health.failures) == ({}, {})
     accuse(view, "a1", "a3", NOW + 2, True)
     assert (unhealthy(view), apart(view)) == ({}, {"a0": ["a2"], "a1": ["a3"]})
 
 
 def test_a_prefill_server_that_refuses_everything_takes_no_decode_server_away() -> None:
-    view = of_roles(decode=4, prefill=2)
+    view = of_roles(decode=4, helpers=2)
     for decode in ("a0", "a1", "a2", "a3"):
-        answered(view, decode, *[503] * 9, prefill="a4")
-    assert unhealthy(view) == {"a4": NO_PREFILL}
+        answered(view, decode, *[503] * 9, helpers="a4")
+    assert unhealthy(view) == {"a4": NO_HELP}
     assert apart(view) == {decode: ["a4"] for decode in ("a0", "a1", "a2", "a3")}
 
 
-@pytest.mark.parametrize("prefill", [("a4", "a5"), (None, None)], ids=str)
+@pytest.mark.parametrize("prefill", [("a4", "a5"), ("", "")], ids=str)
 def test_a_decode_server_that_refuses_everything_ranks_last_and_takes_no_prefill_server_away(
-    prefill: Sequence[str | None],
+    prefill: Sequence[str],
 ) -> None:
-    view = of_roles(decode=4, prefill=2)
+    view = of_roles(decode=4, helpers=2)
     for _ in range(4):
         for other in prefill:
-            answered(view, "a0", 503, prefill=other)
+            answered(view, "a0", 503, helpers=other)
     assert (unhealthy(view), apart(view)) == ({"a0": FAILING}, {})
 
 
 @pytest.mark.parametrize(("between", "failed"), [(None, True), (200, False), (500, True)])
 def test_a_server_that_is_full_now_and_then_stays_with_the_others(between: int | None, failed: bool) -> None:
     """Only one that refuses five requests more than it answers keeps away."""
-    view = of_roles(decode=2, prefill=2)
+    view = of_roles(decode=2, helpers=2)
     for _ in range(4):
-        answered(view, "a0", 503, now=NOW, prefill="a2")
-        answered(view, "a0", 200, now=NOW, prefill="a3")
+        answered(view, "a0", 503, now=NOW, helpers="a2")
+        answered(view, "a0", 200, now=NOW, helpers="a3")
     assert (unhealthy(view), apart(view)) == ({}, {})
     if between is not None:
-        answered(view, "a0", between, now=NOW, prefill="a2")
-    answered(view, "a0", 503, now=NOW, prefill="a2")
+        answered(view, "a0", between, now=NOW, helpers="a2")
+    answered(view, "a0", 503, now=NOW, helpers="a2")
     assert apart(view) == ({"a0": ["a2"]} if failed else {})
 
 
 def test_refusals_of_long_ago_dont_add_up() -> None:
-    view = of_roles(decode=2, prefill=3)
-    answered(view, "a0", *[503] * 4, prefill="a2")
+    view = of_roles(decode=2, helpers=3)
+    answered(view, "a0", *[503] * 4, helpers="a2")
     reported(view, "a2", True, at=NOW + EXPIRY + 1)
-    answered(view, "a0", 503, now=NOW + EXPIRY + 1, prefill="a2")
+    answered(view, "a0", 503, now=NOW + EXPIRY + 1, helpers="a2")
     assert (unhealthy(view), apart(view), view.health.failures) == ({}, {}, {})
-    answered(view, "a0", *[503] * 4, now=NOW + EXPIRY + 1, prefill="a2")
+    answered(view, "a0", *[503] * 4, now=NOW + EXPIRY + 1, helpers="a2")
     assert apart(view) == {"a0": ["a2"]}
     assert view.health.listens
     reported(view, "a2", True, at=NOW + 3 * EXPIRY)
-    answered(view, "a0", 200, now=NOW + 3 * EXPIRY, prefill="a3")
+    answered(view, "a0", 200, now=NOW + 3 * EXPIRY, helpers="a3")
     assert (apart(view), view.health.listens) == ({}, False)
 
 
 def test_refusals_add_up_while_other_servers_come_and_go() -> None:
-    view = of_roles(decode=2, prefill=2)
-    answered(view, "a0", *[503] * 4, prefill="a2")
-    answered(view, "a1", 503, prefill="a2")
+    view = of_roles(decode=2, helpers=2)
+    answered(view, "a0", *[503] * 4, helpers="a2")
+    answered(view, "a1", 503, helpers="a2")
     view.delete("pool.endpoint.a1")
-    answered(view, "a0", 503, prefill="a2")
+    answered(view, "a0", 503, helpers="a2")
     assert apart(view) == {"a0": ["a2"]}
 
 
 def test_of_too_many_pairs_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failed_pairs, "MAX_PAIRS", 2)
-    view = of_roles(decode=3, prefill=1)
+    view = of_roles(decode=3, helpers=1)
     for decode in ("a0", "a1", "a2"):
-        answered(view, decode, 500, prefill="a3")
+        answered(view, decode, 500, helpers="a3")
     assert apart(view) == {"a1": ["a3"], "a2": ["a3"]}
     for decode in ("a0", "a1", "a2", "a0"):
-        answered(view, decode, *[503] * 4, prefill="a3")
+        answered(view, decode, *[503] * 4, helpers="a3")
     assert apart(view) == {"a1": ["a3"], "a2": ["a3"]}
 
 
 def test_before_the_decode_server_is_known_prefill_servers_that_failed_several_rank_last() -> None:
-    view = of_roles(decode=3, prefill=2)
+    view = of_roles(decode=3, helpers=2)
     accuse(view, "a0", "a3", NOW, True)
     assert view.health.apart_from(None) == {}
-    answered(view, "a2", 200, now=NOW + 1, prefill="a3")
+    answered(view, "a2", 200, now=NOW + 1, helpers="a3")
     accuse(view, "a1", "a3", NOW + 1, True)
     assert list(view.health.apart_from(None)) == [view.layout.index["a3"]]
 
@@ -350,19 +352,19 @@ def test_before_the_decode_server_is_known_prefill_servers_that_failed_several_r
 @pytest.mark.parametrize("works", [False, True])
 def test_of_a_prefill_server_that_fails_several_decode_servers_good_scrapes_say_nothing(works: bool) -> None:
     """Unless it works for another."""
-    view = of_roles(decode=3, prefill=2)
+    view = of_roles(decode=3, helpers=2)
     accuse(view, "a0", "a3", NOW, True)
     if works:
-        answered(view, "a2", 200, now=NOW + 0.5, prefill="a3")
+        answered(view, "a2", 200, now=NOW + 0.5, helpers="a3")
     accuse(view, "a1", "a3", NOW + 1, True, True)
-    assert unhealthy(view) == ({} if works else {"a3": NO_PREFILL})
+    assert unhealthy(view) == ({} if works else {"a3": NO_HELP})
     view.health.refresh(NOW + EXPIRY + 2)
     assert (unhealthy(view), apart(view)) == ({}, {})
 
 
 @pytest.mark.parametrize(("ended", "left"), [("by a bad scrape", {}), ("with the server", {"a1": ["a5"]})])
 def test_what_keeps_servers_apart_ends(ended: str, left: dict[str, list[str]]) -> None:
-    view = of_roles(decode=3, prefill=3)
+    view = of_roles(decode=3, helpers=3)
     for now, decode in ((NOW, "a0"), (NOW + 1, "a1")):
         accuse(view, decode, "a5", now, ended != "by a bad scrape", True)
     if ended == "with the server":
@@ -372,12 +374,87 @@ def test_what_keeps_servers_apart_ends(ended: str, left: dict[str, list[str]]) -
 
 
 def test_requests_under_way_to_a_dead_prefill_server_dont_take_decode_servers_away() -> None:
-    view = of_roles(decode=4, prefill=2)
+    view = of_roles(decode=4, helpers=2)
     for decode in ("a0", "a1", "a2", "a3"):
-        answered(view, decode, *[502] * 9, prefill="a4")
-    assert unhealthy(view) == {"a4": NO_PREFILL}
-    view.health.answered(None, 502, NOW, view.layout.endpoints[5])
-    assert unhealthy(view) == {"a4": NO_PREFILL, "a5": NO_PREFILL}, "also if the decode server isn't known"
+        answered(view, decode, *[502] * 9, helpers="a4")
+    assert unhealthy(view) == {"a4": NO_HELP}
+    view.health.answered(None, 502, NOW, view.layout.endpoints[5:6])
+    assert unhealthy(view) == {"a4": NO_HELP, "a5": NO_HELP}, "also if the decode server isn't known"
+
+
+THREE = {"decode": 3, "prefill": 3, "encode": 3}
+"""a0 to a2, a3 to a5, a6 to a8."""
+
+
+@pytest.mark.parametrize(
+    ("answers", "signs", "pairs"),
+    [
+        ([("a0", 502, "a6")], {"a6": NO_HELP}, {"a0": ["a6"]}),
+        ([("a0", 502, "a3 a6")], {}, {"a0": ["a3", "a6"]}),
+        ([("a0", 502, "a3 a6")] * 9, {}, {"a0": ["a3", "a6"]}),
+        # with several decode servers only the encode server fails
+        (
+            [("a0", 502, "a3 a6"), ("a1", 502, "a4 a6")],
+            {"a6": NO_HELP},
+            {"a0": ["a3", "a6"], "a1": ["a6"]},
+        ),
+        # one with the same works meanwhile
+        (
+            [("a0", 502, "a3 a6"), ("a2", 200, "a3 a7"), ("a1", 502, "a3 a6")],
+            {"a6": NO_HELP},
+            {"a0": ["a3", "a6"], "a1": ["a6"]},
+        ),
+        # or only the prefill server does
+        (
+            [("a0", 500, "a3 a6"), ("a1", 500, "a3 a7")],
+            {"a3": NO_HELP},
+            {"a0": ["a3", "a6"], "a1": ["a3"]},
+        ),
+        # nobody knows which
+        (
+            [("a0", 502, "a3 a6"), ("a1", 502, "a3 a6")],
+            {},
+            {"a0": ["a3", "a6"], "a1": ["a3", "a6"]},
+        ),
+        # requests under way to a server with a sign keep away no other
+        (
+            [("a0", 502, "a6"), *[("a1", 502, "a3 a6"), ("a2", 502, "a4 a6")] * 9],
+            {"a6": NO_HELP},
+            {"a0": ["a6"], "a1": ["a6"], "a2": ["a6"]},
+        ),
+        # several encode servers share the pictures
+        (
+            [("a0", 502, "a6 a7"), ("a1", 502, "a6 a8")],
+            {"a6": NO_HELP},
+            {"a0": ["a6", "a7"], "a1": ["a6"]},
+        ),
+        # the decode server fails whoever helps
+        (
+            [("a0", 502, helpers) for helpers in ("a3 a6", "a4 a7", "a5 a8", "", "")],
+            {"a0": FAILING},
+            {"a0": ["a3", "a4", "a5", "a6", "a7", "a8"]},
+        ),
+        # full servers
+        ([("a0", 503, "a3 a6"), ("a0", 503, "a4 a6")] * 2, {}, {}),
+        ([("a0", 503, "a3 a6"), ("a0", 503, "a4 a6")] * 5, {"a6": NO_HELP}, {"a0": ["a6"]}),
+        ([("a0", 503, "a3 a6"), ("a0", 503, "a4 a7")] * 3, {"a0": FAILING}, {}),
+        # a decode server that encodes for itself, too
+        ([("a0", 502, "a0")] * 5, {"a0": FAILING}, {}),
+    ],
+)
+def test_of_several_helpers_the_one_that_fails_others_as_well_is_the_cause(
+    answers: Sequence[tuple[str, int, str]], signs: dict[str, str], pairs: dict[str, list[str]]
+) -> None:
+    view = of_roles(**THREE)
+    for decode, status, helpers in answers:
+        answered(view, decode, status, helpers=helpers)
+    assert (unhealthy(view), apart(view)) == (signs, pairs)
+
+
+def test_of_several_helpers_none_is_the_cause_if_it_isnt_known_who_answered() -> None:
+    view = of_roles(**THREE)
+    view.health.answered(None, 502, NOW, [view.layout.endpoints[row] for row in (3, 6)])
+    assert unhealthy(view) == {}
 
 
 def test_that_a_server_is_unreachable_is_no_fresh_metric_of_it() -> None:

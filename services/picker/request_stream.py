@@ -286,6 +286,7 @@ class RequestStream:
         destinations, progress, served = routed.destinations, routed.progress, event.served
         status = progress.status = event.status
         endpoint: Endpoint | None = None
+        skipped: int | None = None
         if (status or 0) >= 400:
             _withdraw(progress)
         placements, progress.placements = progress.placements, ()
@@ -308,9 +309,10 @@ class RequestStream:
                 self._wait.moved()
                 for placement in placements:
                     placement(endpoint.id)
-                self._replaced(routed, skipped, status or 0)
         if status is not None and (is_failure(status) or view.health.listens):
             view.health.answered(endpoint, status, self._handler.clock(), routed.helpers)
+        if skipped is not None and endpoint is not None:
+            self._replaced(routed, skipped, status or 0)
         self._handler.metrics.served(progress.served_by)
         if progress.hooks is not None:
             seconds = self._handler.clock() - self._started
@@ -320,14 +322,14 @@ class RequestStream:
 
     def _replaced(self, routed: RoutedRequest, skipped: int, status: int) -> None:
         """Another endpoint answered in place of so many destinations, or of all, if it is none of them (0). If it
-        failed too, that may be due to the helpers, which all of them were told to use."""
+        failed too, that may be due to the request, or to the helpers, which all of them were told to use."""
         health, now = self._handler.view.health, self._handler.clock()
-        if is_failure(status) and routed.helpers:
-            for tried in routed.picked[: skipped or None]:
-                health.answered(tried, UNAVAILABLE, now, routed.helpers)
+        if not is_failure(status):
+            for tried in routed.picked[:skipped]:
+                health.suspect(tried, now)
             return
-        for tried in routed.picked[:skipped]:
-            health.suspect(tried, now)
+        for tried in routed.picked[: skipped or None] if routed.helpers else routed.picked[:skipped]:
+            health.answered(tried, UNAVAILABLE, now, routed.helpers)
 
     def _on_response_body(self, now: float) -> None:
         """The prompt has been computed: its tokens stop to count as load. If the picker requested the body, they count

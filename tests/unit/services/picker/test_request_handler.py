@@ -512,6 +512,7 @@ A1, A2, A3 = "10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"
         ([response_headers(served="10.9.9.9:1")], [A1, A2, A3]),
         ([response_headers()], [A1, A2, A3]),
         ([response_headers(503)], [A1, A2, A3]),
+        ([response_headers(503, served=A3)], [A1, A2, A3]),  # which fails, too
         ([], [A1, A2, A3]),
     ],
 )
@@ -522,6 +523,20 @@ def test_whom_a_fallback_had_to_replace_ranks_last_from_then_on(messages: list[A
     world.say(stream, *messages)
     stream.end()
     assert choices(world) == ",".join(then)
+
+
+@pytest.mark.parametrize(("requests", "failing"), [(FAILURES - 1, 0), (FAILURES, 5), (3 * FAILURES, 5)])
+def test_a_request_that_all_tried_servers_refuse_takes_at_most_half_of_the_servers_away(
+    requests: int, failing: int
+) -> None:
+    """A client may know one."""
+    servers = [endpoint(f"a{number}") for number in range(10)]
+    world = PickerUnderTest(pool(*servers), DOCUMENT.replace("Endpoints: 3", "Endpoints: 10"))
+    for _ in range(requests):
+        stream, answers = world.begin(headers(CHAT, modes=LEAN), body(MESSAGE, end=True))
+        world.say(stream, response_headers(503, served=destinations(answers).split(",")[-1], end=True))
+        stream.end()
+    assert list(world.view.health.unhealthy.values()) == [FAILING] * failing
 
 
 def test_with_if_available_a_fallback_is_one_of_the_endpoints_with_the_prefix() -> None:

@@ -17,6 +17,7 @@ from services.picker.flow_control.band import LINGER, Band, FlowCount, OnPolicyF
 from services.picker.flow_control.deadlines import Deadlines
 from services.picker.flow_control.division import Division
 from services.picker.flow_control.drain_rate import DrainRate
+from services.picker.flow_control.flow_columns import Size
 from services.picker.flow_control.ladder import Ceilings, Ladder
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
@@ -177,20 +178,22 @@ class FlowController:
         return False
 
     def enqueue(self, item: Waiting, now: float) -> Outcome | None:
-        """Queue a request, or say why not. Its priority is then that of its band."""
+        """Queue a request, or say why not. Its priority is then that of its band. Others may make room for it."""
         band = self._band_of(item.priority)
         item.priority = band.priority
         item.enqueued_at = now if item.since is None else item.since
-        refused = self._refusal(item, band)
+        flow = self._flow_of(item, band)
+        refused = self._refusal(item, band, flow)
         if refused is not None:
             return refused
         if not self.requests:
             self._strict.pause()
         self._deadlines.add(item)
-        band.add(item, self._flow_of(item, band))
+        band.add(item, flow)
         self._queued[band.priority] = band
         self.requests += 1
         self.bytes += item.bytes
+        self._displace(now)
         return None
 
     def cancel(self, item: Waiting, now: float) -> bool:
@@ -206,9 +209,11 @@ class FlowController:
                 self._drop_if_empty(band)
 
     def expire(self, now: float, empty: bool) -> int:
-        """End the waits whose time is over; returns how many. `empty` says whether the pool has no endpoints."""
-        deadlines, ended = self._deadlines, 0
+        """End the waits whose time is over, or that others displace; returns how many. `empty` says whether the pool
+        has no endpoints."""
+        deadlines = self._deadlines
         deadlines.observe(empty, now)
+        ended = self._displace(now)
         outcome = Outcome.EXPIRED_NO_ENDPOINTS if empty else Outcome.EXPIRED
         while ended < MAX_AT_ONCE and (item := deadlines.due(now)) is not None:
             ended += self._dequeue(item, outcome, now)
@@ -225,13 +230,13 @@ class FlowController:
                 ended += self._dequeue(head, Outcome.SHUT_DOWN, now)
         return ended
 
-    def _refusal(self, item: Waiting, band: Band) -> Outcome | None:
+    def _refusal(self, item: Waiting, band: Band, flow: str) -> Outcome | None:
         if item.state is not NEW:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
-        if self._exceeds_limits(item, band):
-            return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
+        if self._exceeds_limits(item, band) and (band.refuses(item) or not self._others_make_room(item, band, flow)):
+            return self._beyond_limits
         return None
 
     def _exceeds_limits(self, item: Waiting, band: Band) -> bool:
@@ -242,6 +247,48 @@ class FlowController:
             or (max_requests and self.requests + 1 > max_requests)
             or (max_bytes and self.bytes + item.bytes > max_bytes)
         )
+
+    def _excess(self, what: Size, more: int = 0) -> int:
+        """By how much all queues together would exceed their limit with so much more; 0 or less if they wouldn't."""
+        if what == "requests":
+            most, used = self.settings.max_requests, self.requests
+        else:
+            most, used = self.settings.max_bytes, self.bytes
+        return used + more - most if most else 0
+
+    @property
+    def _beyond_limits(self) -> Outcome:
+        """Of a request for which there is no place."""
+        return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
+
+    def _others_make_room(self, item: Waiting, band: Band, flow: str) -> bool:
+        """Whether the limits of all queues leave room for the request once others are displaced: those of lower bands;
+        if they aren't enough, those of the band's fullest flow, as long as it keeps no less than this flow then has. So
+        two flows don't displace each other in turns."""
+        lower = [other for priority, other in self._queued.items() if priority < band.priority]
+        own = band.flows.get(flow)
+        sizes: tuple[tuple[Size, int, int], ...] = ("requests", 1, 1), ("bytes", item.bytes, band.largest)
+        for what, size, largest in sizes:
+            missing = self._excess(what, size) - sum(getattr(other, what) for other in lower)
+            if missing > 0:
+                if not band.requests:
+                    return False
+                kept = getattr(band.columns.fullest(what), what) - (missing + largest - 1)
+                if kept < size + (0 if own is None else getattr(own, what)):
+                    return False
+        return True
+
+    def _displace(self, now: float) -> int:
+        """While all queues together exceed a limit, end waits in the lowest band: each time, that of the newest request
+        of the fullest flow. `_others_make_room` has made sure that this makes room; returns how many were ended."""
+        ended = 0
+        sizes: tuple[Size, ...] = ("requests", "bytes")
+        for what in sizes:
+            while ended < MAX_AT_ONCE and self._excess(what) > 0:
+                lowest = min(priority for priority, band in self._queued.items() if getattr(band, what))
+                newest = self._queued[lowest].columns.fullest(what).newest
+                ended += self._dequeue(newest, self._beyond_limits, now)
+        return ended
 
     def _flow_of(self, item: Waiting, band: Band) -> str:
         """The flow that it queues in: its own, unless there are too many."""
@@ -343,6 +390,8 @@ class FlowController:
 
     def next_wake(self) -> float:
         """When to call `expire` and `dispatch` though nothing has happened; infinite for never."""
+        if self._excess("requests") > 0 or self._excess("bytes") > 0:
+            return 0.0  # `expire` displaces more
         return min(self._retry, self._deadlines.next()) if self.requests else inf
 
     def blocked(self) -> list[BlockedBand]:

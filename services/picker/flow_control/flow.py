@@ -1,6 +1,7 @@
 """A flow: the requests of one fairness id in one band, those that wait and those that run."""
 
 from services.picker.flow_control.lazy_heap import LazyHeap
+from services.picker.flow_control.waiting import Waiting
 from shared.bus.columns import flow_hash
 
 
@@ -8,6 +9,7 @@ class Flow:
     """Counts and queue of a flow."""
 
     __slots__ = (
+        "arrived",
         "bytes",
         "dispatched",
         "finished",
@@ -27,6 +29,8 @@ class Flow:
         self.hash = flow_hash(id)
         self.weight = weight
         self.queue = LazyHeap()
+        self.arrived: dict[Waiting, None] = {}
+        """Those that wait, in the order in which they were queued."""
         self.requests = 0
         """That wait."""
         self.bytes = self.tokens = 0
@@ -48,6 +52,11 @@ class Flow:
     def idle(self) -> bool:
         """Whether nothing of it waits or runs."""
         return not self.requests and self.dispatched == self.finished
+
+    @property
+    def newest(self) -> Waiting:
+        """The request that was queued last. One must wait."""
+        return next(reversed(self.arrived))
 
     def head_since(self) -> float | None:
         """When its first request was queued."""

@@ -4,7 +4,7 @@ Rows of flows that have changed are written when the arrays are read, so a reque
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from services.picker.state.layout import Floats
 
 Integers: TypeAlias = NDArray[Any]
 """Numbers of the width that the place needs."""
+Size: TypeAlias = Literal["requests", "bytes"]
+"""What limits bound, by the name of the attribute that counts it."""
 _AT_FIRST = 16
 
 
@@ -27,7 +29,7 @@ class FlowColumns:
         self.changed: Callable[[Flow], None] = self._changed.add
         """To be called when a flow has changed."""
         self._hashes: Integers = np.zeros(_AT_FIRST, np.uint64)
-        self._counts: Integers = np.zeros((5, _AT_FIRST), np.int64)
+        self._counts: Integers = np.zeros((6, _AT_FIRST), np.int64)
         self._since: Floats = np.zeros(_AT_FIRST)
 
     def add(self, flow: Flow) -> None:
@@ -56,9 +58,13 @@ class FlowColumns:
 
     @property
     def counts(self) -> Integers:
-        """Rows of this array are requests, tokens, running, dispatched and served; its columns are flows."""
+        """Rows of this array are requests, tokens, running, dispatched, served and bytes; its columns are flows."""
         self._write()
         return self._counts[:, : len(self._flows)]
+
+    def fullest(self, what: Size) -> Flow:
+        """The flow of which the most requests, or bytes, wait. There must be a flow."""
+        return self._flows[int(self.counts[0 if what == "requests" else 5].argmax())]
 
     @property
     def since(self) -> Floats:
@@ -71,7 +77,8 @@ class FlowColumns:
             row = self._rows[flow]
             since = flow.head_since()
             self._since[row] = np.inf if since is None else since
-            self._counts[:, row] = flow.requests, flow.tokens, flow.running, flow.dispatched, flow.served
+            counts = flow.requests, flow.tokens, flow.running, flow.dispatched, flow.served, flow.bytes
+            self._counts[:, row] = counts
         self._changed.clear()
 
     def __len__(self) -> int:

@@ -70,7 +70,7 @@ def summarize(columns: FlowColumns, now: float, most: int) -> Summary:
     since ever, times milliseconds, and nothing is greater than fits into a table."""
     flows, counts = columns.hashes, columns.counts
     ages = np.clip((now - columns.since) * 1000, 0, _U32).astype(np.int64)
-    requests, tokens, running, dispatched, served = counts
+    requests, tokens, running, dispatched, served, _ = counts
     all_rows = [requests, np.minimum(tokens, _U32), ages, running, dispatched, served]
     if len(flows) <= most:
         return Summary(flows, *all_rows)

@@ -314,6 +314,44 @@ def test_bodies_that_wait_leave_memory_for_others_whatever_is_configured(configu
     assert refusal.set_headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
 
 
+BANDS = {"low": -10, "high": 100}
+ROUND_ROBIN = {"fairnessPolicyRef": "round-robin-fairness-policy"}
+
+
+@MODES
+@pytest.mark.parametrize("limits", [{"maxRequests": 3}, {"maxBytes": 330}], ids=["requests", "bytes"])
+@pytest.mark.parametrize(
+    ("comes", "displaced"),
+    [(("high", "other"), True), (("", "other"), True), (("low", "other"), True), (("low", "mine"), False)],
+)
+def test_one_clients_requests_keep_no_others_from_waiting(
+    comes: tuple[str, str], displaced: bool, limits: dict[str, Any], modes: tuple[BodyMode, BodyMode]
+) -> None:
+    world = World("a1", configuration=document(defaultPriorityBand=ROUND_ROBIN, **limits))
+    world.prioritize(**BANDS)
+
+    def ask(id: str, objective: str, flow: str) -> Asked:
+        return world.ask(id, modes, x_llm_d_inference_objective=objective, x_llm_d_inference_fairness_id=flow)
+
+    running = world.ask("running", modes)
+    waiting = [ask(f"mine-{number}", "low", "mine") for number in range(3)]
+    assert all(asked.waits for asked in waiting)
+    last = ask("last", *comes)
+    (out, stays) = (waiting.pop(), last) if displaced else (last, waiting.pop())
+    answer = refused(out.collect())
+    assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
+    assert int(answer.set_headers["retry-after"]) >= 1
+    assert world.sample("llm_d_epp_flow_control_requests_total", **series("RejectedCapacity", -10)) == 1
+    assert all(asked.waits for asked in [*waiting, stays])
+    out.stream.end()
+    running.completes()
+    for asked in sorted([*waiting, stays], key=lambda asked: asked is not last or comes[0] == "low"):
+        asked.completes()
+    assert world.is_calm
+    assert world.flow.controller is not None
+    assert world.flow.controller.bytes == 0
+
+
 def test_a_clients_deadline_ends_the_wait() -> None:
     world = World("a1")
     world.ask("running")

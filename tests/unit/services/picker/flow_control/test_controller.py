@@ -30,7 +30,8 @@ STRICT = "global-strict-fairness-policy"
         (settings(band(max_bytes=100)), [(0, 60), (0, 40)], (0, 1)),
         (settings(band(max_bytes=100)), [], (0, 101)),
         (settings(max_requests=2), [(0, 0), (5, 0)], (0, 0)),
-        (settings(max_bytes=100), [(0, 60), (5, 40)], (5, 1)),
+        (settings(max_bytes=100), [(0, 60), (5, 40)], (0, 1)),
+        (settings(max_bytes=100), [], (0, 101)),
         (settings(bands={5: band(max_requests=1)}), [(0, 0), (0, 0), (5, 0)], (5, 0)),
         (settings(negative_template=band(max_requests=1)), [(0, 0), (0, 0), (-1, 0)], (-1, 0)),
         # of a priority without a band, it counts in band 0
@@ -55,6 +56,96 @@ def test_limits(how: FlowControlSettings, taken: list[tuple[int, int]], refused:
     if items:  # what leaves makes room at once
         picker.controller.cancel(items[-1], 0.0)
         assert picker.offer(priority, bytes=size) is None
+
+
+MAKES_ROOM: dict[str, tuple[FlowControlSettings, list[str], str, list[str] | None]] = {
+    # requests as "flow priority bytes": those that wait, one that comes, and who makes room for it; None: it is refused
+    "bytes of a lower band, newest first": (settings(max_bytes=8), ["a -9 4", "a -9 3", "a -9 1"], "b 5 1", ["a -9 1"]),
+    "also for band 0": (settings(max_bytes=8), ["a -9 4", "a -9 4"], "b 0 1", ["a -9 4"]),
+    "also for the same fairness id": (settings(max_bytes=8), ["a -9 8"], "a 0 1", ["a -9 8"]),
+    "a place in a lower band": (settings(max_requests=2), ["a -9 1", "a -9 2"], "b 5 9", ["a -9 2"]),
+    "both": (settings(max_requests=2, max_bytes=8), ["a -9 5", "a -9 3"], "b 5 6", ["a -9 3", "a -9 5"]),
+    "the lowest band first": (settings(max_bytes=8), ["a -9 4", "a 0 4"], "b 5 1", ["a -9 4"]),
+    "then the next": (settings(max_bytes=8), ["a -9 4", "a 0 1", "a 0 3"], "b 5 7", ["a -9 4", "a 0 3"]),
+    "of a lower band, the fullest flow": (settings(max_bytes=8), ["a -9 6", "b -9 2"], "c 5 1", ["a -9 6"]),
+    "a band below has no bytes": (settings(max_bytes=8), ["a -9 0", "a 0 8"], "b 5 1", ["a 0 8"]),
+    "too little below": (settings(max_bytes=8), ["a -9 2", "b 5 6"], "b 5 3", None),
+    "nothing below": (settings(max_bytes=8), ["a 5 8"], "b 0 1", None),
+    "a band's own limit": (settings(band(max_bytes=8), max_bytes=9), ["a -9 1", "b 5 8"], "b 5 1", None),
+    "the fullest flow": (settings(max_requests=4), ["a 0 1", "a 0 2", "a 0 3", "b 0 9"], "c 0 1", ["a 0 3"]),
+    "its bytes": (settings(max_bytes=9), ["a 0 3", "a 0 3", "b 0 1", "b 0 1", "b 0 1"], "c 0 1", ["a 0 3"]),
+    "lower bands, then it": (settings(max_bytes=9), ["d -9 1", *["a 0 2"] * 4], "c 0 3", ["d -9 1", "a 0 2"]),
+    "it keeps as much": (settings(max_requests=3), ["a 0 1", "a 0 2", "b 0 1"], "b 0 2", None),
+    "it keeps something": (settings(max_bytes=9), ["a 0 9"], "b 0 1", None),
+    "one flow": (settings(max_requests=3), ["a 0 1", "a 0 2", "a 0 3"], "a 0 1", None),
+    "flows that don't matter": (settings(band(STRICT), max_requests=3), ["a 0 1", "a 0 2", "a 0 3"], "b 0 1", None),
+    "the first of a band": (settings(max_requests=1), ["a 5 1"], "b 0 1", None),
+}
+
+
+@pytest.mark.parametrize("case", MAKES_ROOM)
+@pytest.mark.parametrize("empty", [False, True])
+def test_others_make_room_within_the_limits_of_all_queues(case: str, empty: bool) -> None:
+    """Whoever makes room can't take it back, and all is given back in the end."""
+    how, waiting, comes, displaced = MAKES_ROOM[case]
+    picker = Picker(how, Room(0))
+    controller = picker.controller
+    controller.ensure_bands([5, -9])
+    controller.expire(0.0, empty)
+    refused = Outcome.REJECTED_NO_ENDPOINTS if empty else Outcome.REJECTED_CAPACITY
+
+    def offers(request: str) -> Outcome | None:
+        flow, priority, size = request.split()
+        return picker.offer(int(priority), flow=flow, bytes=int(size), owner=request)
+
+    assert [offers(request) for request in waiting] == [None] * len(waiting)
+    assert offers(comes) is (refused if displaced is None else None)
+    assert picker.outcomes == [(owner, refused) for owner in displaced or []]
+    if displaced:
+        held = controller.requests, controller.bytes
+        assert offers(displaced[0]) is refused
+        assert (controller.requests, controller.bytes) == held
+    assert controller.requests == len(waiting) - len(displaced or []) + (displaced is not None)
+    assert controller.bytes <= (how.max_bytes or inf)
+    while controller.shut_down(0.0):
+        pass
+    assert len(picker.outcomes) == len(waiting) + (displaced is not None)
+    assert (controller.requests, controller.bytes) == (0, 0)
+    for queues in controller.bands():
+        assert (queues.requests, queues.bytes, queues.tokens) == (0, 0, 0)
+        for flow in queues.flows.values():
+            assert (flow.requests, flow.bytes, flow.tokens, len(flow.queue), len(flow.arrived)) == (0, 0, 0, 0, 0)
+    assert controller.next_wake() == inf
+
+
+def test_many_small_requests_make_room_a_bounded_number_at_a_time() -> None:
+    picker = Picker(settings(max_bytes=3 * MAX_AT_ONCE), Room(0))
+    picker.controller.ensure_bands([5, -9])
+    for number in range(3 * MAX_AT_ONCE):
+        picker.add(number, priority=-9, bytes=1)
+    large = picker.add("large", priority=5, bytes=2 * MAX_AT_ONCE + 1)
+    ended = [len(picker.outcomes)]
+    while picker.controller.next_wake() <= 0.0:
+        picker.controller.expire(0.0, True)
+        ended.append(len(picker.outcomes))
+    assert ended == [MAX_AT_ONCE, 2 * MAX_AT_ONCE, 2 * MAX_AT_ONCE + 1]
+    assert (large.queued, picker.controller.bytes) == (True, 3 * MAX_AT_ONCE)
+    assert [owner for owner, _ in picker.outcomes] == [*range(MAX_AT_ONCE * 3 - 1, MAX_AT_ONCE - 2, -1)]
+
+
+def test_to_make_room_costs_no_more_among_many_requests() -> None:
+    def work(flows: int, each: int) -> int:
+        picker = Picker(settings(max_requests=flows * each), Room(0))
+        picker.controller.ensure_bands([5, -9])
+        for number in range(flows * each):
+            picker.add(number, flow=f"flow-{number % flows}", priority=-9)
+        picker.add("first", priority=5)
+        with counted() as done:
+            picker.add("second", priority=5)
+        assert len(picker.outcomes) == 2
+        return done.instructions
+
+    assert max(work(2, 2000), work(1000, 4)) < 2 * work(2, 4)
 
 
 def test_limits_of_zero_in_total_are_none() -> None:

@@ -14,8 +14,7 @@ from tests.unit.services.picker.flow_control.flows import FAIRNESS, ORDERINGS, P
 from tests.unit.services.picker.flow_control.simulation import PoolView
 
 BANDS = [5, 0, -5]
-LIMIT, TOTAL_BYTES, TTL, EMPTY_TTL = 6, 60, 5.0, 8.0
-ENDED = {Outcome.DISPATCHED, Outcome.EXPIRED, Outcome.EXPIRED_NO_ENDPOINTS, Outcome.CANCELLED, Outcome.SHUT_DOWN}
+LIMIT, TOTAL, TOTAL_BYTES, TTL, EMPTY_TTL = 6, 10, 60, 5.0, 8.0
 
 
 Message = tuple[str, str, QueueTable, int, float]
@@ -44,6 +43,7 @@ class PickersMachine(RuleBasedStateMachine):
                 bands={5: band(fairness, ordering, max_requests=LIMIT)},
                 ttl=TTL,
                 no_endpoint_ttl=EMPTY_TTL,
+                max_requests=TOTAL,
                 max_bytes=TOTAL_BYTES,
                 max_flows=4,
                 weights={"a": 2.0},
@@ -80,18 +80,30 @@ class PickersMachine(RuleBasedStateMachine):
         item = Waiting(
             flow, priority, self.now, bytes=size, tokens=size, deadline=gives_up, owner=(picker, self.sequence)
         )
-        mine = self.queued(picker)
-        within = sum(ticket.priority == (0 if priority == 99 else priority) for ticket in mine)
-        fits = within < LIMIT and sum(ticket.bytes for ticket in mine) + size <= TOTAL_BYTES
+        band = 0 if priority == 99 else priority
+        mine = {ticket: ticket.within for ticket in self.queued(picker)}
+        above = [ticket for ticket in mine if ticket.priority >= band]
+        within = sum(ticket.priority == band for ticket in mine) < LIMIT
+        fits = within and len(mine) < TOTAL and sum(ticket.bytes for ticket in mine) + size <= TOTAL_BYTES
+        fits_above = within and len(above) < TOTAL and sum(ticket.bytes for ticket in above) + size <= TOTAL_BYTES
         picker.now = self.now
         outcome = picker.arrives(item) if straight else picker.controller.enqueue(item, self.now)
-        assert fits is (outcome in (None, Outcome.DISPATCHED))
+        taken = outcome in (None, Outcome.DISPATCHED)
+        assert fits_above <= taken <= within
+        displaced = [ticket for ticket in mine if not ticket.queued]
+        assert bool(displaced) is (taken and not fits)
+        for ticket in displaced:
+            assert ticket.priority <= band
+            if ticket.priority == band:
+                theirs, own = mine[ticket], item.within
+                assert theirs is not own
+                assert theirs.requests >= own.requests or theirs.bytes >= own.bytes
         if outcome is Outcome.DISPATCHED:
             assert not mine
             assert picker.pool.room(1.0) >= 1
             picker.pool.in_flight += 1
             picker.running.append(item)
-        if fits:
+        if taken:
             self.items.append(item)
             if outcome is not None:
                 self.outcomes[item.owner] += 1
@@ -209,11 +221,10 @@ class PickersMachine(RuleBasedStateMachine):
             return
         for picker in self.pickers.values():
             self.outcomes.update(owner for owner, _ in picker.outcomes)
-            assert {outcome for _, outcome in picker.outcomes} <= ENDED
             picker.outcomes.clear()
             waiting = self.queued(picker)
-            assert picker.controller.requests == len(waiting)
-            assert picker.controller.bytes == sum(item.bytes for item in waiting)
+            assert picker.controller.requests == len(waiting) <= TOTAL
+            assert picker.controller.bytes == sum(item.bytes for item in waiting) <= TOTAL_BYTES
             for queued in picker.controller.bands():
                 mine = [item for item in waiting if item.priority == queued.priority]
                 assert (queued.requests, queued.bytes) == (len(mine), sum(item.bytes for item in mine))

@@ -27,7 +27,7 @@ LISTENING = 10.0
 FORGOTTEN = 300.0
 """Seconds after an origin's last message from which on it takes nothing back."""
 MAX_ORIGINS = 1000
-"""Beyond it, further ones are ignored until others are forgotten."""
+"""Beyond it, further ones are ignored until others are forgotten, which are then those that don't listen."""
 MAX_HELD = 32 * 2**20
 """Bytes of batches that are held, of all origins; a batch that finds no room is missing."""
 MAX_BATCHES = 4096
@@ -198,8 +198,9 @@ class PrefixPeers:
 
     def expire(self, now: float) -> None:
         """Forget origins that have been silent for long. Their blocks stay."""
+        most = LISTENING if len(self._origins) >= MAX_ORIGINS else FORGOTTEN
         for origin in list(self._origins.values()):
-            if now - origin.last_seen > FORGOTTEN and not origin.waiting:
+            if now - origin.last_seen > most and not origin.waiting:
                 self.drop_origin(origin)
 
     def table(self, id: str, run: int, sequence: int, digest: int | None = None) -> tuple[list[PrefixOrigin], int]:
@@ -235,8 +236,8 @@ class PrefixPeers:
         return origin
 
     def mark_of(self, origin: Origin) -> int:
-        """The origin's mark, which it gets now if it has none."""
-        if not origin.mark:
+        """The origin's mark, which it gets now if it has none of its own."""
+        if origin.mark <= FORMER:
             origin.mark = self.allocate_mark()
         return origin.mark
 

@@ -200,7 +200,7 @@ def _context(certificate: Certificate, client_ca: str) -> ssl.SSLContext:
     with tempfile.NamedTemporaryFile(dir=_memory()) as file:  # OpenSSL reads a chain from files alone
         file.write(f"{certificate.chain}\n{certificate.key}".encode())
         file.flush()
-        context.load_cert_chain(file.name)
+        context.load_cert_chain(file.name, password="")  # or OpenSSL asks the terminal for that of another key in it
     if client_ca:
         # as PEM, OpenSSL would take ASCII alone, also in the text between certificates
         trusted = x509.load_pem_x509_certificates(client_ca.encode())

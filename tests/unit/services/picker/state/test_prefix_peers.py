@@ -272,8 +272,12 @@ def test_origins_are_forgotten_and_their_blocks_stay() -> None:
     for number in range(MAX_ORIGINS + 5):
         world.hear(1, number, id=f"p{number}")
     assert len(world.held()) == world.peers.listening(0.0) == MAX_ORIGINS
-    world.now = FORGOTTEN + 1
-    assert world.peers.listening(LISTENING + 1) == 0
+    world.now = LISTENING
+    world.peers.expire(world.now)
+    world.hear(1, 5000, id="late")
+    assert len(world.held()) == MAX_ORIGINS
+    world.now = LISTENING + 1
+    assert world.peers.listening(world.now) == 0
     world.peers.expire(world.now)
     world.hear(1, 5000, id="late")
     assert len(world.held()) == MAX_ORIGINS + 1
@@ -288,6 +292,13 @@ def test_more_pickers_than_marks_share_one_and_take_nothing_back() -> None:
     assert MAX_MARKS + 1 in world.held()
     world.hear(2, 0, id="p0", withdrawn=True)
     assert 0 not in world.held()
+    for world.now in (FORGOTTEN, FORGOTTEN + 1):
+        world.hear(3, 2000, id=f"p{MAX_MARKS + 1}")
+        world.peers.expire(world.now)
+        world.index.sweep()
+    world.hear(4, 3000, id=f"p{MAX_MARKS + 1}")
+    world.hear(5, 3000, id=f"p{MAX_MARKS + 1}", withdrawn=True)
+    assert 3000 not in world.held(), "it has a mark once others have gone"
 
 
 def test_a_dump_says_how_far_it_goes_and_what_was_held_follows_it() -> None:

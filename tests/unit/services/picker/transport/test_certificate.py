@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from services.picker.settings.picker import PickerSettings
 from services.picker.transport.certificate import (
@@ -138,6 +139,20 @@ def test_a_client_ca_may_have_any_text_beside_its_certificates(tmp_path: Path) -
 def test_what_openssl_cant_use_is_an_error_at_the_start(tmp_path: Path) -> None:
     made = self_signed(["a"], NOW)
     write(tmp_path, Certificate(chain=edited(made.chain, NAME, NAME[:-1] + b"\xff"), key=made.key))
+    with pytest.raises(Invalid, match="--cert-path: the certificate can't be used"):
+        certificates_of(PickerSettings(cert_path=str(tmp_path)))
+
+
+def test_nobody_is_asked_for_the_password_of_a_key_in_the_chain(tmp_path: Path) -> None:
+    made = self_signed(["a"], NOW)
+    encrypted = (
+        serialization.load_pem_private_key(made.key.encode(), password=None)
+        .private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"x")
+        )
+        .decode()
+    )
+    write(tmp_path, Certificate(chain=encrypted + made.chain, key=made.key))
     with pytest.raises(Invalid, match="--cert-path: the certificate can't be used"):
         certificates_of(PickerSettings(cert_path=str(tmp_path)))
 

@@ -3,7 +3,8 @@ further ones. A peer that opens its windows by a byte now and then would keep bo
 """
 
 from collections.abc import Iterable
-from itertools import islice
+from heapq import nlargest
+from operator import attrgetter
 
 import structlog
 
@@ -17,8 +18,9 @@ PATIENCE = 1.0
 """Seconds after which a stream may be ended for what it holds."""
 SPARE = 8
 """The share of the memory that is kept free of it."""
-_LOOKED_AT = 5_000
-"""Streams of which the costliest are found: some milliseconds."""
+_LOOKED_AT = 1_000
+"""Streams of which the costliest are found, those with the most that waits: a call stops to make answers, and holds
+what it needs for them, only when much waits. However many others there are, these are among them."""
 _ENDED_AT_ONCE = 100
 """A few milliseconds."""
 
@@ -29,7 +31,9 @@ def make_room(streams: Iterable[Http2Stream], memory: MemoryBudget, now: float) 
     most = memory.limit - memory.limit // SPARE
     if memory.used <= most:
         return 0
-    unread = [stream for stream in islice(streams, _LOOKED_AT) if now - stream.unread_since > PATIENCE]
+    before = now - PATIENCE
+    waiting = [stream for stream in streams if stream.unread_since < before]
+    unread = nlargest(_LOOKED_AT, waiting, key=attrgetter("pending"))
     unread.sort(key=lambda stream: stream.held * (now - stream.unread_since), reverse=True)
     ended = 0
     for stream in unread[:_ENDED_AT_ONCE]:

@@ -14,6 +14,7 @@ from services.picker.body_buffer import MemoryBudget
 from services.picker.settings.http2_options import DEFAULTS, Http2Options
 from services.picker.settings.picker import PickerSettings
 from services.picker.transport.calls import Metadata, StatusCode, Stream
+from services.picker.transport.http2 import unread
 from services.picker.transport.http2.connection import Http2Connection
 from services.picker.transport.http2.errors import ErrorCode
 from services.picker.transport.http2.streams import StreamCount
@@ -621,7 +622,7 @@ def test_a_compressed_message_without_an_encoding_ends_its_call() -> None:
     ],
 )
 def test_where_memory_is_used_up_streams_that_are_left_unread_make_room(
-    limit: int, age: float, ended: list[str]
+    limit: int, age: float, ended: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The costliest first, with what their calls hold, though the peer opens their windows by a byte now and then."""
     memory = MemoryBudget()
@@ -635,6 +636,7 @@ def test_where_memory_is_used_up_streams_that_are_left_unread_make_room(
         peer.now = age
         peer.say(window_update(1, 10))
     memory.limit = limit
+    monkeypatch.setattr(unread, "_LOOKED_AT", 2)
     make_room((stream for peer in peers.values() for stream in peer.connection.unread), memory, age)
     for peer in peers.values():
         peer.hear()

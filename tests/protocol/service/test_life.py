@@ -162,7 +162,7 @@ async def test_a_drain_and_a_close_that_take_too_long_are_cut_off() -> None:
 async def test_what_goes_on_after_it_is_cancelled_does_not_keep_the_process(
     what: str, late: list[str], left: list[str]
 ) -> None:
-    async with tiny("--goes-on", what, "--drain-timeout", "100ms", "--close-timeout", "100ms") as child:
+    async with tiny("--goes-on", what, "--drain-timeout", "500ms", "--close-timeout", "500ms") as child:
         await child.until("start")
         await child.logged("service.started" if what != "start" else "service.starting")
         if what not in ("drain", "close"):

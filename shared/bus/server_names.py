@@ -29,7 +29,7 @@ class ServerNames:
         self._under_way: dict[str, Future[OSError | None]] = {}
         self._last: dict[str, list[str]] = {}
         self._turns: dict[tuple[str, int], dict[str, int]] = {}
-        # When each address of a server was last the first, as a number that grows.
+        """By server, when each of its addresses was last the first, as a number that grows."""
 
     async def addresses(self, host: str, port: int, timeout: float) -> Sequence[str]:
         """Where to connect to; an address is its own. Each time that it is asked for the port, the address comes first

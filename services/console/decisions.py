@@ -180,8 +180,8 @@ class DecisionsTopic:
         self._kept: deque[_Shown] = deque()
         self._missing: list[str] = []
         self._asking = asyncio.Semaphore(ASKED)
-        self._silent: set[str] = set()
-        """Pickers that didn't answer when they were last asked."""
+        self._silent: dict[str, None] = {}
+        """Pickers that didn't answer when they were last asked, the longest ago first."""
         self.flows: dict[str, str] = {}
         """Names of recent flows, by their hashes."""
 
@@ -189,7 +189,7 @@ class DecisionsTopic:
         """What is new since the last call."""
         pickers = self._decisions.pickers()
         self._cursors = {id: cursor for id, cursor in self._cursors.items() if id in pickers}
-        self._silent.intersection_update(pickers)
+        self._silent = {id: None for id in self._silent if id in pickers}
         missing: list[str] = []
         news = deque[_Shown]()
         left = set(pickers)
@@ -197,10 +197,11 @@ class DecisionsTopic:
         async def ask(picker: str) -> None:
             nonlocal news
             async with self._asking:
-                self._silent.add(picker)
+                self._silent.pop(picker, None)
+                self._silent[picker] = None
                 try:
                     found = await self._new_decisions(picker)
-                    self._silent.discard(picker)
+                    del self._silent[picker]
                 except BusError as error:
                     missing.append(str(error))
                     found = []
@@ -210,8 +211,9 @@ class DecisionsTopic:
 
         with suppress(TimeoutError):
             async with asyncio.timeout(ROUND):
-                known = sorted(pickers, key=lambda id: (id in self._silent, id not in self._cursors))
-                await asyncio.gather(*map(ask, known))
+                others = [id for id in pickers if id not in self._silent]
+                others.sort(key=lambda id: id not in self._cursors)
+                await asyncio.gather(*map(ask, [*others, *self._silent]))
         if left:
             missing.append(f"{len(left)} pickers have not answered within {ROUND:g} s")
         if not news and missing == self._missing:

@@ -139,11 +139,14 @@ async def test_pickers_that_are_silent_keep_nobody_from_the_decisions_of_others(
 ) -> None:
     monkeypatch.setattr(decisions, "ASKED", 2)
     monkeypatch.setattr(decisions, "ROUND", 0.01)
-    topic = DecisionsTopic(Pickers({"a": (SILENT, []), "b": (SILENT, []), "z": (1, [decision(1)])}), dict)
+    made = {id: (SILENT, list[dict[str, Any]]()) for id in "abyz"}
+    topic = DecisionsTopic(Pickers(made), dict)
     told = [await topic.refresh() for _ in range(2)]
-    assert [read(piece or b"") for piece in told] == [[], [("r1", "completed")]]
-    assert b'"missing":["3 pickers have not answered within 0.01 s"]' in (told[0] or b"")
-    assert b'"missing":["2 pickers have not' in (told[1] or b"")
+    made["y"] = made["z"] = (1, [decision(1)])
+    told += [await topic.refresh() for _ in range(2)]
+    assert [len(read(piece)) if piece else None for piece in told] == [0, None, None, 2], "the silent ones take turns"
+    assert b'"missing":["4 pickers have not answered within 0.01 s"]' in (told[0] or b"")
+    assert b'"missing":["2 pickers have not' in (told[3] or b"")
 
 
 async def test_decisions_that_are_under_way_for_long_take_a_limited_memory() -> None:

@@ -53,7 +53,7 @@ def lines_of(member: str, make: Callable[[], Sequence[str]]) -> Sequence[str]:
     """The lines that `make` makes of a member's answer. Raises Malformed if the answer isn't what it expects."""
     try:
         return make()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise Malformed(f"{member}'s answer can't be shown: {type(error).__name__}: {error}") from error
 
 

@@ -273,7 +273,7 @@ def list_files(path: Path, most: int) -> list[Path]:
         path.stat()
         return [path]
     visible = (file for file in path.iterdir() if file.suffix in SUFFIXES and file.name[0] != ".")
-    found = sorted(file for file in visible if not file.is_dir())
+    found = sorted(file for file in visible if not os.path.isdir(file))  # that of a Path may raise
     if not found:
         raise Unusable(f"no {', '.join(SUFFIXES)} file in it; `endpoints: []` in one says that there are none")
     for file in found:

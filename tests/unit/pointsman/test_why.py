@@ -1,6 +1,6 @@
 """What `pointsman why` makes of pickers' answers."""
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -44,6 +44,12 @@ def test_what_cant_be_shown_is_an_error_of_its_member(document: dict[str, Any]) 
     for make in (partial(text, document), partial(sentences, {"picker": [{**document, "known": True}]})):
         with pytest.raises(Malformed, match=r"^picker p's answer can't be shown: \w+Error: "):
             lines_of("picker p", make)
+
+
+def test_what_is_nested_too_deeply_is_an_error_of_its_member() -> None:
+    nested = reduce(lambda inner, _: [inner], range(100_000), list[Any]())
+    with pytest.raises(Malformed, match=r"^picker p's answer can't be shown: RecursionError: "):
+        lines_of("picker p", lambda: [repr(nested)])
 
 
 FACT = {"id": "default/a", "address": "10.0.0.1", "port": 8000}

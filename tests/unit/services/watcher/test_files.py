@@ -87,6 +87,14 @@ async def test_of_a_directory_the_yaml_and_json_files_are_read_in_order(tmp_path
     assert said(await source(tmp_path).load()) == [("a.json", ""), ("b.yml", "b"), ("c.yaml", "a")]
 
 
+async def test_a_link_that_leads_nowhere_keeps_no_other_file_from_being_read(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(GOOD)
+    (tmp_path / "b.yaml").symlink_to("x" * 300)
+    [a, (name, problems)] = said(await source(tmp_path).load())
+    assert (a, name) == (("a.yaml", "a"), "b.yaml")
+    assert "File name too long" in problems
+
+
 async def test_a_file_that_leaves_the_directory_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(OTHER)

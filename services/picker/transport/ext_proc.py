@@ -148,12 +148,10 @@ class ExtProc:
             reason = f"{self._max_streams} streams are open, the limit of this picker"
         if reason is None:
             self._on_metadata(metadata)
-            call = ExtProcCall(self, stream, self._open_stream())
-        else:
-            call = ExtProcCall(self, stream, None, "turned away")
+        call = ExtProcCall(self, stream, self._open_stream() if reason is None else None)
         self._calls[call] = now
         if reason is not None:
-            stream.finish(StatusCode.UNAVAILABLE, reason)
+            call.turn_away(reason)
         return call
 
     @property
@@ -197,10 +195,8 @@ class ExtProcCall:
         "_woken",
     )
 
-    def __init__(
-        self, service: ExtProc, stream: Stream, handler: StreamHandler | None, outcome: Outcome = "finished"
-    ) -> None:
-        self._outcome = outcome
+    def __init__(self, service: ExtProc, stream: Stream, handler: StreamHandler | None) -> None:
+        self._outcome: Outcome = "finished"
         self._service = service
         self._stream = stream
         self._handler = handler

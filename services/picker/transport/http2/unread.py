@@ -25,12 +25,12 @@ _ENDED_AT_ONCE = 100
 """A few milliseconds."""
 
 
-def make_room(streams: Iterable[Http2Stream], memory: MemoryBudget, now: float) -> int:
-    """Ends streams with unread bytes if too little memory is left, the costliest first: their bytes times the seconds
-    for which some have been unread. Returns how many."""
+def make_room(streams: Iterable[Http2Stream], memory: MemoryBudget, now: float) -> None:
+    """End streams with unread bytes if too little memory is left, the costliest first: their bytes times the seconds
+    for which some have been unread."""
     most = memory.limit - memory.limit // SPARE
     if memory.used <= most:
-        return 0
+        return
     before = now - PATIENCE
     waiting = [stream for stream in streams if stream.unread_since < before]
     unread = nlargest(_LOOKED_AT, waiting, key=attrgetter("pending"))
@@ -43,4 +43,3 @@ def make_room(streams: Iterable[Http2Stream], memory: MemoryBudget, now: float) 
         ended += 1
     if ended:
         log.warning("grpc.streams_unread", streams=ended, reason="the memory of all bodies is used up")
-    return ended

@@ -77,8 +77,12 @@ def run_local(command: str, run: Callable[[], int]) -> int:
 
 
 def print_json(document: Any) -> None:
-    """Print JSON. Control characters that JSON allows and a terminal would obey are escaped."""
-    text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    """Print JSON. Control characters that JSON allows and a terminal would obey are escaped. Raises SystemExit for what
+    is nested too deeply."""
+    try:
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
+    except RecursionError:
+        raise SystemExit("what was found is nested too deeply to be printed as JSON") from None
     print("\n".join(line if line.isprintable() else "".join(map(_escaped, line)) for line in text.split("\n")))
 
 

@@ -167,7 +167,8 @@ class FlowController:
             priority = band.priority
             if (
                 priority > ceilings.closed
-                and not self._exceeds_limits(item, band)
+                and not band.refuses(item)
+                and not self._full_for(item)
                 and pool.room(ceilings.of[priority]) >= 1
             ):
                 band.pass_through(item, self._flow_of(item, band) if band.by_flow else "", now)
@@ -235,18 +236,13 @@ class FlowController:
             raise ValueError(f"{item!r} was queued before")
         if self._stopped:
             return Outcome.SHUT_DOWN
-        if self._exceeds_limits(item, band) and (band.refuses(item) or not self._others_make_room(item, band, flow)):
+        if band.refuses(item) or (self._full_for(item) and not self._others_make_room(item, band, flow)):
             return self._beyond_limits
         return None
 
-    def _exceeds_limits(self, item: Waiting, band: Band) -> bool:
-        """Whether the band's queue, or all queues together, would exceed a limit with the request."""
-        max_requests, max_bytes = self.settings.max_requests, self.settings.max_bytes
-        return bool(
-            band.refuses(item)
-            or (max_requests and self.requests + 1 > max_requests)
-            or (max_bytes and self.bytes + item.bytes > max_bytes)
-        )
+    def _full_for(self, item: Waiting) -> bool:
+        """Whether all queues together would exceed a limit with the request."""
+        return self._excess("requests", 1) > 0 or self._excess("bytes", item.bytes) > 0
 
     def _excess(self, what: Size, more: int = 0) -> int:
         """By how much all queues together would exceed their limit with so much more; 0 or less if they wouldn't."""

@@ -33,3 +33,11 @@ def test_json_keeps_the_text_without_its_controls(capsys: pytest.CaptureFixture[
     written = capsys.readouterr().out
     assert not set(written) & {"\x1b", "\x9b", "\x7f", "\u202e"}
     assert json.loads(written) == {"id": EVIL}
+
+
+def test_what_is_nested_too_deeply_is_said_in_one_line() -> None:
+    nested: list[object] = []
+    for _ in range(100_000):
+        nested = [nested]
+    with pytest.raises(SystemExit, match="nested too deeply"):
+        print_json(nested)

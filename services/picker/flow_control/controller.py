@@ -237,7 +237,7 @@ class FlowController:
         if self._stopped:
             return Outcome.SHUT_DOWN
         if band.refuses(item) or (self._full_for(item) and not self._others_make_room(item, band, flow)):
-            return self._beyond_limits
+            return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
         return None
 
     def _full_for(self, item: Waiting) -> bool:
@@ -251,11 +251,6 @@ class FlowController:
         else:
             most, used = self.settings.max_bytes, self.bytes
         return used + more - most if most else 0
-
-    @property
-    def _beyond_limits(self) -> Outcome:
-        """Of a request for which there is no place."""
-        return Outcome.REJECTED_NO_ENDPOINTS if self._deadlines.empty else Outcome.REJECTED_CAPACITY
 
     def _others_make_room(self, item: Waiting, band: Band, flow: str) -> bool:
         """Whether the limits of all queues leave room for the request once others are displaced: those of lower bands;
@@ -283,7 +278,7 @@ class FlowController:
             while ended < MAX_AT_ONCE and self._excess(what) > 0:
                 lowest = min(priority for priority, band in self._queued.items() if getattr(band, what))
                 newest = self._queued[lowest].columns.fullest(what).newest
-                ended += self._dequeue(newest, self._beyond_limits, now)
+                ended += self._dequeue(newest, Outcome.DISPLACED, now)
         return ended
 
     def _flow_of(self, item: Waiting, band: Band) -> str:

@@ -148,6 +148,9 @@ _REFUSALS = {
     Outcome.REJECTED_NO_ENDPOINTS: _refusal(
         503, "no endpoints available: request rejected pre-queue: no model server is ready", REJECTED_NO_ENDPOINTS
     ),
+    Outcome.DISPLACED: _refusal(
+        429, "request displaced from the queue, which is at capacity; try again later", REJECTED_SATURATED
+    ),
     Outcome.EXPIRED: _refusal(429, "request timed out in queue: the pool was saturated for too long", REJECTED_EXPIRED),
     Outcome.EXPIRED_NO_ENDPOINTS: _refusal(
         503, "request timed out in queue and no endpoints are available", REJECTED_NO_ENDPOINTS
@@ -155,6 +158,6 @@ _REFUSALS = {
     Outcome.CANCELLED: _refusal(503, "client disconnected while the request waited", REJECTED_CANCELLED, None),
     Outcome.SHUT_DOWN: _refusal(503, "flow controller shutting down: this picker stops", REJECTED_SHUTTING_DOWN),
 }
-_FULL = (Outcome.REJECTED_CAPACITY, Outcome.EXPIRED)
+_FULL = (Outcome.REJECTED_CAPACITY, Outcome.DISPLACED, Outcome.EXPIRED)
 """Those for which the drain rate says when to try again."""
 EVICTION = _refusal(429, "request evicted by flow control: one of a higher priority needs its place", EVICTED)

@@ -17,13 +17,15 @@ MAX_ID = 256
 
 
 class Outcome(StrEnum):
-    """How a wait ends. The values are those of the Go original's metrics."""
+    """How a wait ends. The values are those of the Go original's metrics, except EvictedCapacity."""
 
     DISPATCHED = "Dispatched"
     REJECTED_CAPACITY = "RejectedCapacity"
     """The queue was full."""
     REJECTED_NO_ENDPOINTS = "RejectedNoEndpoints"
     """The queue was full, and the pool empty."""
+    DISPLACED = "EvictedCapacity"
+    """The queue is full, and another request has taken its place."""
     EXPIRED = "EvictedTTL"
     EXPIRED_NO_ENDPOINTS = "EvictedNoEndpoints"
     CANCELLED = "EvictedContextCancelled"

@@ -341,7 +341,8 @@ def test_one_clients_requests_keep_no_others_from_waiting(
     answer = refused(out.collect())
     assert (answer.status, answer.set_headers["x-llm-d-request-dropped-reason"]) == (429, "rejected-saturated")
     assert int(answer.set_headers["retry-after"]) >= 1
-    assert world.sample("llm_d_epp_flow_control_requests_total", **series("RejectedCapacity", -10)) == 1
+    outcome = "EvictedCapacity" if displaced else "RejectedCapacity"
+    assert world.sample("llm_d_epp_flow_control_requests_total", **series(outcome, -10)) == 1
     assert all(asked.waits for asked in [*waiting, stays])
     out.stream.end()
     running.completes()

@@ -100,7 +100,7 @@ def test_others_make_room_within_the_limits_of_all_queues(case: str, empty: bool
 
     assert [offers(request) for request in waiting] == [None] * len(waiting)
     assert offers(comes) is (refused if displaced is None else None)
-    assert picker.outcomes == [(owner, refused) for owner in displaced or []]
+    assert picker.outcomes == [(owner, Outcome.DISPLACED) for owner in displaced or []]
     if displaced:
         held = controller.requests, controller.bytes
         assert offers(displaced[0]) is refused

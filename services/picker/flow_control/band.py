@@ -73,8 +73,6 @@ class Band:
         """Every idle flow, and some that aren't, with a time from which on it may have been idle, the longest ago
         first. Only `forget_idle` looks which ones are: most requests change nothing here."""
         self.requests = self.bytes = self.tokens = 0
-        self.largest = 1
-        """At least the bytes of each request that waits."""
         self.dispatched = self.finished = 0
         self._changes = 0
         self._weights = weights
@@ -112,7 +110,6 @@ class Band:
         item.priority = self.priority
         within.queue.push(self._key(item), item.received_at if self._by_receipt else 0.0, item)
         within.arrived[item] = None
-        self.largest = max(self.largest if self.requests else 1, item.bytes)
         within.requests += 1
         within.tokens += item.tokens
         within.bytes += item.bytes

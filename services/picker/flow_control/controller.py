@@ -17,7 +17,7 @@ from services.picker.flow_control.band import LINGER, Band, FlowCount, OnPolicyF
 from services.picker.flow_control.deadlines import Deadlines
 from services.picker.flow_control.division import Division
 from services.picker.flow_control.drain_rate import DrainRate
-from services.picker.flow_control.flow_columns import Size
+from services.picker.flow_control.flow import Flow, Size
 from services.picker.flow_control.ladder import Ceilings, Ladder
 from services.picker.flow_control.peers import Peers
 from services.picker.flow_control.queue_table import pack
@@ -30,6 +30,9 @@ from shared.plugin import Plugin
 
 MAX_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
+MAX_LOOKED_AT = 10_000
+"""Requests of a flow of which one call looks whether they would make room: a millisecond."""
+SIZES: tuple[Size, ...] = ("requests", "bytes")
 
 
 class Pool(Protocol):
@@ -106,6 +109,8 @@ class FlowController:
         self._divided: set[Division] = set()
         """Those that were asked since the pool was full."""
         self._drained = DrainRate()
+        self._makes_room: dict[Size, tuple[int, Flow]] = {}
+        """The flow that makes room for the last request that needed it, once lower bands are empty, and its band."""
         self.ensure_bands(())
 
     # ---- bands -----------------------------------------------------------------------------------------------------
@@ -254,31 +259,35 @@ class FlowController:
 
     def _others_make_room(self, item: Waiting, band: Band, flow: str) -> bool:
         """Whether the limits of all queues leave room for the request once others are displaced: those of lower bands;
-        if they aren't enough, those of the band's fullest flow, as long as it keeps no less than this flow then has. So
-        two flows don't displace each other in turns."""
+        if they aren't enough, the newest of the band's fullest flow, as long as it keeps no less than this flow then
+        has. So two flows don't displace each other in turns."""
+        self._makes_room.clear()
         lower = [other for priority, other in self._queued.items() if priority < band.priority]
         own = band.flows.get(flow)
-        sizes: tuple[tuple[Size, int, int], ...] = ("requests", 1, 1), ("bytes", item.bytes, band.largest)
-        for what, size, largest in sizes:
+        for what in SIZES:
+            size = 1 if what == "requests" else item.bytes
             missing = self._excess(what, size) - sum(getattr(other, what) for other in lower)
             if missing > 0:
                 if not band.requests:
                     return False
-                kept = getattr(band.columns.fullest(what), what) - (missing + largest - 1)
-                if kept < size + (0 if own is None else getattr(own, what)):
+                fullest = band.columns.fullest(what)
+                spare = getattr(fullest, what) - size - (0 if own is None else getattr(own, what))
+                if not missing <= fullest.freed_by_newest(what, missing, MAX_LOOKED_AT) <= spare:
                     return False
+                self._makes_room[what] = band.priority, fullest
         return True
 
     def _displace(self, now: float) -> int:
         """While all queues together exceed a limit, end waits in the lowest band: each time, that of the newest request
-        of the fullest flow. `_others_make_room` has made sure that this makes room; returns how many were ended."""
+        of the fullest flow, or of the one that `_others_make_room` has chosen; returns how many were ended."""
         ended = 0
-        sizes: tuple[Size, ...] = ("requests", "bytes")
-        for what in sizes:
+        for what in SIZES:
             while ended < MAX_AT_ONCE and self._excess(what) > 0:
                 lowest = min(priority for priority, band in self._queued.items() if getattr(band, what))
-                newest = self._queued[lowest].columns.fullest(what).newest
-                ended += self._dequeue(newest, Outcome.DISPLACED, now)
+                within, flow = self._makes_room.get(what, (lowest, None))
+                if flow is None or within != lowest or not getattr(flow, what):
+                    flow = self._queued[lowest].columns.fullest(what)
+                ended += self._dequeue(flow.newest, Outcome.DISPLACED, now)
         return ended
 
     def _flow_of(self, item: Waiting, band: Band) -> str:

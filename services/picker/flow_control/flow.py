@@ -1,8 +1,14 @@
 """A flow: the requests of one fairness id in one band, those that wait and those that run."""
 
+from itertools import islice
+from typing import Literal, TypeAlias
+
 from services.picker.flow_control.lazy_heap import LazyHeap
 from services.picker.flow_control.waiting import Waiting
 from shared.bus.columns import flow_hash
+
+Size: TypeAlias = Literal["requests", "bytes"]
+"""What limits bound, by the name of the attribute that counts it."""
 
 
 class Flow:
@@ -57,6 +63,17 @@ class Flow:
     def newest(self) -> Waiting:
         """The request that was queued last. One must wait."""
         return next(reversed(self.arrived))
+
+    def freed_by_newest(self, what: Size, missing: int, most: int) -> int:
+        """What the flow frees by the newest requests that free so much, of at most `most` requests."""
+        if what == "requests":
+            return min(missing, len(self.arrived), most)
+        freed = 0
+        for item in islice(reversed(self.arrived), most):
+            freed += item.bytes
+            if freed >= missing:
+                break
+        return freed
 
     def head_since(self) -> float | None:
         """When its first request was queued."""

@@ -4,18 +4,16 @@ Rows of flows that have changed are written when the arrays are read, so a reque
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from services.picker.flow_control.flow import Flow
+from services.picker.flow_control.flow import Flow, Size
 from services.picker.state.layout import Floats
 
 Integers: TypeAlias = NDArray[Any]
 """Numbers of the width that the place needs."""
-Size: TypeAlias = Literal["requests", "bytes"]
-"""What limits bound, by the name of the attribute that counts it."""
 _AT_FIRST = 16
 
 

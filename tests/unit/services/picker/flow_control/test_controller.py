@@ -76,6 +76,8 @@ MAKES_ROOM: dict[str, tuple[FlowControlSettings, list[str], str, list[str] | Non
     "its bytes": (settings(max_bytes=9), ["a 0 3", "a 0 3", "b 0 1", "b 0 1", "b 0 1"], "c 0 1", ["a 0 3"]),
     "lower bands, then it": (settings(max_bytes=9), ["d -9 1", *["a 0 2"] * 4], "c 0 3", ["d -9 1", "a 0 2"]),
     "it keeps as much": (settings(max_requests=3), ["a 0 1", "a 0 2", "b 0 1"], "b 0 2", None),
+    "however large others are": (settings(max_bytes=15), [*["a 0 2"] * 4, "d 0 7"], "b 0 2", ["a 0 2"]),
+    "one flow alone": (settings(max_bytes=20), ["a 0 7", *["a 0 1"] * 3, "b 0 10"], "c 0 3", ["a 0 1"] * 3),
     "it keeps something": (settings(max_bytes=9), ["a 0 9"], "b 0 1", None),
     "one flow": (settings(max_requests=3), ["a 0 1", "a 0 2", "a 0 3"], "a 0 1", None),
     "flows that don't matter": (settings(band(STRICT), max_requests=3), ["a 0 1", "a 0 2", "a 0 3"], "b 0 1", None),
@@ -116,6 +118,16 @@ def test_others_make_room_within_the_limits_of_all_queues(case: str, empty: bool
         for flow in queues.flows.values():
             assert (flow.requests, flow.bytes, flow.tokens, len(flow.queue), len(flow.arrived)) == (0, 0, 0, 0, 0)
     assert controller.next_wake() == inf
+
+
+def test_others_make_room_however_large_a_request_was_that_has_left() -> None:
+    picker = Picker(settings(max_bytes=10), Room(0))
+    picker.add("stays", flow="a", bytes=1)
+    picker.controller.cancel(picker.add("large", flow="a", bytes=9), 0.0)
+    for number in range(9):
+        picker.add(number, flow="a", bytes=1)
+    assert picker.offer(flow="b", bytes=1) is None
+    assert [owner for owner, _ in picker.outcomes] == ["large", 8]
 
 
 def test_many_small_requests_make_room_a_bounded_number_at_a_time() -> None:

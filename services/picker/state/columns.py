@@ -214,8 +214,14 @@ class Columns:
         return known
 
     def known(self) -> dict[str, NumberColumn | ObjectColumn]:
-        """Every reported column, by wire name, for readers that aren't plugins: reading it keeps no column."""
-        return {**self._numbers.columns, **self._objects, **self._own_numbers, **self._own_objects}
+        """Every reported column, by wire name, for readers that aren't plugins: reading it keeps no column. Of a name
+        that was reported both as a number and as something else, the column that plugins read, or that has news."""
+        reported: dict[str, NumberColumn | ObjectColumn] = {**self._numbers.columns}
+        for name, column in self._objects.items():
+            number = reported.get(name)
+            if number is None or name in self._read or column.at.max(initial=NEVER) > number.at.max(initial=NEVER):
+                reported[name] = column
+        return {**reported, **self._own_numbers, **self._own_objects}
 
     def newest(self) -> Floats:
         """Each endpoint's newest sample time over all attributes that were reported; minus infinity when there is

@@ -397,3 +397,16 @@ def test_by_default_a_large_pool_has_room_for_its_adapters() -> None:
         part = ids[start : start + 1000]
         made.apply(frame(part, {MODELS: [[f"{id:>35}{name:05}" for name in range(20)] for id in part]}), NOW, 0.0)
     assert (made.note(), int((lists.at > NEVER).sum())) == (None, 10_000)
+
+
+def test_what_one_frame_calls_a_number_and_another_a_list_is_what_plugins_read_or_what_has_news() -> None:
+    made = columns("a1")
+    made.objects(MODELS)
+    number = AttributeKey(MODELS.name, MODELS.producer, float)
+    names: AttributeKey[Any] = AttributeKey(QUEUE.name, QUEUE.producer, tuple)
+    seen = []
+    for second, sent in enumerate([{QUEUE: [1]}, {names: [["m"]]}, {QUEUE: [2]}, {MODELS: [["m"]]}, {number: [3]}]):
+        made.apply(frame(["a1"], sent), NOW + second, 0.0)
+        seen.append({name: known["value"] for name, known in made.of(0, NOW + second).items()})
+    last = {QUEUE.wire: 2.0, MODELS.wire: ("m",)}
+    assert seen == [{QUEUE.wire: 1.0}, {QUEUE.wire: ("m",)}, {QUEUE.wire: 2.0}, last, last]

@@ -4,9 +4,9 @@ Messages pass as bytes. One that can't be decoded ends its own stream with a cle
 handler.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice, takewhile
+from itertools import islice
 from time import monotonic, perf_counter
 from typing import Literal, Protocol, get_args
 
@@ -30,9 +30,10 @@ _SLICE = 0.001
 """Seconds for which one stream's small messages are taken before others have their turn."""
 _INCOMPLETE = 10.0
 """Seconds after which a request that hasn't come as a whole makes room for others."""
-_LOOK_EVERY = 0.1
-_ENDED_AT_ONCE = 200
-"""Streams that end together: a few milliseconds."""
+_MANY_INCOMPLETE = 1.0
+"""The same, while more than half of the streams are such ones."""
+_LOOKED_AT = 4
+"""Incomplete requests that a new one looks at: if it ends two, the next one has room too."""
 _PER_MESSAGE = 64
 """Bytes that a message takes beside its own."""
 
@@ -114,14 +115,16 @@ class ExtProc:
     ) -> None:
         """`not_ready` returns why nothing can be decided yet, or None. As long as there is a reason, streams end as
         UNAVAILABLE at once, so a proxy asks another picker; so do those beyond `max_streams`: each is memory, and no
-        proxy counts all pickers'. First, requests make room that are still incomplete after ten seconds. `memory`
-        counts messages that wait; beyond its limit their streams end as RESOURCE_EXHAUSTED. `on_metadata` takes every
-        stream's initial metadata. `clock` is in seconds."""
+        proxy counts all pickers'. First, requests make room that are still incomplete after ten seconds, or after one
+        while they are more than half of all. `memory` counts messages that wait; beyond its limit their streams end as
+        RESOURCE_EXHAUSTED. `on_metadata` takes every stream's initial metadata. `clock` is in seconds."""
         self._open_stream = open_stream
-        self._calls: dict[ExtProcCall, float] = {}
-        """Streams under way, and when they began, the oldest first."""
+        self.open = 0
+        """Streams under way."""
+        self._incomplete: OrderedDict[ExtProcCall, float] = OrderedDict()
+        """Of those, the ones whose requests haven't come as a whole, as far as anybody has looked; and when they began,
+        the oldest first."""
         self._clock = clock
-        self._looked_at = float("-inf")
         self.turns = Turns()
         self.memory = MemoryBudget() if memory is None else memory
         self._max_streams = max_streams
@@ -149,30 +152,34 @@ class ExtProc:
         if reason is None:
             self._on_metadata(metadata)
         call = ExtProcCall(self, stream, self._open_stream() if reason is None else None)
-        self._calls[call] = now
-        if reason is not None:
+        self.open += 1
+        if reason is None:
+            self._incomplete[call] = now
+        else:
             call.turn_away(reason)
         return call
 
-    @property
-    def open(self) -> int:
-        """Streams under way."""
-        return len(self._calls)
+    def complete(self, call: "ExtProcCall") -> None:
+        """A stream's request has come as a whole, or won't."""
+        self._incomplete.pop(call, None)
 
     def ended(self, call: "ExtProcCall", outcome: Outcome) -> None:
         """A stream has ended."""
-        self._calls.pop(call, None)
+        self.open -= 1
+        self._incomplete.pop(call, None)
         self._ended[outcome].inc()
 
     def _make_room(self, now: float) -> bool:
         """End streams of incomplete requests, the oldest first. Whether there is room."""
-        if now - self._looked_at < _LOOK_EVERY:
-            return False
-        self._looked_at = now
-        before = now - _INCOMPLETE
-        old = takewhile(lambda call: call[1] <= before, self._calls.items())
-        for call in list(islice((call for call, _ in old if call.incomplete), _ENDED_AT_ONCE)):
-            call.turn_away("its request isn't complete, and others need its room")
+        many = len(self._incomplete) > self._max_streams // 2
+        before = now - (_MANY_INCOMPLETE if many else _INCOMPLETE)
+        for call, began in list(islice(self._incomplete.items(), _LOOKED_AT)):
+            if began > before:
+                break
+            incomplete = call.incomplete
+            self.complete(call)
+            if incomplete:
+                call.turn_away("its request isn't complete, and others need its room")
         return self.open < self._max_streams
 
     def __repr__(self) -> str:
@@ -184,6 +191,7 @@ class ExtProcCall:
 
     __slots__ = (
         "_answers",
+        "_begun",
         "_half_closed",
         "_handler",
         "_held",
@@ -212,6 +220,8 @@ class ExtProcCall:
         """Whether the outbox is going to be looked into."""
         self._half_closed = False
         """Whether the stream ends when that is done."""
+        self._begun = True
+        """Whether the service counts the request as incomplete."""
 
     def receive(self, message: bytes) -> None:
         handler = self._handler
@@ -277,8 +287,15 @@ class ExtProcCall:
         except Exception:  # noqa: BLE001 - the top of a stream: the others must go on
             self._fail()
             return
+        if self._begun:
+            self._look_whether_complete(handler)
         if self._messages is None and not handler.idle:
             self._advance(handler)
+
+    def _look_whether_complete(self, handler: StreamHandler) -> None:
+        if not handler.incomplete:
+            self._begun = False
+            self._service.complete(self)
 
     def _advance(self, handler: StreamHandler) -> None:
         """What is to be done without a further message: more answers, an end, or to wait for either."""
@@ -378,6 +395,8 @@ class ExtProcCall:
         else:
             self._messages = None
             self._stream.resume()
+            if self._begun:
+                self._look_whether_complete(handler)
             self._advance(handler)
             return False
         return self._handler is not None

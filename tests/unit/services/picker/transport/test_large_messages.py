@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import groupby
 from typing import Any
@@ -137,13 +137,29 @@ async def test_messages_that_wait_count_in_the_budget_of_all_bodies() -> None:
     assert memory.used == 0
 
 
-def test_where_too_many_streams_are_open_requests_that_stay_incomplete_make_room() -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("whole", "began", "turned_away"),
+    [
+        # whose requests come as a whole, when each begins, and who has been turned away by then
+        ("0123", [0, 0, 0, 0, 60], "4"),
+        ("01", [0, 1, 5, 8, 14.9], "4"),  # two of four: after ten seconds
+        ("01", [0, 1, 5, 8, 15], "2"),
+        ("01", [0, 1, 5, 8, 18, 18, 18], "236"),  # two have room then
+        ("0", [0, 1, 2, 3, 3.9], "12"),  # three of four: after one
+        ("0", [0, 2, 2, 3, 2.9], "4"),
+        ("", [0, 1, 2, 3, 3.9, 3.9, 3.9, 3.9], "0127"),
+    ],
+)
+async def test_where_too_many_streams_are_open_requests_that_stay_incomplete_make_room(
+    whole: str, began: list[float], turned_away: str, large: bool
+) -> None:
     class Asking(Immediate):
         incomplete = True
 
-        def receive(self, data: bytes) -> list[bytes]:
+        def receive(self, data: bytes) -> Iterable[bytes]:
             self.incomplete = False
-            return []
+            return iter(()) if large else []
 
         def end(self) -> None:
             pass
@@ -151,25 +167,33 @@ def test_where_too_many_streams_are_open_requests_that_stay_incomplete_make_room
     class Ending(Kept):
         call: ExtProcCall | None = None
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.resumed = asyncio.Event()
+
+        def resume(self) -> None:
+            self.resumed.set()
+
         def finish(self, status: StatusCode = StatusCode.OK, details: str = "") -> None:
             super().finish(status, details)
             if self.call is not None:
                 self.call.end()
 
     now = 0.0
-    service = ExtProc(Asking, max_streams=3, clock=lambda: now)
-    streams = [Ending() for _ in range(7)]
-    statuses: list[list[int]] = []
-    for number, (stream, began) in enumerate(zip(streams, (0.0, 1.0, 5.0, 9.9, 11.0, 12.0, 15.0), strict=True)):
-        now = began
+    service = ExtProc(Asking, max_streams=4, clock=lambda: now)
+    streams = [Ending() for _ in began]
+    for number, stream in enumerate(streams):
+        now = began[number]
         stream.call = service.begin(stream, ())
-        if number == 0:
+        if str(number) in whole:
             stream.call.receive(b"all of it")
+            if large:
+                await stream.resumed.wait()
         if stream.status is not None:
             stream.call.end()
-        statuses.append([at for at, other in enumerate(streams) if other.status is StatusCode.UNAVAILABLE])
-    assert statuses == [[], [], [], [3], [1, 3], [1, 3, 5], [1, 2, 3, 5]]
-    assert service.open == 3
+    assert [number for number, stream in enumerate(streams) if stream.status is not None] == [*map(int, turned_away)]
+    assert {stream.status for stream in streams} <= {None, StatusCode.UNAVAILABLE}
+    assert service.open == len(streams) - len(turned_away)
 
 
 async def test_messages_wait_while_their_answers_are_not_read() -> None:

@@ -29,8 +29,19 @@ _ESCAPED = 6
 """Bytes that one of a text takes at most in JSON, escaped."""
 _MEDIA_SEEN = 2**20
 """Bytes of a field of the coarse twin that tell whether there are pictures."""
+TRANSFERS = (
+    *("kv_transfer_params", "ec_transfer_params"),  # vLLM
+    *("bootstrap_host", "bootstrap_port", "bootstrap_room"),  # SGLang
+    "disaggregated_params",  # TensorRT-LLM
+)
+"""Fields by which a model server learns from which others it takes KV blocks or embeddings: set by a sidecar or an
+orchestrator behind the picker."""
+_OPTIONS = "lmcache."
+"""How those of them begin that are a client's own: LMCache's in `kv_transfer_params`."""
+_MAX_OPTIONS = 64 * 2**10
 _TRUE = Raw(b"true")
 _decode_adapters = json.Decoder(str | list[str | None]).decode
+_decode_object = json.Decoder(dict[str, Raw]).decode
 
 
 class JsonBody(Struct):
@@ -55,6 +66,19 @@ class JsonBody(Struct):
     cache_salt: Raw = NOTHING
     lora_path: Raw = NOTHING
     """SGLang's: an adapter, or one for each prompt. vLLM skips it."""
+    kv_transfer_params: Raw = NOTHING
+    ec_transfer_params: Raw = NOTHING
+    bootstrap_host: Raw = NOTHING
+    bootstrap_port: Raw = NOTHING
+    bootstrap_room: Raw = NOTHING
+    disaggregated_params: Raw = NOTHING
+
+    def refuse_transfers(self) -> None:
+        """Raises `Unparsable` for what names servers from which the model server would take data."""
+        for name in TRANSFERS:
+            value = getattr(self, name)
+            if value is not NOTHING:
+                refuse_transfer(name, value)
 
     def prompt_of(self) -> Prompt:
         """What the model will read. Raises `Unparsable` when there is nothing to read."""
@@ -133,6 +157,21 @@ def name_of(field: str, value: Raw) -> str:
     return name or ""
 
 
+def refuse_transfer(name: str, value: Raw) -> None:
+    """Raises `Unparsable` for one of the `TRANSFERS` that is given, unless it has only options of LMCache."""
+    if given(value) and not (name == "kv_transfer_params" and _is_options(value)):
+        raise Unparsable(f"{name}: not taken from clients: it says from which servers a model server takes data")
+
+
+def _is_options(value: Raw) -> bool:
+    if len(memoryview(value)) > _MAX_OPTIONS:
+        return False
+    try:
+        return all(name.startswith(_OPTIONS) for name in _decode_object(value))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+
+
 def adapter_names(lora_path: Raw) -> tuple[str, ...]:
     """The adapters that `lora_path` names; what can't be read is one, as it was sent."""
     if not given(lora_path):
@@ -167,4 +206,6 @@ class BodyReader:
     def content(self, body: bytes, most: JsonParameters) -> Content:
         """What a body says. Raises `Unparsable`."""
         found: JsonBody = read(self._decode, body, most, self._decode_coarsely)
+        if not most.transfer_parameters:
+            found.refuse_transfers()
         return found.content(found.undecoded_prompt(body) if isinstance(found, self._coarse) else None)

@@ -30,7 +30,8 @@ _decode_number = msgspec.json.Decoder(int | float).decode
 
 
 class JsonParameters(Struct, frozen=True, rename="camel"):
-    """How much of a body is read. What texts hold counts too: it is looked at before anything is decoded."""
+    """How much of a body is read, and what is refused. What texts hold counts too: it is looked at before anything is
+    decoded."""
 
     max_objects: Annotated[int, Meta(gt=0)] = 250_000
     """Objects and lists, by their opening braces and brackets."""
@@ -38,6 +39,8 @@ class JsonParameters(Struct, frozen=True, rename="camel"):
     """Values, by their commas."""
     max_text_bytes: Annotated[int, Meta(gt=0, extra={"format": "size"})] = 8 * 2**20
     """Bytes besides long stretches of base64, or of anything else that is so simple."""
+    transfer_parameters: bool = False
+    """Whether clients may say from which servers a model server takes data."""
 
 
 def read(

@@ -5,6 +5,7 @@ from msgspec import structs
 
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.json_edit import replace_model
+from services.picker.parsers.json_values import JsonParameters
 from services.picker.parsers.openai import OpenAIParser
 from services.picker.parsers.parser import ParserChain
 from services.picker.parsers.passthrough import PassthroughParser
@@ -103,3 +104,47 @@ def test_every_body_is_read_or_refused_in_short_words(path: str, value: bytes) -
             assert 0 < len(found) < 400, found
         elif found.takes_model:
             assert outcome(path, b"".join(replace_model(body, "else"))) == structs.replace(found, model="else")
+
+
+JSON_PARSERS = OpenAIParser, AnthropicParser, VllmHttpParser, SglangHttpParser
+TEXT = '"hi"'
+TRANSFERS: dict[str, tuple[str, bool]] = {
+    # of a body, and whether it is taken from a client
+    "vLLM's NIXL": ('"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"h","remote_port":1}', False),
+    "a key with escapes": (r'"kv_transf\u0065r_params":{"remote_host":"h"}', False),
+    "beside options": ('"kv_transfer_params":{"lmcache.skip_save":true,"disagg_spec":{"receiver_host":"h"}}', False),
+    "the last of two": ('"kv_transfer_params":{},"kv_transfer_params":{"remote_host":"h"}', False),
+    "too much": ('"kv_transfer_params":{"lmcache.tag":"%s"}' % ("x" * 2**16), False),
+    "a list": ('"kv_transfer_params":[{"remote_host":"h"}]', False),
+    "no UTF-8": ('"kv_transfer_params":{"\udcff":1}', False),
+    "embeddings": ('"ec_transfer_params":{"hash":{"peer_host":"h"}}', False),
+    "SGLang": ('"bootstrap_host":"h","bootstrap_port":1,"bootstrap_room":7', False),
+    "SGLang's lists": ('"bootstrap_host":["h"]', False),
+    "TensorRT-LLM": ('"disaggregated_params":{"request_type":"generation_only"}', False),
+    "options of LMCache": ('"kv_transfer_params":{"lmcache.skip_save":true,"lmcache.ttl":60}', True),
+    "nothing": ('"kv_transfer_params":{},"ec_transfer_params":null,"bootstrap_host":null', True),
+    "elsewhere": ('"metadata":{"kv_transfer_params":{"remote_host":"h"}}', True),
+}
+
+
+@pytest.mark.parametrize("case", TRANSFERS)
+@pytest.mark.parametrize("path", [path for path in JSON_FIELDS if not path.endswith("count_tokens")])
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+def test_clients_dont_name_servers_from_which_a_model_server_takes_data(path: str, case: str, long: bool) -> None:
+    text, taken = TRANSFERS[case]
+    padding = '"other":[' + "[]," * (20_000 if long else 1) + "1]"
+    body = f'{{"model":"m",{JSON_FIELDS[path] % TEXT},{padding},{text}}}'
+    found = outcome(path, body.encode("utf-8", "surrogateescape"))
+    assert isinstance(found, Content) is taken, found
+    if isinstance(found, str):
+        assert "not taken from clients" in found or "isn't valid JSON" in found
+    parsers = (kind("parser", JsonParameters(transfer_parameters=True)) for kind in JSON_PARSERS)
+    assert isinstance(ParserChain(parsers).parse(path, HEADERS, body.encode("utf-8", "replace")), Content)
+
+
+@pytest.mark.parametrize("case", TRANSFERS)
+def test_nor_among_the_arguments_of_vllms_engine(case: str) -> None:
+    text, taken = TRANSFERS[case]
+    body = f'{{"token_ids":[1],"sampling_params":{{"extra_args":{{{text}}}}}}}'
+    found = outcome("/inference/v1/generate", body.encode("utf-8", "surrogateescape"))
+    assert isinstance(found, Content) is (taken or not text.startswith(('"kv', '"ec'))), found

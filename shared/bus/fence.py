@@ -11,7 +11,7 @@ from shared.bus.bucket_reconciler import BucketReconciler
 from shared.bus.codec import SHOWN, decode, encode
 from shared.bus.connection import Bus
 from shared.bus.epochs import next_epoch, plausible_epoch
-from shared.bus.errors import BusError, LostLeadership, Malformed, WrongLastSequence
+from shared.bus.errors import BusError, LostLeadership, Malformed, RequestTimeout, WrongLastSequence
 from shared.bus.messages import Epoch
 from shared.bus.subjects import EPOCH, Subjects
 
@@ -76,6 +76,10 @@ class Fence:
             if first:
                 self._taken = False
             return None
+        except RequestTimeout as error:  # nats-server doesn't acknowledge writes after one has failed
+            raise RequestTimeout(
+                f"{error}, though reads are answered; if the disk of a NATS server was full, restart that server"
+            ) from error
         return first
 
     def _read(self, found: jetstream.Stored) -> Epoch:

@@ -1,6 +1,7 @@
 """A JetStream store that is full: what the owner does, and what readers see, until there is room again."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -117,3 +118,24 @@ async def test_frames_that_fill_their_bucket_leave_room_for_the_lease(connect: C
         await lease.release()
     finally:
         await bucket.close()
+
+
+async def test_writes_that_nobody_acknowledges_are_told_from_a_server_that_is_gone(connect: Connect) -> None:
+    """As after a failed write to the disk, which a nats-server remembers until it is restarted."""
+    publisher = made(bus := await connect("watcher"))
+    async with leading(publisher), reading(await connect("picker")) as (_, view):
+        publisher.update(facts(1), [POOL])
+        await eventually(lambda: publisher.published, lambda: publisher)
+
+        async def acknowledge(yes: bool) -> None:
+            known = json.loads((await bus.request("$JS.API.STREAM.INFO.KV_endpoints", b"", timeout=TIMEOUT)).data)
+            config = json.dumps({**known["config"], "no_ack": not yes}).encode()
+            answer = await bus.request("$JS.API.STREAM.UPDATE.KV_endpoints", config, timeout=TIMEOUT)
+            assert "error" not in json.loads(answer.data), answer.data
+
+        await acknowledge(False)
+        publisher.update(facts(2), [POOL])
+        await eventually(lambda: "restart that server" in (publisher.readiness() or ""), lambda: publisher)
+        await acknowledge(True)
+        publisher.update(facts(3), [POOL])
+        await eventually(lambda: view.facts == facts(3), lambda: publisher)

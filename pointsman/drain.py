@@ -74,7 +74,7 @@ def main(argv: Sequence[str], command: str = "drain") -> int:
         id, file, changed = drain_in_files(options.endpoints_file, options.name, drain)
     except Invalid as error:
         return report(error)
-    except (DrainError, Unusable, KubernetesError, OSError, UnicodeDecodeError) as error:
+    except (DrainError, Unusable, KubernetesError, OSError) as error:
         print_lines([f"pointsman {command}: {error}"], error=True)
         return 1
     print_lines([f"{id} {state}{'' if changed else ' already'} ({file})"])

@@ -9,7 +9,7 @@ import yaml
 from msgspec.structs import replace
 
 from services.watcher.documents import read_documents
-from services.watcher.files import Limits, list_files, read_bytes
+from services.watcher.files import Limits, Unusable, list_files, read_bytes, reason
 from services.watcher.write_if_unchanged import write_if_unchanged
 from shared.config.problems import Invalid, Problems, nearest
 from shared.config.yaml import NodeLoader, Text
@@ -53,14 +53,24 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
 
 
 def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
-    """The file with the endpoint, its text, and the endpoint."""
-    texts = {
-        file: read_bytes(str(file), Limits().file_size).decode() for file in list_files(Path(path), Limits().files)
-    }
-    found = {endpoint.id: (file, endpoint) for file, text in texts.items() for endpoint in _endpoints(text, str(file))}
+    """The file with the endpoint, its text, and the endpoint. Files with errors concern only their own endpoints."""
+    texts: dict[Path, str] = {}
+    found: dict[str, tuple[Path, Endpoint]] = {}
+    errors: list[Exception] = []
+    for file in list_files(Path(path), Limits().files):
+        try:
+            texts[file] = text = read_bytes(str(file), Limits().file_size).decode()
+            found |= {endpoint.id: (file, endpoint) for endpoint in _endpoints(text, str(file))}
+        except Invalid as error:
+            errors.append(error)
+        except (OSError, Unusable, UnicodeDecodeError) as error:
+            why = f"isn't UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else reason(error)
+            errors.append(DrainError(f"{file} {why}"))
     named = [id for id, (_, endpoint) in found.items() if name in (id, endpoint.name)]
     if name in found:
         named = [name]
+    if not named and errors:
+        raise errors[0]
     if not named:
         raise DrainError(f"{path} has no endpoint {name!r}{nearest(name, found)}")
     if len(named) > 1:

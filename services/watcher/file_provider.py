@@ -89,7 +89,7 @@ class FileProvider(Provider):
             raise DrainError("this watcher has no endpoints file")
         try:
             await asyncio.to_thread(drain_in_files, path, endpoint.id, drain)
-        except (Invalid, Unusable, OSError, UnicodeDecodeError) as error:
+        except (Invalid, Unusable, OSError) as error:
             raise DrainError(str(error)) from error
 
     def _roots(self) -> list[Root]:

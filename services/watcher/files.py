@@ -219,7 +219,7 @@ class FileSource:
             return None
         if root.origin in self._unlisted:
             self._unlisted.discard(root.origin)
-            if path.is_dir():
+            if os.path.isdir(path):  # that of a Path may raise
                 events.append(Removed(root.origin))
         return {str(file): _signature(file) for file in files}
 

@@ -131,6 +131,9 @@ class AdminProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """End a request that isn't HTTP. If a response has begun, no error response is sent."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            if self.cycle is not None and not self.cycle.response_complete:  # its own answer comes too late
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
             super().send_400_response(msg)
         else:
             self.transport.abort()

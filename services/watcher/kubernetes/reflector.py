@@ -265,7 +265,8 @@ class Reflector:
                     resource_version=self.resource_version,
                 )
             now = self._timing.clock()
-            short_watches = short_watches + 1 if not self._useful and now - began < self._shortest else 0
+            short = now - began < self._shortest
+            short_watches = short_watches + 1 if short and not self._useful else 0
             if short_watches > 1:
                 raise ConnectionFailed(f"each watch of {self.selection} ends as soon as it has begun, without an event")
             if self._confirm_start():
@@ -274,6 +275,8 @@ class Reflector:
                     self._confirmed_at = now
             self._started_at = None
             self.in_touch = False
+            if short and orderly and self._useful:  # a server may end each watch after its first event
+                await self._timing.sleep(began + self._shortest - now)
 
     async def _watch(self) -> AsyncGenerator[Upsert | Delete, None]:
         """One call. Raises KubernetesError."""

@@ -155,6 +155,30 @@ def test_the_file_of_a_directory_is_found_and_links_stay(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (b"endpoints: [{name: z}]", "required, and missing"),
+        (b"\xff", "b.yaml isn't UTF-8: "),
+        (None, "b.yaml can't be read: No such file or directory"),
+    ],
+    ids=["invalid", "not UTF-8", "link to nothing"],
+)
+def test_a_broken_file_of_a_directory_concerns_only_what_no_other_file_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: bytes | None, says: str
+) -> None:
+    good = tmp_path / "a.yaml"
+    good.write_text(BLOCK)
+    if broken is None:
+        (tmp_path / "b.yaml").symlink_to("nothing")
+    else:
+        (tmp_path / "b.yaml").write_bytes(broken)
+    assert drain.main(["a", "--endpoints-file", str(tmp_path)]) == 0
+    assert draining(good.read_text()) == ["default/a"]
+    assert drain.main(["z", "--endpoints-file", str(tmp_path)]) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("name", "text", "expected_output"),
     [
         ("q", BLOCK, "has no endpoint 'q'"),

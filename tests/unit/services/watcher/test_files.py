@@ -95,6 +95,17 @@ async def test_a_link_that_leads_nowhere_keeps_no_other_file_from_being_read(tmp
     assert "File name too long" in problems
 
 
+async def test_a_root_that_changes_while_it_is_listed_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "root"
+    reading = source(root)
+    await reading.load()
+    root.symlink_to("x" * 300)
+    monkeypatch.setattr(files, "list_files", lambda *_: [])
+    assert await reading.load() == []
+
+
 async def test_a_file_that_leaves_the_directory_is_removed(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(OTHER)

@@ -96,6 +96,14 @@ async def test_a_body_that_becomes_invalid_after_the_answer_ends_the_connection_
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+async def test_a_body_that_becomes_invalid_before_the_answer_is_answered_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with served(_App()) as (reader, writer):
+        writer.write(CHUNKED % b"/early" + b"-5\r\n")
+        assert (await reader.read()).count(b"HTTP/1.1 400 ") == 1
+        await asyncio.sleep(0)
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_who_sends_nothing_more_gets_the_answers(run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
     async def ask() -> None:

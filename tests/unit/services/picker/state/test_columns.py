@@ -404,9 +404,10 @@ def test_what_one_frame_calls_a_number_and_another_a_list_is_what_plugins_read_o
     made.objects(MODELS)
     number = AttributeKey(MODELS.name, MODELS.producer, float)
     names: AttributeKey[Any] = AttributeKey(QUEUE.name, QUEUE.producer, tuple)
+    frames: list[tuple[AttributeKey[Any], Any]] = [(QUEUE, 1), (names, ["m"]), (QUEUE, 2), (MODELS, ["m"]), (number, 3)]
     seen = []
-    for second, sent in enumerate([{QUEUE: [1]}, {names: [["m"]]}, {QUEUE: [2]}, {MODELS: [["m"]]}, {number: [3]}]):
-        made.apply(frame(["a1"], sent), NOW + second, 0.0)
+    for second, (key, value) in enumerate(frames):
+        made.apply(frame(["a1"], {key: [value]}), NOW + second, 0.0)
         seen.append({name: known["value"] for name, known in made.of(0, NOW + second).items()})
     last = {QUEUE.wire: 2.0, MODELS.wire: ("m",)}
     assert seen == [{QUEUE.wire: 1.0}, {QUEUE.wire: ("m",)}, {QUEUE.wire: 2.0}, last, last]

@@ -6,8 +6,12 @@ them if it is installed last. So JSON, which needs neither.
 
 import gzip
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPException
 from typing import Any
 
 import msgspec
@@ -24,6 +28,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext
 from opentelemetry.util.re import parse_env_headers
 from opentelemetry.util.types import AttributeValue
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from shared.config.problems import Invalid, Problem
 
@@ -31,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
 DEFAULT_TIMEOUT = 10.0
-"""Seconds for one attempt."""
+"""Seconds for one attempt, once there is a connection; and for that."""
 RETRIES = 4
 """Attempts after the first."""
 BACKOFF = 0.5
@@ -65,13 +70,20 @@ class OTLPExporter(SpanExporter):
         self._gzip = _compression() == "gzip"
         if self._gzip:
             self._headers["content-encoding"] = "gzip"
-        self._pool = urllib3.PoolManager(
-            retries=False,
-            timeout=_timeout(),
-            ca_certs=_file("CERTIFICATE"),
-            cert_file=_file("CLIENT_CERTIFICATE"),
-            key_file=_file("CLIENT_KEY"),
-        )
+        parts, self._timeout = urllib3.util.parse_url(self._url), _timeout()
+        self._path = parts.request_uri
+        host = (parts.host or "").strip("[]")
+        files = {name: _file(name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")}
+        self._connection = HTTPConnection(host, parts.port, timeout=self._timeout)
+        if parts.scheme == "https":
+            self._connection = HTTPSConnection(
+                host,
+                parts.port,
+                timeout=self._timeout,
+                ca_certs=files["CERTIFICATE"],
+                cert_file=files["CLIENT_CERTIFICATE"],
+                key_file=files["CLIENT_KEY"],
+            )
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         data = encode(spans)
@@ -79,7 +91,7 @@ class OTLPExporter(SpanExporter):
         for attempt in range(1 + RETRIES):
             try:
                 status, problem, pause = self._post(body)
-            except (urllib3.exceptions.HTTPError, OSError) as error:
+            except (urllib3.exceptions.HTTPError, HTTPException, OSError) as error:
                 status, problem, pause = 0, {"error": str(error)}, None
             if 200 <= status < 300:
                 return SpanExportResult.SUCCESS
@@ -91,18 +103,36 @@ class OTLPExporter(SpanExporter):
 
     def _post(self, body: bytes) -> tuple[int, dict[str, object], float | None]:
         """One attempt: the status, what to log of it, and in how many seconds to try again, if the receiver says so.
-        Raises HTTPError and OSError."""
-        answer = self._pool.request("POST", self._url, body=body, headers=self._headers, preload_content=False)
-        try:  # what else it sends isn't read: it may never end
-            text = answer.read1(SHOWN, decode_content=False).decode(errors="replace")
-            after = answer.headers.get("retry-after", "")
+        Raises HTTPError, HTTPException and OSError."""
+        connection = self._connection
+        if not connection.is_connected:
+            connection.close()
+            connection.connect()
+        assert connection.sock is not None
+        # The socket's time-out is for each read, and a receiver can send bytes, or `100 Continue`, for ever.
+        until = time.monotonic() + self._timeout
+        timer = threading.Timer(self._timeout, _end, [connection.sock])
+        timer.daemon = True
+        timer.start()
+        complete = False
+        try:
+            with suppress(BrokenPipeError):  # it may have answered before
+                connection.request("POST", self._path, body=body, headers=self._headers, preload_content=False)
+            with connection.getresponse() as answer:  # what else it sends isn't read: it may never end
+                text = answer.read1(SHOWN, decode_content=False).decode(errors="replace")
+                after = answer.headers.get("retry-after", "")
+                complete = answer.closed
         finally:
-            answer.close()
+            timer.cancel()
+            if not complete:
+                connection.close()
+            if time.monotonic() >= until:  # what came until then may look like a whole answer
+                raise TimeoutError(f"no answer in {self._timeout:g} s")
         known = after.isascii() and after.isdigit() and len(after) <= len(str(MAX_PAUSE))
         return answer.status, {"status": answer.status, "error": text}, min(int(after), MAX_PAUSE) if known else None
 
     def shutdown(self) -> None:
-        self._pool.clear()
+        self._connection.close()
 
     def __repr__(self) -> str:
         return f"<OTLPExporter {self._shown}>"
@@ -177,6 +207,12 @@ def _value(value: Any) -> dict[str, Any]:
             return {"doubleValue": value}
         case _:
             return {"arrayValue": {"values": [_value(each) for each in value]}}
+
+
+def _end(connected: socket.socket) -> None:
+    """Let the other thread read and write no more. Below TLS: what ends TLS waits for the peer."""
+    with suppress(OSError):
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 def _without_secrets(url: str) -> str | None:

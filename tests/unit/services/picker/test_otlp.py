@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from socket import create_server
 from threading import Thread
+from time import sleep
 from typing import Any
 
 import pytest
@@ -118,25 +119,39 @@ def test_statuses(
     assert len(receiver.received) == attempts
 
 
-@pytest.mark.parametrize("status", [b"200 OK", b"400 Bad Request", b"307 Elsewhere\r\nlocation: /"])
-def test_an_answer_without_end_is_not_read(monkeypatch: pytest.MonkeyPatch, status: bytes) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "head", "rest", "pause", "result"),
+    [
+        ("10", b"200 OK\r\n\r\n", b"x" * 2**16, 0.0, SpanExportResult.SUCCESS),
+        ("10", b"400 Bad Request\r\n\r\n", b"x" * 2**16, 0.0, SpanExportResult.FAILURE),
+        ("10", b"307 Elsewhere\r\nlocation: /\r\n\r\n", b"x" * 2**16, 0.0, SpanExportResult.FAILURE),
+        ("0.3", b"100 Continue\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, 0.0, SpanExportResult.FAILURE),
+        ("0.3", b"200 OK\r\na: ", b"x", 0.02, SpanExportResult.FAILURE),
+        ("0.3", b"200 OK\r\ntransfer-encoding: chunked\r\n\r\n1;", b"x", 0.02, SpanExportResult.FAILURE),
+    ],
+)
+def test_an_answer_without_end_is_not_read(
+    monkeypatch: pytest.MonkeyPatch, seconds: str, head: bytes, rest: bytes, pause: float, result: SpanExportResult
+) -> None:
     """The server sends until the exporter has closed the connection."""
-    monkeypatch.setattr(otlp, "BACKOFF", 0.001)
+    monkeypatch.setattr(otlp, "RETRIES", 0)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", seconds)
     with create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
             accepted, _ = server.accept()
             with accepted, suppress(OSError):
+                accepted.settimeout(1)  # a connection that is closed once all was read may leave the window shut
                 accepted.recv(2**16)
-                accepted.sendall(b"HTTP/1.1 %s\r\n\r\n" % status)
+                accepted.sendall(b"HTTP/1.1 " + head)
                 while True:
-                    accepted.sendall(b"x" * 2**16)
+                    accepted.sendall(rest)
+                    sleep(pause)
 
         thread = Thread(target=serve, daemon=True)
         thread.start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
-        result = otlp.OTLPExporter().export([span()])
-        assert result is (SpanExportResult.SUCCESS if status.startswith(b"2") else SpanExportResult.FAILURE)
+        assert otlp.OTLPExporter().export([span()]) is result
         thread.join()
 
 

@@ -71,7 +71,8 @@ class FramePublisher:
             **structs.asdict(content),
         )
         subject, payload = self._subjects.frame(self.pool, self.sender, part), encode(frame)
-        if now >= self._check_at and self._bus.connected and (self._task is None or self._task.done()):
+        fits = len(payload) <= self._bus.max_payload  # otherwise `Bus.publish` says so
+        if fits and now >= self._check_at and self._bus.connected and (self._task is None or self._task.done()):
             self._check_at = now + self._check_interval
             self._task = asyncio.create_task(self._publish_acknowledged(subject, payload), name="frame-check")
             return True

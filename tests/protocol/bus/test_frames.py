@@ -11,7 +11,7 @@ import pytest
 from shared.bus import jetstream as js
 from shared.bus.columns import pack_ages, pack_floats, unpack_ages, unpack_floats
 from shared.bus.connection import Bus
-from shared.bus.errors import JetStreamError
+from shared.bus.errors import BusError, JetStreamError
 from shared.bus.frame_bucket import MAX_BYTES, FrameBucket
 from shared.bus.frame_columns import FrameContent
 from shared.bus.frame_publisher import FramePublisher
@@ -111,6 +111,13 @@ async def test_a_frame_arrives_as_it_was_sent_beside_what_is_none(connect: Conne
         assert frame.objects == {ADAPTERS: [["sql"], None]}
         assert extra_age == 0.0
         assert reader.malformed.total >= 1, "the garbage, live or in the snapshot, or both"
+
+
+@pytest.mark.parametrize("check_interval", [0.0, LONG], ids=["acknowledged", "not acknowledged"])
+async def test_a_frame_that_is_too_large_is_refused(connect: Connect, check_interval: float) -> None:
+    async with publishing(await connect(), check_interval=check_interval) as publisher:
+        with pytest.raises(BusError, match="maximum payload"):
+            await publisher.publish(0, FrameContent(ids=("default/a",), columns={WIRE: bytes(2**20)}))
 
 
 async def test_the_bucket_is_as_designed(connect: Connect) -> None:

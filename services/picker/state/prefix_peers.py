@@ -137,17 +137,22 @@ class PrefixPeers:
         """The origins whose placements are to be restored at this moment: what was applied isn't what they announced,
         such as a batch in their name. Called from time to time."""
         found: list[Origin] = []
-        for origin in self._origins.values():
-            if origin.differs_since is not None and now >= origin.restore_at and not (self.joining or origin.waiting):
-                self.differences += origin.restore_at == origin.differs_since + DIFFERENT
+        for origin, since in self._differing(now):
+            if now >= origin.restore_at and not (self.joining or origin.waiting):
+                self.differences += origin.restore_at == since + DIFFERENT
                 origin.restore_at = now + RESTORED_AGAIN
                 found.append(origin)
         return found
 
     def differs_for(self, now: float) -> float:
         """Seconds for which an origin's placements have differed; the longest time."""
-        since = [origin.differs_since for origin in self._origins.values() if origin.differs_since is not None]
-        return now - min(since, default=now)
+        return now - min((since for _, since in self._differing(now)), default=now)
+
+    def _differing(self, now: float) -> Iterator[tuple[Origin, float]]:
+        """The origins that differ and are heard, and since when. One that has ended can't say what is right."""
+        for origin in self._origins.values():
+            if origin.differs_since is not None and now - origin.last_seen < LISTENING:
+                yield origin, origin.differs_since
 
     def missing(self, now: float) -> list[Origin]:
         """The origins to be asked for batches at this moment. Called from time to time; applies some that are held."""

@@ -153,6 +153,17 @@ def test_an_overtaken_heartbeat_is_no_difference() -> None:
     assert origin.differs_since is None
 
 
+@pytest.mark.parametrize(("silent", "counts"), [(0.0, True), (LISTENING - 1, True), (LISTENING, False)])
+def test_an_origin_that_is_silent_does_not_count_as_different(silent: float, counts: bool) -> None:
+    world = World()
+    world.hear(1, 1)
+    for world.now in (1.0, 1.0 + DIFFERENT):
+        world.peers.receive(replace(batch(1), digest=7), world.now)
+    world.now += silent
+    assert world.peers.differs_for(world.now) == (DIFFERENT + silent if counts else 0.0)
+    assert len(world.peers.different(world.now)) == counts
+
+
 def test_what_is_held_is_bounded() -> None:
     world = World(complete=False)
     size = BATCH + len("p2") + 8 + 1 + 4 + 8 * MAX_BLOCKS
@@ -254,6 +265,7 @@ def test_an_origin_that_is_being_asked_is_neither_asked_again_nor_given_up() -> 
     assert world.peers.different(world.now) == []
     world.peers.expire(world.now)
     origin.requested = False
+    world.hear(3)
     assert world.peers.different(world.now) == [origin]
     assert world.asked() == [("p2", 1)]
 

@@ -31,12 +31,14 @@ class BucketReading:
         self._reconciler = reconciler
         self._start = len(subjects.fact(""))
         self._fence = fence
-        self._room_kept = self._room_others = self._room_strays = memory
+        self._room_kept = self._room_others = self._room_strays = self._room_deleted = memory
         self._plausible = plausible
         self.found: list[tuple[str, bytes | None]] = []
         """For `BucketReconciler.observe`."""
         self.foreign: list[str] = []
         """Keys that the owner doesn't know."""
+        self.deleted: set[str] = set()
+        """Keys of markers of deletes."""
         self.strays: list[Stray] = []
         """Messages under keys that can't be named."""
         self.fenced = False
@@ -61,7 +63,10 @@ class BucketReading:
                 self.strays.append(Stray(message.sequence, message.subject))
             return
         if message.headers.get(jetstream.OPERATION) and EPOCH_HEADER in message.headers:
-            return  # deleted
+            self._room_deleted -= FACT_BYTES + len(key)
+            if self._room_deleted >= 0:
+                self.deleted.add(key)
+            return
         content = self._content(key, message.data)
         raw = None if content is None else self._reconciler.recognize(key, content)
         if raw is not None and raw is content:  # not held before

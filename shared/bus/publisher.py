@@ -216,17 +216,19 @@ class FactPublisher:
         )
 
     async def _make_room(self) -> None:
-        """Purge undesired keys: a full store accepts no deletes, because each is a message. Readers notice at the next
-        `synced`. What a later owner has written stays."""
+        """Purge undesired keys and markers of deletes: a full store accepts no deletes, because each is a message.
+        Readers notice at the next `synced`. What a later owner has written stays."""
+        markers: set[str] = set()
         try:
             before = (await jetstream.extent(self._bus, self._bucket.name)).last_sequence + 1
             if time.monotonic() - self._found_at >= self._check_interval:
-                self._adopt(await self._read(writes=False))
-            for key in self._reconciler.orphans():
+                self._adopt(reading := await self._read(writes=False))
+                markers = reading.deleted
+            for key in [*self._reconciler.orphans(), *markers]:
                 self._require_leadership()
                 subject = self._subjects.fact(key)
                 await jetstream.purge(self._bus, self._bucket.name, subject, before=before)
-                self.deleted += 1
+                self.deleted += key not in markers
         except LostLeadership:
             raise
         except BusError as error:

@@ -10,6 +10,7 @@ import pytest
 from shared.bus import jetstream as js
 from shared.bus.connection import Bus
 from shared.bus.errors import JetStreamError, NoRoom
+from shared.bus.facts import EPOCH_HEADER
 from shared.bus.frame_bucket import FrameBucket
 from shared.bus.lease import Lease
 from shared.bus.publisher import FactPublisher
@@ -67,9 +68,17 @@ async def test_an_owner_that_finds_the_store_full_recovers(connect: Connect) -> 
         await eventually(lambda: second.readiness() is None, lambda: second)
 
 
-@pytest.mark.parametrize("end", [b"", b"\xff"], ids=["text", "no text"])
+@pytest.mark.parametrize(
+    ("end", "headers"),
+    [
+        (b"", b""),
+        (b"\xff", b""),
+        (b"", b"NATS/1.0\r\nKV-Operation: PURGE\r\n%b: 1\r\n\r\n" % EPOCH_HEADER.encode()),
+    ],
+    ids=["text", "no text", "markers of deletes"],
+)
 async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
-    server: NatsServer, connect: Connect, end: bytes
+    server: NatsServer, connect: Connect, end: bytes, headers: bytes
 ) -> None:
     publisher = made(bus := await connect("watcher"))
     async with leading(publisher):
@@ -79,7 +88,7 @@ async def test_an_owner_whose_store_is_full_of_what_others_wrote_recovers(
         async def full() -> bool:
             async with stranger(server) as sender:
                 for number in range(100):
-                    await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000)
+                    await sender.publish(b"$KV.endpoints.junk%d%bx" % (number, end), b"x" * 2000, headers)
             return "JetStream has no room" in (publisher.readiness() or "")
 
         await eventually(full, lambda: publisher)

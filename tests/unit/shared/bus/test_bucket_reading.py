@@ -99,6 +99,12 @@ def test_such_keys_take_bounded_memory_of_their_own() -> None:
     assert (len(made.strays), made.more_strays, made.partial) == (10, True, False)
 
 
+def test_markers_of_deletes_take_bounded_memory_of_their_own() -> None:
+    many = (message(f"{number:02}", b"", headers=DELETED) for number in range(30))
+    made = reading(*many, memory=10 * (FACT_BYTES + 2))
+    assert (len(made.deleted), made.partial, made.foreign) == (10, False, [])
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_what_others_wrote_takes_bounded_memory_and_what_is_known_is_taken_all_the_same(kept: bool) -> None:
     memory = 10 * (FACT_BYTES + 100)

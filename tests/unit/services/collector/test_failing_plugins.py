@@ -208,10 +208,9 @@ async def test_a_source_that_fails_costs_what_it_brings_and_nobody_elses(fails_a
     good = PolledSource(MetricsSource("good", MetricsParameters(interval=0.002)), (CoreMetricsExtractor("core"),))
     async with world(both(Odd(), source), good) as it:
         await it.scraped()
-        await eventually(lambda: it.failed("bad") > 0)
-        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
         bad, sound = it.scraper.endpoints["a"].targets
-        assert sound.up
+        await eventually(lambda: it.failed("bad") > 0 and sound.up)
+        assert it.attributes.get(WAITING_QUEUE_SIZE) == 3.0
         if fails_at != "interval":
             assert not bad.up
             assert bad.error == "KeyError: 'gpu'"

@@ -18,6 +18,7 @@ from shared.attributes import AttributeMap
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures, reason_of
 from shared.quantities import format_duration
+from shared.tasks import in_turns
 
 T = TypeVar("T")
 
@@ -121,7 +122,7 @@ class Target:
         if self._reader is None:
             await self._read_separately(page, at)
         changed = False
-        for bound in self._extractors:
+        async for bound in in_turns(self._extractors):  # of thousands of series, a value takes milliseconds
             if bound.error is None and bound.binding is not None:
                 try:
                     changed |= bound.binding.store(attributes, at)

@@ -138,9 +138,20 @@ class Responder:
                         break
                 size += published
                 await asyncio.sleep(max(REST * (self._clock() - began), published / BYTES_PER_SECOND))
-            if waiting is not None:
-                await asyncio.wait((waiting,), timeout=max(0.0, until - self._clock()))
+            if waiting is not None and not await self._is_done(waiting, until):
+                self.refused += 1
+                return
         self.answered += 1
+
+    async def _is_done(self, waiting: asyncio.Future[Any], until: float) -> bool:
+        """Whether what a document waits for is done in time. Otherwise it is cancelled."""
+        await asyncio.wait((waiting,), timeout=max(0.0, until - self._clock()))
+        if not waiting.done():
+            waiting.cancel()
+            return False
+        if not waiting.cancelled():
+            waiting.exception()  # the document may never ask for the result; that is no mistake
+        return True
 
     def _piece(self, number: int, content: bytes, last: bool, error: str) -> AnswerPiece:
         return AnswerPiece(

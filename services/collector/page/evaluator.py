@@ -8,7 +8,7 @@ that isn't chosen because of them would never observe anything else.
 
 Memory is bounded: `MAX_SERIES` series and `MAX_ALL_LABELS_BYTES` of their labels, twice as much of former pages,
 `MAX_GROUPS` separate increases, `SAMPLES` points in a window. A page that exceeds one of the first, second and fourth
-gives no value.
+gives no value. All evaluators together remember the bounds of `MAX_SERIES` buckets by their labels.
 """
 
 import math
@@ -16,6 +16,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Generic, TypeVar
 
 from services.collector.page.query import Aggregation, Function, MetricQuery
@@ -374,8 +375,10 @@ def _part(spec: MetricSpec, suffix: str) -> MetricSpec:
     return MetricSpec(spec.name + suffix, spec.labels)
 
 
+@lru_cache(maxsize=MAX_SERIES)
 def upper_bound(labels: bytes) -> float | None:
-    """A bucket's label `le`, if it is a number. The other labels aren't parsed: there may be hundreds."""
+    """A bucket's label `le`, if it is a number. The other labels aren't parsed: there may be hundreds. Several queries
+    of one page, such as several quantiles of a histogram, find it once."""
     found = _LE.match(labels)
     try:
         bound = math.nan if found is None else float(found.group(1))

@@ -7,11 +7,14 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar
 from unittest.mock import AsyncMock, patch
 
 import pytest
 
+from services.collector import target as target_module
 from services.collector.admin import ScrapedEndpoint
 from services.collector.extractors.core import CoreMetricsExtractor
 from services.collector.http.client import Client, Failure
@@ -24,6 +27,7 @@ from shared.attributes import REACHABLE, WAITING_QUEUE_SIZE, AttributeKey, Attri
 from shared.bus.frame_columns import pack
 from shared.model import Endpoint
 from shared.plugin_failures import PluginFailures
+from shared.tasks import in_turns
 from tests.unit.services.collector.test_scraper import Servers, endpoint, page
 from tests.waiting import eventually
 
@@ -321,6 +325,31 @@ async def test_a_cancelled_task_that_a_source_awaits_is_a_failure_of_the_source_
 
 async def answers(endpoint: Endpoint) -> Any:
     return {"size": 1.0}
+
+
+async def test_others_run_between_values_that_take_long_to_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_module, "in_turns", partial(in_turns, turn=0.0))
+    turns, stored = [0], list[tuple[str, int]]()
+
+    class Noting(Odd):
+        def maybe(self, at: str) -> None:
+            if at == "store":
+                stored.append((self.name, turns[0]))
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    first, second = Noting(), Noting()
+    second.name = "even"
+    source = PolledSource(MetricsSource("metrics", MetricsParameters(interval=0.002)), (first, second))
+    async with world(source) as it:
+        await it.scraped()
+    beside.cancel()
+    assert [name for name, _ in stored[:4]] == ["odd", "even"] * 2
+    assert all(before < after for (_, before), (_, after) in pairwise(stored))
 
 
 async def test_a_source_that_never_ends_reading_fails_after_the_time_of_a_scrape_and_is_asked_again() -> None:

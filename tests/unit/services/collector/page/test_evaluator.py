@@ -18,7 +18,7 @@ from services.collector.page.evaluator import (
 )
 from services.collector.page.query import QueryParameters
 from services.collector.page.scan import scan
-from services.collector.page.selection import MAX_ALL_LABELS_BYTES, Outcome
+from services.collector.page.selection import MAX_ALL_LABELS_BYTES, MAX_LABELS_BYTES, Outcome
 from services.collector.page.spec import parse_spec
 from shared.config.decode import decode
 from shared.config.problems import Problems
@@ -275,6 +275,15 @@ def test_a_buckets_bound_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(parsed) == [b'le="1"', b'le="2"']
 
 
+def test_a_buckets_bound_is_read_once_for_several_queries() -> None:
+    upper_bound.cache_clear()
+    several = [evaluator("h", function="quantile", quantile=quantile) for quantile in (0.5, 0.9, 0.99)]
+    for at in range(2):
+        for each in several:
+            page(each, "".join(f'h_bucket{{le="{bound}"}} {at * bound}\n' for bound in (1, 2)), float(at))
+    assert upper_bound.cache_info().misses == 2
+
+
 @pytest.mark.parametrize(
     "given", [{"function": "rate", "aggregation": "max"}, {"function": "quantile", "quantile": 0.5}]
 )
@@ -300,6 +309,8 @@ def test_a_rate_holds_however_often_the_endpoint_is_asked() -> None:
 def test_series_with_other_labels_on_each_page_take_a_limited_memory(given: dict[str, Any]) -> None:
     suffixes = {"quantile": ["_bucket"], "mean": ["_sum", "_count"], "rate": [""]}[given["function"]]
     query = evaluator("m", **given)
+    shared = MAX_SERIES * MAX_LABELS_BYTES if given["function"] == "quantile" else 0
+    upper_bound.cache_clear()
     tracemalloc.start()
     try:
         most = 0
@@ -307,6 +318,6 @@ def test_series_with_other_labels_on_each_page_take_a_limited_memory(given: dict
             series = [f'{{le="{each}",x="{number}-{each}-{"x" * 4000}"}} {each}\n' for each in range(120)]
             page(query, "".join(f"m{suffix}{each}" for suffix in suffixes for each in series), float(number))
             most = max(most, tracemalloc.get_traced_memory()[0])
-        assert most < 5 * MAX_ALL_LABELS_BYTES
+        assert most < 5 * MAX_ALL_LABELS_BYTES + shared
     finally:
         tracemalloc.stop()

@@ -16,7 +16,7 @@ import pytest
 from services.picker.request_stream import RequestStream
 from shared.bus.codec import encode
 from shared.bus.connection import Bus
-from shared.bus.errors import NoResponders
+from shared.bus.errors import BusError, NoResponders
 from shared.bus.messages import Load
 from shared.bus.query_client import query_member, query_members
 from shared.bus.query_messages import ExplainQuery, QueryArguments, StatusQuery, ViewQuery
@@ -196,6 +196,26 @@ async def test_a_document_that_nobody_waits_for_any_more_is_closed(nats: NatsSer
         await eventually(lambda: closed)
         asking.cancel()
         await asyncio.wait([asking])
+        await responder.close()
+
+
+async def test_what_a_document_waits_for_is_cancelled_when_the_time_is_over(nats: NatsServer) -> None:
+    """Also if the clock then shows a moment before."""
+    waited = asyncio.get_running_loop().create_future()
+
+    def waiting(_: ViewQuery) -> Iterator[bytes | asyncio.Future[None]]:
+        yield waited
+        waited.result()
+
+    async with Bus(nats.url, name="member") as bus, Bus(nats.url, name="asker") as asker:
+        responder = Responder(bus, SUBJECTS, [POOL], "picker", "p", {ViewQuery: waiting}, clock=lambda: 0.0)
+        await responder.start()
+        await bus.wait_connected(TIMEOUT)
+        await asker.wait_connected(TIMEOUT)
+        with pytest.raises(BusError):
+            await query_member(asker, SUBJECTS, POOL, "picker", "p", ViewQuery(), timeout=0.2)
+        await eventually(lambda: responder.refused == 1, lambda: responder)
+        assert waited.cancelled()
         await responder.close()
 
 

@@ -30,8 +30,6 @@ from shared.plugin import Plugin
 
 MAX_AT_ONCE = 100
 """Requests that one call lets go: a few milliseconds."""
-MAX_LOOKED_AT = 10_000
-"""Requests of a flow of which one call looks whether they would make room: a millisecond."""
 SIZES: tuple[Size, ...] = ("requests", "bytes")
 
 
@@ -259,8 +257,8 @@ class FlowController:
 
     def _others_make_room(self, item: Waiting, band: Band, flow: str) -> bool:
         """Whether the limits of all queues leave room for the request once others are displaced: those of lower bands;
-        if they aren't enough, the newest of the band's fullest flow, as long as it keeps no less than this flow then
-        has. So two flows don't displace each other in turns."""
+        if they aren't enough, at most `MAX_AT_ONCE` of the band's fullest flow, the newest, as long as it keeps no less
+        than this flow then has. So two flows don't displace each other in turns, and one request not thousands."""
         self._makes_room.clear()
         lower = [other for priority, other in self._queued.items() if priority < band.priority]
         own = band.flows.get(flow)
@@ -272,7 +270,7 @@ class FlowController:
                     return False
                 fullest = band.columns.fullest(what)
                 spare = getattr(fullest, what) - size - (0 if own is None else getattr(own, what))
-                if not missing <= fullest.freed_by_newest(what, missing, MAX_LOOKED_AT) <= spare:
+                if not missing <= fullest.freed_by_newest(what, missing, MAX_AT_ONCE) <= spare:
                     return False
                 self._makes_room[what] = band.priority, fullest
         return True

@@ -33,7 +33,7 @@ _INCOMPLETE = 10.0
 _MANY_INCOMPLETE = 1.0
 """The same, while more than half of the streams are such ones."""
 _LOOKED_AT = 4
-"""Incomplete requests that a new one looks at: if it ends two, the next one has room too."""
+"""Incomplete requests that a new one looks at, and of which it ends the old ones: the next one has room, too."""
 _PER_MESSAGE = 64
 """Bytes that a message takes beside its own."""
 

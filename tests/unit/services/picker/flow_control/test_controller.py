@@ -145,6 +145,15 @@ def test_many_small_requests_make_room_a_bounded_number_at_a_time() -> None:
     assert [owner for owner, _ in picker.outcomes] == [*range(MAX_AT_ONCE * 3 - 1, MAX_AT_ONCE - 2, -1)]
 
 
+@pytest.mark.parametrize(("size", "displaced"), [(MAX_AT_ONCE, MAX_AT_ONCE), (MAX_AT_ONCE + 1, 0)])
+def test_one_request_has_only_so_many_of_its_band_make_room(size: int, displaced: int) -> None:
+    picker = Picker(settings(max_bytes=3 * MAX_AT_ONCE), Room(0))
+    for number in range(3 * MAX_AT_ONCE):
+        picker.add(number, flow="a", bytes=1)
+    assert (picker.offer(flow="b", bytes=size) is None) is (displaced > 0)
+    assert len(picker.outcomes) == displaced
+
+
 def test_to_make_room_costs_no_more_among_many_requests() -> None:
     def work(flows: int, each: int) -> int:
         picker = Picker(settings(max_requests=flows * each), Room(0))

@@ -34,7 +34,9 @@ class Names:
         """Those of them that have a thread."""
         self._answered: set[str] = set()
         self._slow: set[str] = set()
-        """Those whose last look-up took longer than somebody waited."""
+        """Those whose last look-up took longer than somebody waited, even if it succeeded then."""
+        self._given_up: set[str] = set()
+        """Those that are being looked up and for which somebody has waited in vain."""
 
     @property
     def under_way(self) -> int:
@@ -58,6 +60,7 @@ class Names:
         except asyncio.CancelledError:
             if host in self._begun:
                 self._answered.discard(host)
+                self._given_up.add(host)
                 self._note(host, self._slow)
             raise
 
@@ -69,7 +72,9 @@ class Names:
     def _ended(self, host: str, look_up: asyncio.Task[list[str]]) -> None:
         del self._under_way[host]
         self._begun.discard(host)
-        if not look_up.cancelled() and look_up.exception() is None:
+        given_up = host in self._given_up
+        self._given_up.discard(host)
+        if not (look_up.cancelled() or look_up.exception() or given_up):
             self._slow.discard(host)
             self._note(host, self._answered)
 

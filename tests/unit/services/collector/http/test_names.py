@@ -16,6 +16,8 @@ class Resolver:
     """Answers good names; others hang until `answer` is set."""
 
     def __init__(self) -> None:
+        self.fails = True
+        """Whether those that hang have no address in the end."""
         self.answer = threading.Event()
         self.asked: list[str] = []
         self.hanging: set[str] = set()
@@ -26,7 +28,8 @@ class Resolver:
             self.hanging.add(host)
             self.answer.wait(60)
             self.hanging.discard(host)
-            raise OSError("no answer")
+            if self.fails:
+                raise OSError("no answer")
         return ["10.0.0.1"]
 
     async def give_up(self, names: Names, host: str) -> None:
@@ -58,8 +61,11 @@ async def test_a_name_has_one_lookup_at_a_time(resolver: Resolver) -> None:
     assert resolver.asked == ["slow"]
 
 
-async def test_names_that_hang_leave_half_of_the_threads_to_others(resolver: Resolver) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+async def test_names_that_hang_leave_half_of_the_threads_to_others(resolver: Resolver, fails: bool) -> None:
+    """Also if they have an address in the end."""
     names = Names(resolver)
+    resolver.fails = fails
     slow = [f"slow-{number}" for number in range(THREADS)]
     await asyncio.gather(*(resolver.give_up(names, host) for host in slow))
     resolver.answer.set()
@@ -68,6 +74,22 @@ async def test_names_that_hang_leave_half_of_the_threads_to_others(resolver: Res
     await asyncio.gather(*(resolver.give_up(names, host) for host in slow))
     assert len(resolver.asked) == THREADS + THREADS // 2
     assert list(await names.addresses("good")) == ["10.0.0.1"]
+
+
+async def test_a_name_that_took_long_is_like_others_once_it_answers_in_time(resolver: Resolver) -> None:
+    names = Names(resolver)
+    resolver.fails = False
+    await resolver.give_up(names, "slow")
+    resolver.answer.set()
+    await eventually(lambda: not names.under_way)
+    await names.addresses("slow")
+    resolver.answer.clear()
+    for number in range(THREADS // 2):
+        await resolver.give_up(names, f"slow-{number}")
+    asking = asyncio.ensure_future(names.addresses("slow"))
+    await eventually(lambda: "slow" in resolver.hanging)
+    resolver.answer.set()
+    assert list(await asking) == ["10.0.0.1"]
 
 
 async def test_names_that_answer_do_not_wait_for_new_ones_that_hang(resolver: Resolver) -> None:

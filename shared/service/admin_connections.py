@@ -130,10 +130,12 @@ class AdminProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """End a request that isn't HTTP. If a response has begun, no error response is sent."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            if self.cycle is not None and not self.cycle.response_complete:  # its own answer comes too late
-                self.cycle.disconnected = True
-                self.cycle.message_event.set()
+        cycle = None if self.cycle is None or self.cycle.response_complete else self.cycle
+        is_head = cycle is not None and cycle.scope["method"] == "HEAD"  # uvicorn would send a text, which HEAD forbids
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not is_head:
+            if cycle is not None:  # its own answer comes too late
+                cycle.disconnected = True
+                cycle.message_event.set()
             super().send_400_response(msg)
         else:
             self.transport.abort()

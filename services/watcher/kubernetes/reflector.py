@@ -243,7 +243,7 @@ class Reflector:
         del items
         yield reset
         del reset  # the reader may forget objects that it doesn't need
-        short_watches = 0
+        in_a_row = useless = 0  # short watches, and short ones without an event
         while True:
             began = self._timing.clock()
             self._useful = orderly = False
@@ -266,8 +266,9 @@ class Reflector:
                 )
             now = self._timing.clock()
             short = now - began < self._shortest
-            short_watches = short_watches + 1 if short and not self._useful else 0
-            if short_watches > 1:
+            in_a_row = in_a_row + 1 if short else 0
+            useless = useless + 1 if short and not self._useful else 0
+            if useless > 1:
                 raise ConnectionFailed(f"each watch of {self.selection} ends as soon as it has begun, without an event")
             if self._confirm_start():
                 self._prove()
@@ -275,7 +276,7 @@ class Reflector:
                     self._confirmed_at = now
             self._started_at = None
             self.in_touch = False
-            if short and orderly and self._useful:  # a server may end each watch after its first event
+            if in_a_row > 1:  # a server, or a proxy, may end each watch after its first event
                 await self._timing.sleep(began + self._shortest - now)
 
     async def _watch(self) -> AsyncGenerator[Upsert | Delete, None]:

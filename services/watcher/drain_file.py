@@ -69,8 +69,10 @@ def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
     named = [id for id, (_, endpoint) in found.items() if name in (id, endpoint.name)]
     if name in found:
         named = [name]
-    if not named and errors:
-        raise errors[0]
+    if errors and name not in found:
+        if not named:
+            raise errors[0]
+        raise DrainError(f"{name!r} may also be in a file with errors; give the id of an endpoint: {errors[0]}")
     if not named:
         raise DrainError(f"{path} has no endpoint {name!r}{nearest(name, found)}")
     if len(named) > 1:

@@ -172,10 +172,12 @@ def test_a_broken_file_of_a_directory_concerns_only_what_no_other_file_has(
         (tmp_path / "b.yaml").symlink_to("nothing")
     else:
         (tmp_path / "b.yaml").write_bytes(broken)
-    assert drain.main(["a", "--endpoints-file", str(tmp_path)]) == 0
+    assert drain.main(["default/a", "--endpoints-file", str(tmp_path)]) == 0
     assert draining(good.read_text()) == ["default/a"]
     assert drain.main(["z", "--endpoints-file", str(tmp_path)]) == 1
     assert says in capsys.readouterr().err
+    assert undrain.main(["a", "--endpoints-file", str(tmp_path)]) == 1
+    assert "'a' may also be in a file with errors; give the id" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

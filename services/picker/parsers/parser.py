@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import product
 from operator import attrgetter
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import unquote
 
 from services.picker.request import Content, Headers, Unparsable
 from shared.plugin import Plugin, Role
@@ -149,12 +150,15 @@ def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def bare_path(path: str) -> str:
-    """The path without query, fragment and trailing slashes.
+    """The path as a server reads it: without query, fragment, percent-encoding and trailing slashes.
 
-    >>> bare_path("/v1/chat/completions/?x=1")
+    >>> bare_path("/v1/chat/%63ompletions/?x=1")
     '/v1/chat/completions'
     """
-    return (path or DEFAULT_PATH).partition("?")[0].partition("#")[0].rstrip("/") or "/"
+    path = (path or DEFAULT_PATH).partition("?")[0].partition("#")[0]
+    if "%" in path:
+        path = unquote(path)
+    return path.rstrip("/") or "/"
 
 
 def _shown(path: str) -> str:

@@ -128,7 +128,7 @@ def test_a_rule_for_every_model_names_them_all_and_supplies_a_missing_one(closed
         ("/v1/rerank", {"model": "secret", "query": "q"}),
         ("/tokenize", {"model": "secret", "prompt": "p"}),
         ("/v1/audio/transcriptions", MULTIPART),
-        ("/v1/complet%69ons", {"model": "secret", "prompt": "p"}),
+        ("/v1/complet%2569ons", {"model": "secret", "prompt": "p"}),
         ("/v1/rerank", b"not JSON"),
     ],
 )

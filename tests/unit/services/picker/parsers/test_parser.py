@@ -71,9 +71,13 @@ def test_the_longest_suffix_wins_and_the_rest_falls_through(chain: ParserChain, 
         ("/v2/completions#top", "/v2/completions"),
         ("/?x", "/"),
         ("", "/v1/completions"),
+        ("/v1/chat/%63ompletions", "/v1/chat/completions"),
+        ("/v1/chat%2fcompletions%2F", "/v1/chat/completions"),
+        ("/v1/%3fchat", "/v1/?chat"),
+        ("/v1/%ff%", "/v1/\ufffd%"),
     ],
 )
-def test_query_and_trailing_slashes_dont_count(path: str, bare: str) -> None:
+def test_query_escapes_and_trailing_slashes_dont_count(path: str, bare: str) -> None:
     assert bare_path(path) == bare
     if "v2" in path:
         assert CHAIN.parse(path, NO_HEADERS, b"") == Content(api="render", model=bare)

@@ -24,6 +24,8 @@ class Unpublishable:
         self._checked = limit()
         self.reasons: dict[str, str] = {}
         """By key."""
+        self.revision = 0
+        """Changes whenever the reasons do."""
 
     def limit_changed(self) -> bool:
         """Whether the limit has changed since the last call. Then all facts have to be checked again."""
@@ -33,6 +35,8 @@ class Unpublishable:
     def check(self, key: str, fact: Fact | None) -> Fact | None:
         """The fact, or None if it can't be published."""
         reason = None if fact is None else fault(fact, self._checked, self._max_entries)
+        if reason != self.reasons.get(key):
+            self.revision += 1
         if reason is None:
             self.reasons.pop(key, None)
             return fact

@@ -36,6 +36,23 @@ async def test_what_is_taken_over_is_accepted(site: Site) -> None:
         assert service.readiness.notes() == {}
 
 
+async def test_what_pickers_cannot_get_is_invalid_for_as_long(site: Site) -> None:
+    await site.serve("a")
+
+    def rules(count: int) -> list[dict[str, Any]]:
+        return [{"targets": [{"modelRewrite": f"base-{number}"}]} for number in range(count)]
+
+    await site.create(referring(REWRITE, "rollout", rules=rules(20)))
+    async with site.watching(max_fact_entries=10):
+        condition = await says(site.admin, REWRITE, "rollout", site.namespace, "Invalid")
+        assert condition["status"] == "False"
+        assert condition["message"].endswith(" entries; 10 are allowed")
+        await site.patch(REWRITE, "rollout", {"rules": rules(1)})
+        await says(site.admin, REWRITE, "rollout", site.namespace, "Accepted")
+        await site.patch(REWRITE, "rollout", {"rules": rules(20)})
+        await says(site.admin, REWRITE, "rollout", site.namespace, "Invalid")
+
+
 async def test_events_are_written_once_also_after_a_start_anew(site: Site) -> None:
     """A pool without pods, and a resource for a pool that there isn't; what is somebody else's is not told."""
     made = await site.create(pool_document("somebody-elses"), pool_document())

@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from msgspec import structs
+
 from services.watcher.configuration import installed
 from services.watcher.drain_file import DrainError
 from services.watcher.few import LISTED, listed
@@ -15,6 +17,7 @@ from services.watcher.kubernetes.drain import drain_endpoint
 from services.watcher.kubernetes.errors import ConfigurationError, KubernetesError
 from services.watcher.kubernetes.informers import InformerFactory
 from services.watcher.kubernetes.reporter import Reporter
+from services.watcher.kubernetes.reports import PoolView
 from services.watcher.kubernetes.source import KubernetesSource, PoolOptions
 from services.watcher.metrics import WatcherMetrics
 from services.watcher.provider import Provider, Spawn
@@ -23,6 +26,7 @@ from services.watcher.resources import PoolId
 from services.watcher.settings import WatcherSettings
 from services.watcher.sources import Event, Rejected, Source
 from services.watcher.state import collect
+from services.watcher.unpublishable import Unpublishable
 from shared.config.loaded import LoadedConfig
 from shared.config.loader import load
 from shared.config.problems import Invalid, Problem, Problems
@@ -53,6 +57,8 @@ class KubernetesProvider(Provider):
         """Those of pools whose configuration is a file."""
         self._read: dict[PoolId, Sequence[Event]] = {}
         """The content of the files at `open`."""
+        self._unpublishable: dict[PoolId, Unpublishable] = {}
+        """Those of pools that have been loaded."""
         self.pools = tuple(self._options)
         self._config_root = config_root(settings)
         self.preferred = self._config_root.origin if self._config_root else ""
@@ -60,8 +66,11 @@ class KubernetesProvider(Provider):
             settings,
             identity,
             metrics,
-            views=lambda: [source.view() for source in self._sources.values()],
-            revision=lambda: sum(source.revision for source in self._sources.values()),
+            views=self._views,
+            revision=lambda: (
+                sum(source.revision for source in self._sources.values())
+                + sum(unpublishable.revision for unpublishable in self._unpublishable.values())
+            ),
             leads=leads,
         )
 
@@ -99,6 +108,9 @@ class KubernetesProvider(Provider):
                 await reconciler.apply(await other.load())
         reconciler.accept()
         await reconciler.log_remarks()
+
+    def accepted(self, reconciler: PoolReconciler) -> None:
+        self._unpublishable[reconciler.pool] = reconciler.unpublishable
 
     def load_problem(self, pool: PoolId) -> str | None:
         return self._sources[pool].load_problem()
@@ -138,6 +150,13 @@ class KubernetesProvider(Provider):
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+    def _views(self) -> list[PoolView]:
+        """What is known of each pool, for the reporter."""
+        views = {pool: source.view() for pool, source in self._sources.items()}
+        for pool, unpublishable in self._unpublishable.items():
+            views[pool] = structs.replace(views[pool], unpublishable=dict(unpublishable.reasons))
+        return list(views.values())
 
     def _validate(self, configuration: Configuration) -> LoadedConfig:
         experimental, bounds = self._settings.allow_experimental_plugins, self._settings.config_bounds

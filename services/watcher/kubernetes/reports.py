@@ -14,6 +14,7 @@ from msgspec import Struct
 from services.watcher.kubernetes.resource import JsonObject, ObjectId, Resource, identity
 from services.watcher.resources import PoolId, group_of, pool_reference
 from services.watcher.sources import Rejected, Reset
+from shared.bus.subjects import fact_key, pool_token
 from shared.model import Model
 
 POOL = "InferencePool"
@@ -81,6 +82,8 @@ class PoolView(Struct, frozen=True, kw_only=True):
     """The Service whose EndpointSlices are read instead of pods."""
     configuration: ResourceResult | None = None
     """The ConfigMap with the EndpointPickerConfig, if there is one."""
+    unpublishable: Mapping[str, str] = {}
+    """Why facts of the pool can't be published, by key on the bus."""
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -161,6 +164,8 @@ def _resource_report(
     if result.shadowed_by:
         text = f"metadata.name: {result.id[1]!r} is also in {result.shadowed_by}, whose resource counts instead"
         return _report(result, Condition(False, "Shadowed", text))
+    if (unpublishable := _unpublishable(result, view)) is not None:
+        return _report(result, Condition(False, "Invalid", unpublishable.text), unpublishable)
     if (finding := _name_taken(result, view, holders) or missing) is not None:
         return _report(result, Condition(False, finding.reason, finding.text), finding)
     assert isinstance(result.outcome, Reset)
@@ -186,6 +191,16 @@ def _rejection(result: ResourceResult) -> Finding | None:
     if not isinstance(result.outcome, Rejected):
         return None
     return Finding("ResourceRefused", "; ".join(map(str, result.outcome.problems)))
+
+
+def _unpublishable(result: ResourceResult, view: PoolView) -> Finding | None:
+    """It is valid, and pickers can't get it."""
+    if not view.unpublishable or not isinstance(result.outcome, Reset):
+        return None
+    token = pool_token(view.pool.namespace, view.pool.name)
+    keys = (fact_key(token, resource) for resource in result.outcome.documents.resources)
+    reasons = "; ".join(view.unpublishable[key] for key in keys if key in view.unpublishable)
+    return Finding("ResourceRefused", reasons) if reasons else None
 
 
 def _missing_pool(result: ResourceResult, view: PoolView, groups: Mapping[str, Collection[str]]) -> Finding | None:

@@ -83,11 +83,12 @@ def test_what_cannot_be_published_costs_no_other_fact() -> None:
     with capture_logs() as logs:
         for _ in range(2):
             assert published(guard, found) == {"a": found["a"], "d": found["d"]}
+            assert guard.revision == 2
     assert guard.reasons.keys() == {"b", "c"}
     assert [log["key"] for log in logs] == ["b", "c"]
     assert published(guard, facts(a="fine", b="good again")).keys() == {"a", "b"}
     assert guard.check("c", None) is None
-    assert guard.reasons == {}
+    assert (guard.reasons, guard.revision) == ({}, 4)
 
 
 def test_another_server_may_take_other_facts() -> None:

@@ -53,6 +53,16 @@ VERDICTS: dict[str, tuple[PoolView, Condition | str | None, str | None]] = {
     "for one that isn't": (view(objective("it", pool="nowhere")), None, f"PoolNotFound {NOT_THERE}"),
     "being deleted, for one that isn't": (view(objective("it", pool="nowhere", **GONE)), None, None),
     "being deleted, and bad": (view(objective("it", priority="high", **GONE)), None, None),
+    "pickers can't get it": (
+        view(objective("it"), unpublishable={"default_llama.objective.it": "it is too large"}),
+        Condition(False, "Invalid", "it is too large"),
+        "ResourceRefused it is too large",
+    ),
+    "pickers can't get another one": (
+        view(objective("it"), unpublishable={"default_llama.rewrite.it": "it is too large"}),
+        IN_FORCE,
+        None,
+    ),
     "a refused pool": (
         view(pool("it", port=0), name="it"),
         None,

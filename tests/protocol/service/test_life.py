@@ -162,7 +162,6 @@ async def test_a_drain_and_a_close_that_take_too_long_are_cut_off() -> None:
 async def test_what_goes_on_after_it_is_cancelled_does_not_keep_the_process(
     what: str, late: list[str], left: list[str]
 ) -> None:
-    """On a busy machine, the time may be over before a drain or a close has begun. Nothing of it is left then."""
     async with tiny("--goes-on", what, "--drain-timeout", "500ms", "--close-timeout", "500ms") as child:
         await child.until("start")
         await child.logged("service.started" if what != "start" else "service.starting")
@@ -171,9 +170,8 @@ async def test_what_goes_on_after_it_is_cancelled_does_not_keep_the_process(
         child.signal(signal.SIGTERM)
         assert await child.ended() == 0
         assert [line["step"] for line in child.logs if line["event"] == "service.timeout"] == late
-        expected = [[name] for name in left if f"{what} goes on" in child.steps]
-        assert [line["tasks"] for line in child.logs if line["event"] == "tasks.left"] == expected
-        assert "close" in child.steps or what == "close"
+        assert [line["tasks"] for line in child.logs if line["event"] == "tasks.left"] == [[name] for name in left]
+        assert "close" in child.steps
         assert "service.stopped" in [line["event"] for line in child.logs]
 
 

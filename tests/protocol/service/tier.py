@@ -42,6 +42,7 @@ class Tiny(Service):
     def __init__(self, settings: TinySettings) -> None:
         super().__init__(settings)
         self._settings = settings
+        self._goes_on: asyncio.Task[Any] | None = None
         say("made")
 
     async def start(self) -> None:
@@ -64,6 +65,7 @@ class Tiny(Service):
         if what != self._settings.goes_on:
             return
         say(f"{what} goes on")
+        self._goes_on = asyncio.current_task()  # asyncio itself holds tasks weakly
         while True:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()

@@ -114,7 +114,7 @@ class RequestStream:
 
     @property
     def incomplete(self) -> bool:
-        """Whether something of the request is still to come."""
+        """Whether the request has not come as a whole."""
         return self._conversation.incomplete
 
     @property

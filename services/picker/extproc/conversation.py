@@ -261,8 +261,8 @@ class Conversation:
 
     @property
     def incomplete(self) -> bool:
-        """Whether something of the request is still to come before it is decided."""
-        return self._state is _IDLE or self._state is _COLLECTING
+        """Whether the request hasn't come as a whole: it is still to be decided, or never will be."""
+        return self._state is _IDLE or self._state is _COLLECTING or self._state is _OVERTAKEN
 
     def responses(self) -> Iterable[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body

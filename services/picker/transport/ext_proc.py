@@ -87,7 +87,7 @@ class StreamHandler(Protocol):
 
     @property
     def incomplete(self) -> bool:
-        """Whether something of the request is still to come."""
+        """Whether the request has not come as a whole."""
         ...
 
     def outbox(self) -> Iterable[bytes]:
@@ -248,7 +248,7 @@ class ExtProcCall:
 
     @property
     def incomplete(self) -> bool:
-        """Whether something of the request is still to come."""
+        """Whether the request has not come as a whole."""
         return self._handler is not None and self._handler.incomplete
 
     def turn_away(self, reason: str) -> None:

@@ -249,6 +249,7 @@ def test_a_stream_that_is_lost_or_overtaken_holds_nothing() -> None:
     stream, _ = world.begin(headers(CHAT, modes=FULL_DUPLEX), body(MESSAGE[:60]))
     world.say(stream, response_headers(504))
     assert world.handler.budget.used == 0, "the proxy answers by itself"
+    assert stream.incomplete, "so it may make room for others"
     stream = world.routed(FULL_DUPLEX)
     world.say(stream, started("application/json"))
     world.say(stream, response_body(b'{"usage":{'))

@@ -5,6 +5,7 @@ argument stands for itself: a file, a directory as in the watcher's `--endpoints
 errors are reported at once, each with its path in the document.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -231,7 +232,7 @@ def main(argv: Sequence[str]) -> int:
     )
     reports: list[FileReport] = []
     for path in options.files:
-        reports += checker.directory(path) if Path(path).is_dir() else [checker.file(path)]
+        reports += checker.directory(path) if os.path.isdir(path) else [checker.file(path)]
     ok = all(report.ok for report in reports)
     if options.format == "json":
         print_json({"ok": ok, "files": reports})

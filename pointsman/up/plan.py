@@ -1,5 +1,6 @@
 """The stack that the settings of `pointsman up` describe."""
 
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -30,7 +31,7 @@ def stack_plan(settings: UpSettings, token: str = "") -> StackPlan:
         except ValueError as error:
             problems.append(Problem("URL…", str(error)))
     for flag, name in (("--endpoints-file", settings.endpoints_file), ("--config-file", settings.config_file)):
-        if name and not Path(name).exists():
+        if name and not os.path.exists(name):
             problems.append(Problem(flag, f"{name!r} doesn't exist"))
     if problems:
         raise Invalid(problems)

@@ -55,18 +55,19 @@ def drain_in_files(path: str, name: str, drain: bool) -> tuple[str, str, bool]:
 def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
     """The file with the endpoint, its text, and the endpoint. Files with errors concern only their own endpoints."""
     texts: dict[Path, str] = {}
-    found: dict[str, tuple[Path, Endpoint]] = {}
+    found: dict[str, list[tuple[Path, Endpoint]]] = {}
     errors: list[Exception] = []
     for file in list_files(Path(path), Limits().files):
         try:
             texts[file] = text = read_bytes(str(file), Limits().file_size).decode()
-            found |= {endpoint.id: (file, endpoint) for endpoint in _endpoints(text, str(file))}
+            for endpoint in _endpoints(text, str(file)):
+                found.setdefault(endpoint.id, []).append((file, endpoint))
         except Invalid as error:
             errors.append(error)
         except (OSError, Unusable, UnicodeDecodeError) as error:
             why = f"isn't UTF-8: {error}" if isinstance(error, UnicodeDecodeError) else reason(error)
             errors.append(DrainError(f"{file} {why}"))
-    named = [id for id, (_, endpoint) in found.items() if name in (id, endpoint.name)]
+    named = [id for id, entries in found.items() if name in (id, entries[0][1].name)]
     if name in found:
         named = [name]
     if errors and name not in found:
@@ -77,7 +78,9 @@ def _find(path: str, name: str) -> tuple[Path, str, Endpoint]:
         raise DrainError(f"{path} has no endpoint {name!r}{nearest(name, found)}")
     if len(named) > 1:
         raise DrainError(f"{name!r} is the name of {' and '.join(sorted(named))}; give the id of one")
-    file, endpoint = found[named[0]]
+    (file, endpoint), *others = found[named[0]]
+    if others:
+        raise DrainError(f"{endpoint.id} is in {' and '.join(str(file) for file, _ in found[named[0]])}; remove one")
     return file, texts[file], endpoint
 
 

@@ -6,7 +6,6 @@ again when its device, inode, size or times change, and used if they are the sam
 
 import asyncio
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -25,6 +24,7 @@ from shared.config.problems import Invalid, Problem, Problems
 from shared.config.schema import BOUNDS, Bounds
 from shared.config.schema import KIND as CONFIGURATION_KIND
 from shared.datalayer.objects import ObjectKind, Parts
+from shared.regular_file import read_regular
 from shared.service.watch import file_signature, watch_files
 
 log = structlog.get_logger(__name__)
@@ -285,13 +285,8 @@ def list_files(path: Path, most: int) -> list[Path]:
 
 
 def read_bytes(path: str, limit: int) -> bytes:
-    """A regular file's content. Raises OSError, and Unusable for more than `limit` bytes, and for a pipe or a device,
-    which would block the reader."""
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise Unusable("is no regular file")
-        return within(file.read(limit + 1), limit)
+    """A regular file's content. Raises OSError, and Unusable for more than `limit` bytes."""
+    return within(read_regular(path, limit + 1), limit)
 
 
 def within(data: bytes, limit: int) -> bytes:

@@ -13,10 +13,13 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from shared.bus.errors import BusOptionError
+from shared.regular_file import read_regular
 
 _SECTION = re.compile(rb"-----BEGIN ([A-Z ]+)-----\s*(\S+)\s+-{3,}END \1-{3,}")
 _JWT = b"NATS USER JWT"
 _SEED = b"USER NKEY SEED"
+_MOST = 2**20
+"""Bytes of a file that are read."""
 _SEED_BYTES = 36
 """Two bytes of prefix, 32 of seed, two of checksum."""
 
@@ -31,9 +34,9 @@ class CredentialsFile:
 
     def _section(self, name: bytes) -> bytes:
         try:
-            text = self._path.read_bytes()
+            text = read_regular(str(self._path), _MOST)
         except OSError as error:
-            raise self._unusable(f"can't be read: {error.strerror}") from error
+            raise self._unusable(f"can't be read: {error.strerror or error}") from error
         for title, content in _SECTION.findall(text):
             if title == name:
                 return bytes(content)

@@ -368,6 +368,9 @@ def _listen(host: str, port: int, flag: str) -> socket.socket:
         listener.bind((host, port))
         # Only one socket can listen, while with SO_REUSEADDR two can be bound.
         listener.listen(128)
+    except (UnicodeError, TypeError) as error:  # the encoding of the name
+        listener.close()
+        raise Invalid([Problem(f"{flag}-host", f"{host!r} is no host name")]) from error
     except OSError as error:
         listener.close()
         where = join_host_port(host, port)

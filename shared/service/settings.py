@@ -10,7 +10,6 @@ without a flag. Everything wrong is reported at once.
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
 import structlog
@@ -22,6 +21,7 @@ from shared.config.schema import BOUNDS, Bounds
 from shared.limits import BusLimits
 from shared.printable import printable
 from shared.quantities import Duration, PositiveDuration, format_duration, format_size
+from shared.regular_file import read_regular
 from shared.service.flags import flag_of, read_flags, wants_help
 from shared.service.usage import Entry, Section, aliases_text, usage
 
@@ -263,8 +263,7 @@ def read_text(path: str, flag: str, limit: int = MAX_TEXT) -> str:
     """The text of the file that a flag names, with its line endings, because its revision is that of its bytes. Raises
     `Invalid` with flag and file, also if it has more than `limit` bytes."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(limit + 1)
+        data = read_regular(path, limit + 1)
         if len(data) > limit:
             raise Invalid([Problem(flag, f"{path!r} is larger than {limit} bytes")])
         return data.decode("utf-8")
@@ -282,7 +281,7 @@ def _value(texts: list[str], kind: type[Struct], field: inspect.Field, source: s
         try:
             text.encode()
         except UnicodeEncodeError:  # Python stands half characters for bytes; no message, page or log can hold them
-            problems.error(source, f"{show(text)} isn't UTF-8 text")
+            problems.error(source, f"{'its value' if field.name in SECRETS else show(text)} isn't UTF-8 text")
             return MISSING
     if isinstance(base, inspect.VarTupleType) and _extra(field).get("argument"):
         plain = texts

@@ -224,6 +224,8 @@ def test_a_directory_is_judged_as_the_watcher_does(tmp_path: Path, check: Run) -
     assert check("--max-files", "2", str(tmp_path)) == 0
     assert check("--max-files", "1", str(tmp_path)) == 1
     assert check.err == f"{tmp_path}: document: 2 files; at most 1 are read\n"
+    assert check("x" * 256) == 1
+    assert check.err.endswith("document: can't be read: File name too long\n")
 
 
 async def test_what_the_watcher_refuses_to_start_with_is_what_is_told(tmp_path: Path, check: Run) -> None:

@@ -180,6 +180,17 @@ def test_a_broken_file_of_a_directory_concerns_only_what_no_other_file_has(
     assert "'a' may also be in a file with errors; give the id" in capsys.readouterr().err
 
 
+def test_an_endpoint_in_two_files_of_a_directory_is_edited_in_neither(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / name for name in ("a.yaml", "b.yaml")]
+    for file in files:
+        file.write_text(BLOCK)
+    assert drain.main(["a", "--endpoints-file", str(tmp_path)]) == 1
+    assert f"default/a is in {files[0]} and {files[1]}; remove one" in capsys.readouterr().err
+    assert [file.read_text() for file in files] == [BLOCK, BLOCK]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected_output"),
     [

@@ -45,6 +45,7 @@ WRONG = {
     "nothing": (["http://:8000"], "URL…: 'http://:8000' isn't the URL of a server"),
     "twice": (["http://a:1", "a:1"], "URL…: 'a:1' is named twice"),
     "file": (["--endpoints-file", "/nowhere"], "--endpoints-file: '/nowhere' doesn't exist"),
+    "long": (["--endpoints-file", "e" * 256], f"--endpoints-file: '{'e' * 256}' doesn't exist"),
     "configuration": (["a:1", "--config-file", "/nowhere"], "--config-file: '/nowhere' doesn't exist"),
     "host": (["a:1", "--host", "here"], "--host: 'here' isn't an IP address of this machine"),
     "flag": (["a:1", "--ports", "1"], "--ports: unknown flag; did you mean '--port'?"),

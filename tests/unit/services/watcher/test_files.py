@@ -175,7 +175,7 @@ async def test_a_bad_file_is_rejected_as_a_whole_and_once(path: Path) -> None:
         ),
         (lambda path: path.write_text(GOOD), {"configures": True}, "no EndpointPickerConfig in it"),
         (lambda path: path.symlink_to("nowhere"), {}, "can't be read: No such file or directory (--endpoints-file)"),
-        (os.mkfifo, {}, "is no regular file (--endpoints-file)"),
+        (os.mkfifo, {}, "can't be read: not a regular file (--endpoints-file)"),
     ],
     ids=["no UTF-8", "large", "many values", "no configuration", "a link to nowhere", "a pipe"],
 )

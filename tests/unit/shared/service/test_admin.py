@@ -218,6 +218,9 @@ def test_a_name_that_cant_be_resolved_is_named(readiness: Readiness, monkeypatch
         Invalid, match="--admin-host: 'nowhere' is no address of this machine: Name or service not known"
     ):
         AdminServer(app, "nowhere", 0)
+    monkeypatch.undo()
+    with pytest.raises(Invalid, match=r"--admin-host: 'ä\.\.b' is no host name"):
+        AdminServer(app, "ä..b", 0)
 
 
 @asynccontextmanager

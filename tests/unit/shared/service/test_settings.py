@@ -279,3 +279,10 @@ def test_what_isnt_utf_8_is_no_value() -> None:
         r"POINTSMAN_POOL_NAME: '\udcff' isn't UTF-8 text",
         r"--id: 'a\udcff' isn't UTF-8 text",
     ]
+
+
+def test_nor_is_such_a_secret_shown() -> None:
+    assert problems("--nats-url", "nats://u:geheim@h/\udcff", POINTSMAN_NATS_PASSWORD="geheim\udcff") == [
+        "--nats-url: its value isn't UTF-8 text",
+        "POINTSMAN_NATS_PASSWORD: its value isn't UTF-8 text",
+    ]

@@ -44,6 +44,18 @@ _decode_adapters = json.Decoder(str | list[str | None]).decode
 _decode_object = json.Decoder(dict[str, Raw]).decode
 
 
+class EngineArguments(Struct):
+    """Those of vLLM's engine that no client sets."""
+
+    kv_transfer_params: Raw = NOTHING
+    ec_transfer_params: Raw = NOTHING
+
+    def refuse_transfers(self) -> None:
+        """Raises `Unparsable` for one that is given."""
+        refuse_transfer("kv_transfer_params", self.kv_transfer_params)
+        refuse_transfer("ec_transfer_params", self.ec_transfer_params)
+
+
 class JsonBody(Struct):
     """Fields of every API, kept as they were sent. Each API adds its own."""
 
@@ -72,6 +84,8 @@ class JsonBody(Struct):
     bootstrap_port: Raw = NOTHING
     bootstrap_room: Raw = NOTHING
     disaggregated_params: Raw = NOTHING
+    vllm_xargs: EngineArguments | None = None
+    """vLLM passes them on to its engine as they are."""
 
     def refuse_transfers(self) -> None:
         """Raises `Unparsable` for what names servers from which the model server would take data."""
@@ -79,6 +93,8 @@ class JsonBody(Struct):
             value = getattr(self, name)
             if value is not NOTHING:
                 refuse_transfer(name, value)
+        if self.vllm_xargs is not None:
+            self.vllm_xargs.refuse_transfers()
 
     def prompt_of(self) -> Prompt:
         """What the model will read. Raises `Unparsable` when there is nothing to read."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Raw, Struct
 
-from services.picker.parsers.json_body import BodyReader, JsonBody, refuse_transfer
+from services.picker.parsers.json_body import BodyReader, EngineArguments, JsonBody
 from services.picker.parsers.json_values import NOTHING, JsonParameters, as_count, lacking
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import Placeholder, Prompt, pack, packed_ids
@@ -34,15 +34,10 @@ class _Features(Struct):
                 yield Placeholder(place.offset, place.length, (name or "").encode())
 
 
-class _Arguments(Struct):
-    kv_transfer_params: Raw = NOTHING
-    ec_transfer_params: Raw = NOTHING
-
-
 class _Sampling(Struct):
     max_tokens: Raw = NOTHING
     n: Raw = NOTHING
-    extra_args: _Arguments | None = None
+    extra_args: EngineArguments | None = None
     """From where the engine takes them, whatever API has set them."""
 
 
@@ -69,8 +64,7 @@ class _Generate(JsonBody):
     def refuse_transfers(self) -> None:
         super().refuse_transfers()
         if self.sampling_params and (arguments := self.sampling_params.extra_args):
-            refuse_transfer("kv_transfer_params", arguments.kv_transfer_params)
-            refuse_transfer("ec_transfer_params", arguments.ec_transfer_params)
+            arguments.refuse_transfers()
 
     def multimodal(self) -> bool:
         return isinstance(self.features, _Features) and bool(self.features.mm_placeholders)

@@ -144,8 +144,17 @@ def test_clients_dont_name_servers_from_which_a_model_server_takes_data(path: st
 
 
 @pytest.mark.parametrize("case", TRANSFERS)
-def test_nor_among_the_arguments_of_vllms_engine(case: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/inference/v1/generate", '{"token_ids":[1],"sampling_params":{"extra_args":{%s}}}'),
+        ("/v1/chat/completions", '{"model":"m","messages":[{"role":"user","content":"p"}],"vllm_xargs":{%s}}'),
+        ("/v1/completions", '{"model":"m","prompt":"p","vllm_xargs":{%s}}'),
+        ("/v1/completions", '{"model":"m","vllm_xargs":{%s},"other":[' + "[]," * 20_000 + "1]}"),
+    ],
+    ids=["extra_args", "vllm_xargs", "of completions", "of a long body"],
+)
+def test_nor_among_the_arguments_of_vllms_engine(path: str, body: str, case: str) -> None:
     text, taken = TRANSFERS[case]
-    body = f'{{"token_ids":[1],"sampling_params":{{"extra_args":{{{text}}}}}}}'
-    found = outcome("/inference/v1/generate", body.encode("utf-8", "surrogateescape"))
+    found = outcome(path, (body % text).encode("utf-8", "surrogateescape"))
     assert isinstance(found, Content) is (taken or not text.startswith(('"kv', '"ec'))), found

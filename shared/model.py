@@ -14,6 +14,8 @@ from msgspec import Struct
 
 ROLE = "llm-d.ai/role"
 """The label with an endpoint's part in disaggregated serving."""
+HELPERS = frozenset(("prefill", "encode", "encode-prefill"))
+"""Roles of servers that other servers ask, and no client."""
 DRAIN = "pointsman/drain"
 """The label of an endpoint, or annotation of its pod, that drains it: with any value but `false`."""
 

@@ -17,7 +17,7 @@ import stat
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -25,7 +25,7 @@ import xxhash
 
 from services.watcher.metrics import WatcherMetrics
 from shared.config.problems import Invalid, Problem
-from shared.model import Endpoint
+from shared.model import HELPERS, ROLE, Endpoint
 from shared.tasks import set_within
 
 log = structlog.get_logger(__name__)
@@ -48,24 +48,24 @@ modified (ns)."""
 def render(endpoints: Iterable[Endpoint], cluster: str) -> bytes:
     """The file for these endpoints, ordered by id. Of several endpoints with one `address:port` the first is used.
 
-    Envoy finishes the requests of a host that is DRAINING, and sends it no new ones.
+    Envoy finishes the requests of a host that is DRAINING, and sends it no new ones. Servers that only help others have
+    a lower priority: they get what pickers send them, and other requests only when there is nobody else.
 
     Source: envoy.service.discovery.v3.DiscoveryResponse, envoy.config.endpoint.v3.ClusterLoadAssignment.
     """
     unique: dict[tuple[str, int], Endpoint] = {}
     for endpoint in sorted(endpoints, key=lambda endpoint: endpoint.id):
         unique.setdefault((endpoint.address, endpoint.port), endpoint)
-    hosts = [
-        {
-            "endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}},
-            **({"health_status": "DRAINING"} if endpoint.draining else {}),
-        }
-        for (address, port), endpoint in unique.items()
-    ]
+    groups: dict[bool, list[dict[str, Any]]] = {}
+    for (address, port), endpoint in unique.items():
+        host: dict[str, Any] = {"endpoint": {"address": {"socket_address": {"address": address, "port_value": port}}}}
+        if endpoint.draining:
+            host["health_status"] = "DRAINING"
+        groups.setdefault(endpoint.labels.get(ROLE) in HELPERS, []).append(host)
     assignment = {
         "@type": _RESPONSE_TYPE,
         "cluster_name": cluster,
-        "endpoints": [{"lb_endpoints": hosts}] if hosts else [],
+        "endpoints": [{"priority": at, "lb_endpoints": groups[helpers]} for at, helpers in enumerate(sorted(groups))],
     }
     response = {"version_info": _version(msgspec.json.encode(assignment)), "resources": [assignment]}
     return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"

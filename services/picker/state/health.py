@@ -19,7 +19,7 @@ from services.picker.state.columns import Columns
 from services.picker.state.failed_pairs import FailedPairs
 from services.picker.state.layout import Layout
 from shared.attributes import REACHABLE
-from shared.model import ROLE, Endpoint
+from shared.model import HELPERS, ROLE, Endpoint
 
 EXPIRY = 30.0
 """Seconds; as long as Envoy's outlier detection ejects a host the first time (`base_ejection_time`)."""
@@ -40,8 +40,6 @@ UNAVAILABLE = 503
 _BAD_GATEWAY = 502
 _ABOUT_THE_REQUEST = frozenset((501, 505))
 """Statuses of a method or a version that no server has: they say nothing of this one."""
-_ANSWERS_NO_CLIENT = frozenset(("prefill", "encode", "encode-prefill"))
-"""Roles of servers that other servers ask."""
 SHOWN = 5
 """Endpoints that the note names."""
 
@@ -177,7 +175,7 @@ class Health:
     def _most_failing(self) -> int:
         if self._most is None:
             roles = [endpoint.labels.get(ROLE) for endpoint in self._layout.endpoints]
-            self._most = sum(role not in _ANSWERS_NO_CLIENT for role in roles) // 2
+            self._most = sum(role not in HELPERS for role in roles) // 2
         return self._most
 
     def _row(self, endpoint: Endpoint) -> int | None:

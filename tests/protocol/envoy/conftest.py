@@ -14,7 +14,7 @@ import yaml
 from pointsman.local.envoy import STANDALONE, Envoy, EnvoyPlaces, PickerAddress, load
 from pointsman.local.ports import Ports
 from services.watcher.eds import EdsFile, render
-from shared.model import Endpoint, split_host_port
+from shared.model import ROLE, Endpoint, split_host_port
 from tests.protocol.envoy.standin import Script, StandIn
 from tests.protocol.model_server import ModelServer
 from tests.waiting import TIMEOUT, eventually
@@ -68,9 +68,9 @@ class Bench:
 
             await eventually(so, "the health check")
 
-    def endpoints(self, authorities: Sequence[str] | None = None) -> None:
-        """Write Envoy's endpoints; by default all model servers."""
-        write_eds(self.eds, [m.authority for m in self.models] if authorities is None else authorities)
+    def endpoints(self, authorities: Sequence[str] | None = None, helpers: Sequence[str] = ()) -> None:
+        """Write Envoy's endpoints; by default all model servers. `helpers` are those of other servers."""
+        write_eds(self.eds, [m.authority for m in self.models] if authorities is None else authorities, helpers)
 
     async def envoy(
         self, configuration: Path = STANDALONE, *, picker_tls: bool | None = None, message_timeout: str = LONG
@@ -131,11 +131,18 @@ def unhurried(configuration: Path, directory: Path, message_timeout: str = LONG,
     return path
 
 
-def write_eds(path: Path, authorities: Sequence[str]) -> None:
+def write_eds(path: Path, authorities: Sequence[str], helpers: Sequence[str] = ()) -> None:
     """As the watcher does."""
-    places = [split_host_port(authority) for authority in authorities]
+    places = [split_host_port(authority) for authority in (*authorities, *helpers)]
     endpoints = [
-        Endpoint(id=f"{at}", name=f"{at}", address=host, port=port or 0) for at, (host, port) in enumerate(places)
+        Endpoint(
+            id=f"{at}",
+            name=f"{at}",
+            address=host,
+            port=port or 0,
+            labels={} if at < len(authorities) else {ROLE: "prefill"},
+        )
+        for at, (host, port) in enumerate(places)
     ]
     EdsFile(str(path)).write(render(endpoints, "model-servers"))
 

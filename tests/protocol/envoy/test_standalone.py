@@ -192,9 +192,20 @@ async def test_a_pick_on_ipv6_is_reached(bench: Bench) -> None:
     assert picker.last.served == six.authority
 
 
+async def test_a_server_that_helps_others_gets_what_is_sent_to_it_and_nothing_else(bench: Bench) -> None:
+    model, helper = await bench.model("a"), await bench.model("helper")
+    bench.endpoints([model.authority, bench.dead()], [helper.authority])
+    picker = await bench.picker(Script(destinations=[helper.authority]))
+    client = await bench.client(await bench.envoy())
+    assert (await client.post(CHAT, content=b"x")).headers["x-served-by"] == "helper"
+    picker.script = Script(destinations=[bench.dead()])
+    assert {(await client.post(CHAT, content=b"x")).headers["x-served-by"] for _ in range(6)} == {"a"}
+
+
 async def test_without_any_picker_requests_go_round_robin_and_a_dead_server_costs_none(bench: Bench) -> None:
     models = [await bench.model(name) for name in "ab"]
-    bench.endpoints([bench.dead(), *(m.authority for m in models)])
+    helper = await bench.model("helper")
+    bench.endpoints([bench.dead(), *(m.authority for m in models)], [helper.authority])
     bench.address()
     bench.address()
     client = await bench.client(await bench.envoy())

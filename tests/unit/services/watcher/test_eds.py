@@ -15,7 +15,7 @@ from services.watcher.app import WatcherService
 from services.watcher.eds import MAX_FILE, EdsFile, render
 from services.watcher.settings import WatcherSettings
 from shared.config.problems import Invalid
-from shared.model import Endpoint
+from shared.model import ROLE, Endpoint
 
 _discovery: Any = discovery_pb2
 _endpoint: Any = endpoint_pb2
@@ -50,6 +50,28 @@ def test_a_draining_endpoint_is_known_to_envoy_as_such() -> None:
     assert hosts(content) == [("10.0.0.1", 80), ("10.0.0.1", 81)]
     (assignment,) = msgspec.json.decode(content)["resources"]
     assert [host.get("health_status") for host in assignment["endpoints"][0]["lb_endpoints"]] == [None, "DRAINING"]
+
+
+@pytest.mark.parametrize(
+    ("roles", "priorities"),
+    [
+        (["prefill", "decode", "encode", "prefill-decode", "encode-prefill", None], [1, 0, 1, 0, 1, 0]),
+        (["prefill", "encode"], [0, 0]),
+        ([], []),
+    ],
+)
+def test_envoy_prefers_servers_that_answer_clients(roles: list[str | None], priorities: list[int]) -> None:
+    endpoints = [
+        msgspec.structs.replace(endpoint(str(at), port=80 + at), labels={} if role is None else {ROLE: role})
+        for at, role in enumerate(roles)
+    ]
+    (assignment,) = msgspec.json.decode(render(endpoints, "c"))["resources"]
+    found = {
+        host["endpoint"]["address"]["socket_address"]["port_value"]: group["priority"]
+        for group in assignment["endpoints"]
+        for host in group["lb_endpoints"]
+    }
+    assert found == {80 + at: priority for at, priority in enumerate(priorities)}
 
 
 def test_the_text_depends_on_nothing_but_where_the_endpoints_are() -> None:

@@ -8,7 +8,7 @@ import pytest
 from yarl import URL
 
 from services.collector.http.client import Client
-from services.collector.http.names import THREADS, Names
+from services.collector.http.names import FEW, THREADS, Names
 from tests.waiting import eventually
 
 
@@ -32,13 +32,19 @@ class Resolver:
                 raise OSError("no answer")
         return ["10.0.0.1"]
 
-    async def give_up(self, names: Names, host: str) -> None:
-        """Wait for a name until its look-up hangs, or is refused."""
-        waiting = asyncio.ensure_future(names.addresses(host))
-        while host not in self.hanging and not waiting.done():  # noqa: ASYNC110 - a thread has no event
-            await asyncio.sleep(0.001)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
+    async def give_up(self, names: Names, *hosts: str, hanging: int) -> None:
+        """Wait for names until the look-ups of so many hang."""
+        waiting = [asyncio.ensure_future(names.addresses(host)) for host in hosts]
+        await eventually(lambda: len(self.hanging.intersection(hosts)) == hanging)
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def end(self, names: Names) -> None:
+        """Let all look-ups end. Further ones hang."""
+        self.answer.set()
+        await eventually(lambda: not names.under_way)
+        self.answer.clear()
 
 
 @pytest.fixture
@@ -57,35 +63,51 @@ async def test_an_address_is_not_looked_up(resolver: Resolver) -> None:
 async def test_a_name_has_one_lookup_at_a_time(resolver: Resolver) -> None:
     names = Names(resolver)
     for _ in range(3):
-        await resolver.give_up(names, "slow")
+        await resolver.give_up(names, "slow", hanging=1)
     assert resolver.asked == ["slow"]
 
 
 @pytest.mark.parametrize("fails", [True, False])
-async def test_names_that_hang_leave_half_of_the_threads_to_others(resolver: Resolver, fails: bool) -> None:
+async def test_names_that_hang_keep_a_few_threads_and_leave_those_of_others(resolver: Resolver, fails: bool) -> None:
     """Also if they have an address in the end."""
     names = Names(resolver)
     resolver.fails = fails
     slow = [f"slow-{number}" for number in range(THREADS)]
-    await asyncio.gather(*(resolver.give_up(names, host) for host in slow))
-    resolver.answer.set()
-    await eventually(lambda: not names.under_way)
-    resolver.answer.clear()
-    await asyncio.gather(*(resolver.give_up(names, host) for host in slow))
-    assert len(resolver.asked) == THREADS + THREADS // 2
+    await resolver.give_up(names, *slow, hanging=THREADS)
+    await resolver.end(names)
+    await resolver.give_up(names, *slow, hanging=FEW)
+    assert len(resolver.asked) == THREADS + FEW
     assert list(await names.addresses("good")) == ["10.0.0.1"]
+
+
+async def test_a_name_that_has_answered_late_does_not_wait_for_those_that_hang(resolver: Resolver) -> None:
+    names = Names(resolver)
+    resolver.fails = False
+    await resolver.give_up(names, "slow", hanging=1)
+    await resolver.end(names)
+    resolver.fails = True
+    hung = [f"slow-{number}" for number in range(FEW)]
+    await resolver.give_up(names, *hung, hanging=FEW)
+    await resolver.end(names)
+    await resolver.give_up(names, *hung, hanging=FEW)
+    asking = asyncio.ensure_future(names.addresses("slow"))
+    await eventually(lambda: "slow" in resolver.hanging)
+    resolver.fails = False
+    resolver.answer.set()
+    assert list(await asking) == ["10.0.0.1"]
 
 
 async def test_a_name_that_took_long_is_like_others_once_it_answers_in_time(resolver: Resolver) -> None:
     names = Names(resolver)
     resolver.fails = False
-    await resolver.give_up(names, "slow")
-    resolver.answer.set()
-    await eventually(lambda: not names.under_way)
-    await names.addresses("slow")
-    resolver.answer.clear()
-    for number in range(THREADS // 2):
-        await resolver.give_up(names, f"slow-{number}")
+    late = [f"slow-{number}" for number in range(FEW)]
+    await resolver.give_up(names, "slow", *late, hanging=1 + FEW)
+    await resolver.end(names)
+    asking = asyncio.ensure_future(names.addresses("slow"))
+    await eventually(lambda: "slow" in resolver.hanging)
+    await resolver.end(names)
+    await asking
+    await resolver.give_up(names, *late, hanging=FEW)
     asking = asyncio.ensure_future(names.addresses("slow"))
     await eventually(lambda: "slow" in resolver.hanging)
     resolver.answer.set()
@@ -95,7 +117,7 @@ async def test_a_name_that_took_long_is_like_others_once_it_answers_in_time(reso
 async def test_names_that_answer_do_not_wait_for_new_ones_that_hang(resolver: Resolver) -> None:
     names = Names(resolver)
     await names.addresses("good")
-    await asyncio.gather(*(resolver.give_up(names, f"slow-{number}") for number in range(THREADS)))
+    await resolver.give_up(names, *(f"slow-{number}" for number in range(THREADS)), hanging=THREADS)
     assert list(await names.addresses("good")) == ["10.0.0.1"]
 
 

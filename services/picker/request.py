@@ -1,10 +1,15 @@
 """The types of a request: headers, parsed content, and its outcome, a route or a refusal."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
+from sys import getsizeof
 
 from msgspec import Struct
 
 _new = object.__new__
+_PER_NAME = 150
+"""Bytes of memory for a header's name among others, and for the values' tuple."""
+_PER_MEDIA = 150
 
 
 class Headers:
@@ -47,6 +52,11 @@ class Headers:
 
     def names(self) -> Iterable[str]:
         return self._values.keys()
+
+    def held(self) -> int:
+        """Bytes of memory, about: one character beyond U+FFFF makes all of a text take four bytes each."""
+        texts = sum(map(getsizeof, self._values)) + sum(map(getsizeof, chain.from_iterable(self._values.values())))
+        return texts + _PER_NAME * len(self._values)
 
     def __contains__(self, name: object) -> bool:
         return name in self._values
@@ -96,6 +106,10 @@ class Content(Struct, frozen=True):
     """The most tokens that the client will take, or None."""
     unread: bool = False
     """Whether no model reads any of it: such a body needs no model."""
+
+    def held(self) -> int:
+        """Bytes of memory, about."""
+        return len(self.prompt) + sum(map(getsizeof, self.adapters)) + _PER_MEDIA * len(set(map(id, self.media)))
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from services.picker.director import Prepared
 from services.picker.extproc.conversation import Conversation
+from services.picker.extproc.refusals import no_room
 from services.picker.flow_control.ticket import Ticket
 from services.picker.flow_control.waiting import DISPATCHED, Outcome
 from services.picker.request_handler import RequestHandler
@@ -45,6 +46,8 @@ class RequestWait:
     def __init__(self, handler: RequestHandler, conversation: Conversation) -> None:
         self.prepared: Prepared | None = None
         """The request while it waits."""
+        self._held = 0
+        """Bytes that count in the budget then."""
         self.ticket: Ticket | None = None
         """From its admission to its end."""
         self.handed_back = ""
@@ -65,9 +68,14 @@ class RequestWait:
         return self.ticket is None or self.ticket.outcome is not None
 
     def begin(self, prepared: Prepared, now: float, stream: Stream) -> bool:
-        """Whether the request has to wait. Its prompt then counts as its body does."""
+        """Whether the request has to wait. What was read of its body then counts as the body does; without room for
+        that, it is refused."""
         flow = self._handler.flow
         if prepared.refusal is not None or not (prepared.producers or (flow is not None and flow.controller)):
+            return False
+        held, budget = prepared.request.content.held(), self._handler.budget
+        if not budget.has_room(held):
+            prepared.refusal = no_room(budget.limit)
             return False
         self._stream = stream
         if prepared.producers:
@@ -76,7 +84,8 @@ class RequestWait:
         elif not self._queues(prepared, now):
             return False
         self.prepared = prepared
-        self._handler.budget.used += len(prepared.request.content.prompt)
+        budget.used += held
+        self._held = held
         return True
 
     def take(self) -> Prepared | None:
@@ -180,7 +189,7 @@ class RequestWait:
 
     def _release(self) -> None:
         if self.prepared is not None:
-            self._handler.budget.used -= len(self.prepared.request.content.prompt)
+            self._handler.budget.used -= self._held
             self.prepared = None
         if self._preparing is not None:
             self._preparing.cancel()

@@ -11,6 +11,7 @@ Messages may come in any order: `receive` doesn't raise, and `Completed` comes e
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from itertools import chain
+from sys import getsizeof
 
 from google.protobuf.message import DecodeError
 
@@ -38,8 +39,14 @@ _SMALL_HEADERS = 8 * 2**10
 """Bytes of memory of headers that count in no budget: nearly all requests have less."""
 _PER_HEADER = 128
 """Bytes of memory that a header takes beside its own."""
+_WIDEST = 4
+"""Bytes of memory that a byte of a header takes at most."""
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
+
+
+_SMALL_SUBSET = 100
+"""Entries of a subset hint that counts in no budget."""
 
 
 class State(Enum):
@@ -294,19 +301,20 @@ class Conversation:
         if self._state is not _IDLE:
             return []
         shown = message.shown
-        self._merge_subset(message.context)
         count, size = len(shown.entries), message.size
         limits = self._limits
         if count > limits.header_count or size > limits.header_bytes:
             self._headers = read_few(shown, refusals.FORMAT_HEADERS)
             return self._refuse(refusals.large_headers(count, size, limits))
-        held = size + _PER_HEADER * count
-        if held > _SMALL_HEADERS:
+        self._headers = read_headers(shown)
+        most = _WIDEST * size + _PER_HEADER * count
+        if most > _SMALL_HEADERS and (held := self._headers.held()) > _SMALL_HEADERS:
             if not self._body.has_room(held):
                 self._headers = read_few(shown, refusals.FORMAT_HEADERS)
                 return self.no_room()
             self._body.account(held, self._drop_headers)
-        self._headers = read_headers(shown)
+        if not self._take_subset(message.context):
+            return self.no_room()
         mode = self._modes.request
         if shown.end_of_stream or mode in _HEADERS_DECIDE:
             self._headers_owed = True
@@ -334,7 +342,8 @@ class Conversation:
             elif state is _ROUTED and mode not in _ECHOED:
                 self._answers.append(outgoing.REQUEST_BODY_UNCHANGED)
             return []
-        self._merge_subset(message.context)
+        if not self._take_subset(message.context):
+            return self.no_room()
         shown = message.shown
         if mode in _HEADERS_DECIDE:
             self._unanswered_chunks = 1
@@ -363,7 +372,8 @@ class Conversation:
             if self._state is not _DECIDING:
                 if not (self._headers_owed or self._body.size):
                     return self._refuse(refusals.TRAILERS_ALONE)
-                self._merge_subset(message.context)
+                if not self._take_subset(message.context):
+                    return self.no_room()
                 return self._ready(has_body=self._body.size > 0)
         return []
 
@@ -372,10 +382,19 @@ class Conversation:
         self._error_format = refusals.error_format_of(self._headers)
         self._headers, self._subset = NO_HEADERS, None
 
-    def _merge_subset(self, context: Context) -> None:
-        """Proxies attach the hint to some phases only. A phase without it doesn't revoke it."""
-        if context.subset is not None:
-            self._subset = context.subset
+    def _take_subset(self, context: Context) -> bool:
+        """Whether there is room for the hint. Proxies attach it to some phases only; a phase without it doesn't revoke
+        it."""
+        subset = context.subset
+        if subset is None or subset == self._subset:
+            return True
+        more = _held_by(subset) - _held_by(self._subset or ())
+        if more > 0 and not self._body.has_room(more):
+            return False
+        if more:
+            self._body.account(more, self._drop_headers)
+        self._subset = subset
+        return True
 
     def _ready(self, *, has_body: bool = True, withheld: bool = False, truncated: bool = False) -> list[Event]:
         if self._subset is not None and len(self._subset) > self._limits.subset_entries:
@@ -450,6 +469,11 @@ class Conversation:
         response = "complete" if self._completed else "started" if self.response.started else "awaited"
         modes = f"{self._modes.request.name}/{self._modes.response.name}"
         return f"<Conversation {self._state.name.lower()}, response {response}, bodies {modes}, {self._body!r}>"
+
+
+def _held_by(subset: Sequence[str]) -> int:
+    """Bytes of memory of a hint, as far as they count in the budget."""
+    return sum(map(getsizeof, subset)) if len(subset) > _SMALL_SUBSET else 0
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

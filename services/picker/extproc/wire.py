@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 from envoy.service.ext_proc.v3 import external_processor_pb2
 from google.protobuf.message import DecodeError
+from xxhash import xxh3_128_digest
 
 from services.picker.extproc.messages import ProcessingRequest
 from services.picker.parsers.protobuf import varint
@@ -60,19 +61,20 @@ def nested(tags: Iterable[bytes], size: int) -> bytes:
 class ChunkReader:
     """The pieces of one response. Messages of one length begin alike, so the next one of a length takes no reading."""
 
-    __slots__ = ("_tail",)
+    __slots__ = ("_tail", "_tail_size")
 
     def __init__(self) -> None:
         self._tail = b""
-        """What follows the piece in every message, such as metadata: proxies repeat it."""
+        """What follows the piece in every message, such as metadata: proxies repeat it. Of a long one, its digest."""
+        self._tail_size = 0
 
     def body(self, text: bytes) -> bytes:
         """The body in a `ProcessingRequest` that is nothing but a piece in the middle of a response's body; empty for
         any other message."""
         tail = self._tail
-        size = len(text) - len(tail)
+        size = len(text) - self._tail_size
         head = _HEADS[size]
-        if head and text.startswith(head) and (not tail or text.endswith(tail)):
+        if head and text.startswith(head) and (not tail or _kept(text[size:]) == tail):
             return text[len(head) : size]
         return self._learn(text) if text[:1] == _RESPONSE_BODY and len(text) <= _MAX_LEARNT else b""
 
@@ -89,8 +91,14 @@ class ChunkReader:
         whole = len(head) + len(shown.body) == end  # there is nothing but the body in it
         if message.WhichOneof("request") != "response_body" or not whole or not text.startswith(head):
             return b""
-        self._tail = text[end:]
+        tail = text[end:]
+        self._tail, self._tail_size = _kept(tail), len(tail)
         return text[len(head) : end]
+
+
+def _kept(tail: bytes) -> bytes:
+    """What a stream keeps of a tail. It may be a gateway's hint of thousands of endpoints."""
+    return tail if len(tail) <= _MAX_KEPT else xxh3_128_digest(tail)
 
 
 def echo(body: bytes) -> bytes:
@@ -100,6 +108,8 @@ def echo(body: bytes) -> bytes:
 
 _MAX_LEARNT = 64 * 2**10
 """Bytes of a message that is decoded to see what is in it: others are looked through first."""
+_MAX_KEPT = 1024
+"""Bytes of a tail that is kept itself."""
 _REMEMBERED = 4096
 
 

@@ -25,6 +25,8 @@ _MAX_SALT = 1024
 """Bytes of a cache salt; the digest of a longer one stands for it."""
 MAX_ADAPTERS = 4 * MAX_NAME
 """Bytes of a list of adapters that is decoded."""
+_MAX_DIFFERENT = 256
+"""Adapters of a request that are told apart."""
 _ESCAPED = 6
 """Bytes that one of a text takes at most in JSON, escaped."""
 _MEDIA_SEEN = 2**20
@@ -189,7 +191,7 @@ def _is_options(value: Raw) -> bool:
 
 
 def adapter_names(lora_path: Raw) -> tuple[str, ...]:
-    """The adapters that `lora_path` names; what can't be read is one, as it was sent."""
+    """The adapters that `lora_path` names; what can't be read, or names too many, is one, as it was sent."""
     if not given(lora_path):
         return ()
     if len(memoryview(lora_path)) > MAX_ADAPTERS:
@@ -198,7 +200,8 @@ def adapter_names(lora_path: Raw) -> tuple[str, ...]:
         found = _decode_adapters(lora_path)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return (shown(lora_path),)
-    return tuple(dict.fromkeys(name for name in ([found] if isinstance(found, str) else found) if name))
+    names = dict.fromkeys(name for name in ([found] if isinstance(found, str) else found) if name)
+    return tuple(names) if len(names) <= _MAX_DIFFERENT else (shown(lora_path),)
 
 
 def salt_of(salt: Raw) -> str:

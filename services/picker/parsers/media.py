@@ -17,6 +17,7 @@ from services.picker.parsers.prompts import digest_of
 from services.picker.request import Media
 
 MAX_MEDIA = 1_000
+MARKED = 100
 SIZED = 32
 _BASE64 = re.compile(rb'base64,|"data"\s*:\s*"')
 _HEADER_SEEN = 256
@@ -27,16 +28,21 @@ _SHORT = 64
 """Bytes that suffice for the other formats."""
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """Markers of the segments with the size (SOF)."""
+_PICTURE, _VIDEO = Media(), Media(video=True)
 _SEGMENTS = 64
 """Segments of a JPEG that are looked at."""
 
 
 def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
     """The parts of messages that are pictures or videos, each with its key. What is beyond `MAX_MEDIA` isn't listed,
-    and a picture beyond `SIZED` has no size: reading them all could take long."""
+    and a picture beyond `SIZED` has no size: reading them all could take long. Those beyond `MARKED` have no markers, so
+    they count where the last one with a marker stands: keeping them all could take much memory."""
     listed: list[Media] = []
     for name, value in islice(found, MAX_MEDIA):
         video = "video" in name
+        if len(listed) >= MARKED:
+            listed.append(_VIDEO if video else _PICTURE)
+            continue
         width, height = size_of(value) if not video and len(listed) < SIZED else (0, 0)
         listed.append(Media(digest_of(name, value), width, height, video))
     return tuple(listed)

@@ -18,6 +18,8 @@ T = TypeVar("T")
 
 DEFAULT_PATH = "/v1/completions"
 """The path of a request if the proxy shows none, as in the Go EPP."""
+_MAX_ENCODED = 1024
+"""Characters of a path whose percent-encoding is undone."""
 _UNREAD = Content()
 _SHOWN = 256
 """Characters of a path that an error shows."""
@@ -150,14 +152,15 @@ def longest_first(by_suffix: Mapping[str, T]) -> list[tuple[str, T]]:
 
 
 def bare_path(path: str) -> str:
-    """The path as a server reads it: without query, fragment, percent-encoding and trailing slashes.
+    """The path as a server reads it: without query, fragment, percent-encoding and trailing slashes. Of an encoded path
+    longer than any API's, the root: undoing so much may take long.
 
     >>> bare_path("/v1/chat/%63ompletions/?x=1")
     '/v1/chat/completions'
     """
     path = (path or DEFAULT_PATH).partition("?")[0].partition("#")[0]
     if "%" in path:
-        path = unquote(path)
+        path = unquote(path) if len(path) <= _MAX_ENCODED else ""
     return path.rstrip("/") or "/"
 
 

@@ -67,7 +67,7 @@ def test_every_other_message_is_left_to_the_library(message: ProcessingRequest) 
 
 def test_what_follows_the_piece_may_change_and_go_away() -> None:
     pieces = wire.ChunkReader()
-    for value in ("b", "longer", ""):
+    for value in ("b", "longer", "x" * 5000, "x" * 4999 + "y", "x" * 4999 + "y", ""):
         message = body(b"data", phase="response_body")
         if value:
             message.metadata_context.filter_metadata["envoy.lb"].fields["a"].string_value = value

@@ -75,6 +75,9 @@ def test_the_longest_suffix_wins_and_the_rest_falls_through(chain: ParserChain, 
         ("/v1/chat%2fcompletions%2F", "/v1/chat/completions"),
         ("/v1/%3fchat", "/v1/?chat"),
         ("/v1/%ff%", "/v1/\ufffd%"),
+        ("/" + "x" * 1006 + "/%76%31/responses", "/" + "x" * 1006 + "/v1/responses"),
+        ("/" + "x" * 1007 + "/%76%31/responses", "/"),
+        ("/" + "x" * 9999 + "/v1/responses?%", "/" + "x" * 9999 + "/v1/responses"),
     ],
 )
 def test_query_escapes_and_trailing_slashes_dont_count(path: str, bare: str) -> None:

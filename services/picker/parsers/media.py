@@ -35,8 +35,8 @@ _SEGMENTS = 64
 
 def media_of(found: Iterable[tuple[str, Raw]]) -> tuple[Media, ...]:
     """The parts of messages that are pictures or videos, each with its key. What is beyond `MAX_MEDIA` isn't listed,
-    and a picture beyond `SIZED` has no size: reading them all could take long. Those beyond `MARKED` have no markers, so
-    they count where the last one with a marker stands: keeping them all could take much memory."""
+    and a picture beyond `SIZED` has no size: reading them all could take long. Those beyond `MARKED` have no markers,
+    because they would take much memory, and count where the last one with a marker stands."""
     listed: list[Media] = []
     for name, value in islice(found, MAX_MEDIA):
         video = "video" in name

@@ -14,12 +14,11 @@ from grpc_health.v1 import health_pb2
 
 from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, Unary, refuses_request
 from services.picker.transport.ext_proc import SERVICE
+from services.picker.transport.few_calls import FewCalls
 
 LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
-MAX_WATCHES = 1_000
-"""Clients that watch changes."""
 
 _pb: Any = health_pb2
 _SERVING = _pb.HealthCheckResponse.SERVING
@@ -37,14 +36,17 @@ class Health:
         self._draining = False
         self.serving = ready()
         self._watches: dict[_Watch, None] = {}
+        self._calls = FewCalls()
 
     @property
     def methods(self) -> Methods:
-        return {
-            f"/{HEALTH_SERVICE}/Check": lambda stream, _: Unary(stream, self._check),
-            f"/{HEALTH_SERVICE}/List": lambda stream, _: Unary(stream, self._list),
-            f"/{HEALTH_SERVICE}/Watch": lambda stream, metadata: _Watch(stream, self, metadata),
-        }
+        return self._calls.of(
+            {
+                f"/{HEALTH_SERVICE}/Check": lambda stream, _: Unary(stream, self._check),
+                f"/{HEALTH_SERVICE}/List": lambda stream, _: Unary(stream, self._list),
+                f"/{HEALTH_SERVICE}/Watch": lambda stream, metadata: _Watch(stream, self, metadata),
+            }
+        )
 
     async def run(self) -> None:
         """Follow the readiness, for ever."""
@@ -69,12 +71,9 @@ class Health:
             return int(_UNKNOWN)
         return int(_SERVING if self.serving else _NOT_SERVING)
 
-    def watch(self, watch: "_Watch") -> bool:
-        """Tell it of changes; False if there are too many."""
-        if len(self._watches) >= MAX_WATCHES:
-            return False
+    def watch(self, watch: "_Watch") -> None:
+        """Tell it of changes."""
         self._watches[watch] = None
-        return True
 
     def unwatch(self, watch: "_Watch") -> None:
         """Tell it no more."""
@@ -124,10 +123,8 @@ class _Watch:
         except DecodeError as error:
             self._stream.finish(StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}")
             return
-        if self._health.watch(self):
-            self.send_status()
-        else:
-            self._stream.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MAX_WATCHES} clients watch already")
+        self._health.watch(self)
+        self.send_status()
 
     def send_status(self) -> None:
         """The status may have changed."""

@@ -10,6 +10,7 @@ from google.protobuf import descriptor_pool
 from grpc_reflection.v1alpha import reflection_pb2
 
 from services.picker.transport.calls import Metadata, Methods, StatusCode, Stream, refuses_request
+from services.picker.transport.few_calls import FewCalls
 
 _pb: Any = reflection_pb2
 _PATHS = (
@@ -24,12 +25,13 @@ class Reflection:
     def __init__(self, services: Sequence[str]) -> None:
         self._services = services
         self._pool: Any = descriptor_pool.Default()
+        self._calls = FewCalls()
         self._found: dict[str, bytes] = {}
         """What answers have of a file: making it takes a hundred times as long as sending it."""
 
     @property
     def methods(self) -> Methods:
-        return dict.fromkeys(_PATHS, self._begin)
+        return self._calls.of(dict.fromkeys(_PATHS, self._begin))
 
     def answer(self, data: bytes) -> bytes:
         """The answer to a serialized `ServerReflectionRequest`. Raises ValueError for bytes that are none."""

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
-from services.picker.transport import health
+from services.picker.transport import few_calls
 from services.picker.transport.calls import MAX_QUESTION
 from services.picker.transport.ext_proc import SERVICE
 from services.picker.transport.grpc_server import GrpcServer, Transport
@@ -23,6 +23,7 @@ FOLLOWING = ["", "readiness", SERVICE, "inference-extension"]
 
 class Client:
     def __init__(self, channel: Any) -> None:
+        self._channel = channel
         serialize, parse = pb.HealthCheckRequest.SerializeToString, pb.HealthCheckResponse.FromString
         self._check = channel.unary_unary("/grpc.health.v1.Health/Check", serialize, parse)
         self._list = channel.unary_unary(
@@ -38,6 +39,9 @@ class Client:
         answer = await self._list(pb.HealthListRequest(), timeout=60)
         name = pb.HealthCheckResponse.ServingStatus.Name
         return {service: name(item.status) for service, item in answer.statuses.items()}
+
+    def begin(self, path: str) -> Any:
+        return self._channel.stream_stream(path)()
 
     def watch(self, name: str) -> Any:
         return self._watch(pb.HealthCheckRequest(service=name), timeout=60)
@@ -97,20 +101,34 @@ async def test_a_name_that_isnt_known_isnt_found_and_watchers_of_it_hear_that(tr
         watch.cancel()
 
 
-async def test_watchers_beyond_the_limit_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "MAX_WATCHES", 1)
-    async with serving(Ready(True)) as (_, client):
-        first = client.watch("readiness")
-        assert await client.next(first) == "SERVING"
-        assert await client.watch("readiness").code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        first.cancel()
+QUESTIONS = pytest.mark.parametrize(
+    "path",
+    [
+        *(f"/grpc.health.v1.Health/{method}" for method in ("Check", "List", "Watch")),
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    ],
+)
 
 
-@pytest.mark.parametrize("method", ["Health/Check", "Health/List", "Health/Watch", "reflection"])
-async def test_a_long_question_about_the_server_is_refused_unread(method: str) -> None:
+@QUESTIONS
+async def test_of_calls_that_ask_nothing_the_oldest_makes_room(
+    monkeypatch: pytest.MonkeyPatch, transport: Transport, path: str
+) -> None:
+    monkeypatch.setattr(few_calls, "MOST", 2)
+    async with serving(Ready(True), transport) as (_, client):
+        calls = [client.begin(path) for _ in range(3)]
+        codes = [asyncio.ensure_future(call.code()) for call in calls]
+        (ended,), others = await asyncio.wait(codes, return_when=asyncio.FIRST_COMPLETED)
+        assert ended.result() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await client.check("liveness") == "SERVING"
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(others)
+
+
+@QUESTIONS
+async def test_a_long_question_about_the_server_is_refused_unread(path: str) -> None:
     """On the port for requests, a message may be as long as a body."""
-    reflection = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-    path = reflection if method == "reflection" else f"/grpc.health.v1.{method}"
     server = GrpcServer(Health(Ready(True)).methods, host="127.0.0.1", port=0, flag="--grpc-port")
     await server.start()
     try:

@@ -193,10 +193,17 @@ class Band:
                 self.served(flow.hash, cost, now)
 
     def served(self, hash: int, tokens: int, now: float) -> None:
-        """Requests of the flow with this hash have cost so much, here or at a peer."""
+        """Requests of the flow with this hash have cost so much."""
+        self._tell_served(self.settings.fairness.served, hash, tokens, now)
+
+    def served_elsewhere(self, hash: int, tokens: int, now: float) -> None:
+        """The same at a peer."""
+        self._tell_served(self.settings.fairness.served_elsewhere, hash, tokens, now)
+
+    def _tell_served(self, tell: Callable[[int, int, float], None], hash: int, tokens: int, now: float) -> None:
         if self._counts_served:
             try:
-                self.settings.fairness.served(hash, tokens, now)
+                tell(hash, tokens, now)
             except Exception as error:  # noqa: BLE001 - a policy's failure is told, and costs this piece of news
                 self._failed(self.settings.fairness, error)
 

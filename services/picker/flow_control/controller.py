@@ -438,7 +438,7 @@ class FlowController:
             if news.dispatched:
                 band.dispatched_elsewhere(news.flow, news.dispatched)
             if news.served:
-                band.served(news.flow, news.served, now)
+                band.served_elsewhere(news.flow, news.served, now)
 
     def forget(self, sender: str) -> None:
         """A peer has left. Its requests don't count any more."""

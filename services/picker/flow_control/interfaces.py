@@ -60,8 +60,11 @@ class FairnessPolicy(Plugin):
         raise NotImplementedError
 
     def served(self, flow: int, tokens: int, now: float) -> None:
-        """Requests of the flow with this hash have cost so many tokens, here or at a peer: prompt tokens, and
-        completion tokens twice."""
+        """Requests of the flow with this hash have cost so many tokens: prompt tokens, and completion tokens twice."""
+
+    def served_elsewhere(self, flow: int, tokens: int, now: float) -> None:
+        """The same at a peer, as that says."""
+        self.served(flow, tokens, now)
 
 
 class UsageLimitPolicy(Plugin):

@@ -19,11 +19,16 @@ from services.picker.state.layout import Floats
 
 MAX_PROGRAMS = 10_000
 """Programs whose service is remembered; of more, those that were served last."""
+PEERS = 10.0
+"""Service of a program at peers, for that of all programs here, that counts at most."""
+LEAD = 100_000
+"""Tokens of a program at peers that count in any case."""
 _MAX_COUNT = 2.0**512
 """Growth of what is counted, at which all services are scaled down."""
 _MIN_SPAN = 1e-290
 """Differences up to this count as none: a weight, at most 1e9, divided by them may be infinite."""
 
+_NO_SERVICE = 0.0, 0.0, 0.0
 _NotNegative = Annotated[float, Meta(ge=0, le=1e9)]
 
 
@@ -48,17 +53,21 @@ class _Service:
     def __init__(self, parameters: ProgramAwareParameters) -> None:
         self._ttl, self._sweep = parameters.eviction_ttl_seconds, parameters.eviction_sweep_seconds
         self._half_life = parameters.las_half_life_seconds
-        self._by_program: OrderedDict[int, tuple[float, float]] = OrderedDict()
-        """Service and time of the last, in the order of the latter."""
+        self._by_program: OrderedDict[int, tuple[float, float, float]] = OrderedDict()
+        """Service here and at peers, and time of the last, in the order of the latter."""
+        self._here = 0.0
+        """Service here of all programs, also of those that are forgotten."""
         self._since: float | None = None
         """When a token counted for one unit."""
         self._swept = 0.0
 
     def of(self, program: int) -> float:
-        return self._by_program.get(program, (0.0, 0.0))[0]
+        here, elsewhere, _ = self._by_program.get(program, _NO_SERVICE)
+        return here + elsewhere
 
-    def add(self, program: int, tokens: int, now: float) -> tuple[float, float]:
-        """(the program's service, what all others have to be multiplied by)."""
+    def add(self, program: int, tokens: int, now: float, *, elsewhere: bool = False) -> tuple[float, float]:
+        """(the program's service, what all others have to be multiplied by). What peers say counts up to a limit:
+        whoever speaks for one could shut a program out."""
         if self._since is None:
             self._since = self._swept = now
         scale, growth = 1.0, 1.0
@@ -66,22 +75,28 @@ class _Service:
             exponent = max(now - self._since, 0.0) / self._half_life
             if exponent >= log2(_MAX_COUNT):  # so much that what was before counts for nothing, or next to it
                 scale, self._since = 2.0 ** -min(exponent, 1000.0), now
-                for known, (service, at) in self._by_program.items():
-                    self._by_program[known] = service * scale, at
+                for known, (own, others, at) in self._by_program.items():
+                    self._by_program[known] = own * scale, others * scale, at
+                self._here *= scale
             else:
                 growth = 2.0**exponent
-        total = self.of(program) + tokens * growth
-        self._by_program[program] = total, now
+        own, others, _ = self._by_program.get(program, _NO_SERVICE)
+        if elsewhere:
+            others = max(others, min(others + tokens * growth, PEERS * self._here + LEAD * growth))
+        else:
+            own += tokens * growth
+            self._here += tokens * growth
+        self._by_program[program] = own, others, now
         self._by_program.move_to_end(program)
         self._forget(now)
-        return total, scale
+        return own + others, scale
 
     def _forget(self, now: float) -> None:
         if len(self._by_program) > MAX_PROGRAMS:
             self._by_program.popitem(last=False)
         if self._ttl and now - self._swept >= self._sweep:
             self._swept = now
-            while self._by_program and now - next(iter(self._by_program.values()))[1] > self._ttl:
+            while self._by_program and now - next(iter(self._by_program.values()))[2] > self._ttl:
                 self._by_program.popitem(last=False)
 
     def __len__(self) -> int:
@@ -183,7 +198,12 @@ class ProgramAwareFairness(FairnessPolicy):
         return order
 
     def served(self, flow: int, tokens: int, now: float) -> None:
-        service, scale = self._service.add(flow, tokens, now)
+        self._tell(flow, *self._service.add(flow, tokens, now))
+
+    def served_elsewhere(self, flow: int, tokens: int, now: float) -> None:
+        self._tell(flow, *self._service.add(flow, tokens, now, elsewhere=True))
+
+    def _tell(self, flow: int, service: float, scale: float) -> None:
         for known in self._orders:
             order = known()
             if order is not None:

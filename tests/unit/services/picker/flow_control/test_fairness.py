@@ -229,6 +229,25 @@ def test_service_at_peers_counts() -> None:
     assert one_by_one(me, 2) == "ba"
 
 
+@pytest.mark.parametrize(("half_life", "seconds"), [(60.0, 4 * 60), (0.0, 22 * 60)])
+def test_what_a_peer_says_shuts_a_program_out_for_a_limited_time(half_life: float, seconds: int) -> None:
+    fairness = parameters(ProgramAwareFairness, lasHalfLifeSeconds=half_life, lasWeightHeadWait=0)
+    picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
+    for picker.now in range(120):
+        serve(picker, "ab"[picker.now % 2], 20_000)
+    for _ in range(3):
+        fairness.served_elsewhere(flow_hash("a"), 2**31 - 1, picker.now)
+    picker.add("a", "a")
+    picker.pool.capacity = picker.pool.in_flight
+    for picker.now in range(120, 120 + seconds):
+        item = picker.add("b", "b")
+        if one_by_one(picker, 1) == "a":
+            break
+        picker.finish(item, 20_000, 0)
+    else:
+        pytest.fail("it never had a turn")
+
+
 @pytest.mark.parametrize(
     "given",
     [

@@ -20,7 +20,8 @@ from services.picker.responses.usage import NOTHING as NO_USAGE
 from services.picker.responses.usage import Usage
 
 LIMIT = 4 * 2**20
-"""Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
+"""Bytes of a JSON object, or of lines of an event stream, that are held to be read. A single line takes twice as long,
+so one of more than half as many passes unread."""
 
 MAX_LINES = 2000
 """Lines of an event stream that are read of one chunk, and JSON objects in them: a usage object, or one of another
@@ -258,7 +259,7 @@ class ResponseReader:
         return b"".join(out)
 
     def _line(self, line: bytes) -> bytes:
-        if not line.startswith(_DATA):
+        if not line.startswith(_DATA) or len(line) > self.limit // 2:
             return line
         if changed := self._rewrite_like_last(line):
             return changed

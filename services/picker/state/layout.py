@@ -114,8 +114,9 @@ class Layout:
         """
         rows = self._subsets.get(hint)
         if rows is None:
-            named = {row for entry in dict.fromkeys(hint) for row in self._named(entry)}
-            rows = np.array(sorted(named), dtype=np.intp)
+            named = [self._named(entry) for entry in dict.fromkeys(hint)]
+            different = {id(rows): rows for rows in named}.values()  # an address may be spelled in many ways
+            rows = np.array(sorted({row for rows in different for row in rows}), dtype=np.intp)
             if self.candidates is not self.all_rows:
                 rows = rows[~self.draining[rows]]
             rows.flags.writeable = False

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from shared.config.defaults import revision
 from shared.config.problems import Invalid, Problem
-from shared.service import reload
+from shared.service import reload, settings
 from shared.service.configured import Configured
 from shared.service.reload import Reloader
 from shared.tasks import cancel
@@ -267,7 +267,7 @@ async def test_a_file_that_the_system_cannot_read_for_now_is_read_at_the_next_lo
     followed.path.write_text("second")
     await followed.sees("second")
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+        patched.setattr(settings, "read_regular", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
         os.truncate(followed.path, 3)
         await followed.refuses("Input/output error", 1)
     await followed.sees("second", "sec")
@@ -288,7 +288,7 @@ async def test_a_link_that_is_swapped_is_a_change(tmp_path: Path) -> None:
         await tier.sees("two")
 
 
-async def test_what_can_be_read_once_only_is_left_alone(tmp_path: Path) -> None:
+async def test_what_is_no_regular_file_is_left_alone(tmp_path: Path) -> None:
     config = Reloader(lambda text, _: text, lambda _: None, "read already")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):

@@ -12,6 +12,7 @@ from msgspec import structs
 from services.picker.extproc.messages import BodyMode
 from services.picker.request_stream import RequestStream
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, response_headers
+from tests.unit.services.picker.handler import refused
 from tests.unit.services.picker.test_flow_control import World
 
 MANY = 20
@@ -97,3 +98,16 @@ def test_what_a_proxy_says_beside_a_response_is_not_kept() -> None:
     held = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert held < MANY * UNCOUNTED / 2
+
+
+def test_without_room_for_what_it_keeps_a_request_is_refused_before_it_waits() -> None:
+    world = World("a1")
+    running = world.ask("first")
+    text = completion(lora_path=[f"adapter-{number}" for number in range(250)])
+    world.handler.budget.limit = 2 * len(text)
+    second = world.ask("second", text=text)
+    answer = refused(second.answers)
+    assert (answer.status, b"no memory left" in answer.body) == (503, True)
+    for asked in (running, second):
+        asked.stream.end()
+    assert world.is_calm

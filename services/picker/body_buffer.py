@@ -8,7 +8,7 @@ what was sent.
 import sys
 from collections.abc import Callable
 
-GATHERED = 1024
+GATHERED = 128
 """Pieces that are joined at a time."""
 SPARE = 16
 """The share of the limit that is freed at a time: 12 ms when it is all headers."""
@@ -163,9 +163,9 @@ class BodyBuffer:
             on_drop()
 
     def clear(self) -> None:
+        self._finish()
         if not (self._pieces or self._accounted):
             return
-        self._finish()
         self._budget.used -= self.size + self._accounted
         self._pieces = []
         self._joined = self.size = self._accounted = 0

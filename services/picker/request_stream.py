@@ -165,7 +165,10 @@ class RequestStream:
             return relayed
         now = self._handler.clock()
         received = conversation.response.received
-        if events := conversation.receive(data, now):
+        events = conversation.receive(data, now)
+        if self._wait.prepared is not None and conversation.overtaken:
+            self._wait.stop(now)
+        if events:
             if conversation.body_size > HEAVY:
                 return self._in_steps(events, now)
             self._handle(events, now)
@@ -178,15 +181,19 @@ class RequestStream:
         for event in events:
             yield b""
             if isinstance(event, RequestReady):
-                prepared = self._handler.prepare(event, now)
-                yield b""
-                if not self._wait.begin(prepared, now, self):
-                    self._wait.reserve()
-                    yield from self._schedule_in_steps(prepared, now)
+                yield from self._decide_in_steps(event, now)
             else:
                 self._handle((event,), now)
                 yield b""
         yield from self._responses()
+
+    def _decide_in_steps(self, event: RequestReady, now: float) -> Iterator[bytes]:
+        """Ends, and so lets go of the prompt, before the answers, which may be read slowly."""
+        prepared = self._handler.prepare(event, now)
+        yield b""
+        if not self._wait.begin(prepared, now, self):
+            self._wait.reserve()
+            yield from self._schedule_in_steps(prepared, now)
 
     def _responses(self) -> Iterator[bytes]:
         yield from self._conversation.responses()
@@ -278,7 +285,6 @@ class RequestStream:
         endpoint has computed the prompt, so its prefix is withdrawn."""
         routed, view = self._routed, self._handler.view
         if self._charge is None or routed is None:
-            self._wait.stop(self._handler.clock())  # the proxy has answered by itself
             return
         if self._counted is not None:
             self._counted.answered(event.status)

@@ -45,8 +45,8 @@ _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
 
 
-_SMALL_SUBSET = 100
-"""Entries of a subset hint that counts in no budget."""
+_SMALL_SUBSET = 8 * 2**10
+"""Bytes of memory of a subset hint that counts in no budget: one of a hundred endpoints."""
 
 
 class State(Enum):
@@ -271,6 +271,11 @@ class Conversation:
         """Whether the request hasn't come as a whole: it is still to be decided, or never will be."""
         return self._state is _IDLE or self._state is _COLLECTING or self._state is _OVERTAKEN
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether the proxy has answered by itself before the decision."""
+        return self._state is _OVERTAKEN
+
     def responses(self) -> Iterable[bytes]:
         """What to send now, in order: serialized `ProcessingResponse`s. Each is handed out once. Those with a long body
         are made while they are asked for."""
@@ -473,7 +478,8 @@ class Conversation:
 
 def _held_by(subset: Sequence[str]) -> int:
     """Bytes of memory of a hint, as far as they count in the budget."""
-    return sum(map(getsizeof, subset)) if len(subset) > _SMALL_SUBSET else 0
+    held = sum(map(getsizeof, subset))
+    return held if held > _SMALL_SUBSET else 0
 
 
 _HANDLERS: dict[str | None, Callable[[Conversation, Message], list[Event]]] = {

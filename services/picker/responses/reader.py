@@ -209,6 +209,9 @@ class ResponseReader:
         if self._rewriter is not None:
             return self._rest_of_line(self._rewriter, chunk, end)
         buffer = self._buffer
+        if len(chunk) > self.limit:
+            buffer.add(chunk)
+            return self._pass_through(chunk)
         if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
             if not self._target:
                 if (b'"usage"' in chunk or self._api == "generate") and _USAGE.search(chunk):

@@ -1,5 +1,7 @@
 """Pieces of a body, however it is cut."""
 
+import weakref
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -96,3 +98,19 @@ def test_more_room_is_made_than_is_missing_so_that_few_pieces_have_to_look_for_i
     assert budget.has_room(1)
     assert budget.used == 938
     assert sum(body_buffer.dropped for body_buffer in many) == 62
+
+
+def test_a_body_that_is_over_is_forgotten_even_if_nothing_of_it_counts_any_more() -> None:
+    class Owner:
+        def drop(self) -> None:
+            raise AssertionError
+
+    budget, owner = MemoryBudget(100), Owner()
+    body = BodyBuffer(budget, droppable=True)
+    body.account(60, owner.drop)
+    body.account(-60, owner.drop)
+    body.clear()
+    kept = weakref.ref(owner)
+    del body, owner
+    assert kept() is None
+    assert budget.has_room(100)

@@ -42,6 +42,7 @@ from tests.unit.services.picker.extproc.proxy import (
     read,
     response_body,
     response_headers,
+    response_trailers,
 )
 from tests.unit.services.picker.handler import PickerUnderTest, destinations, refused
 from tests.unit.services.picker.world import endpoint, facts, pool
@@ -487,11 +488,14 @@ def test_a_policy_that_cannot_begin_changes_nothing() -> None:
     assert waiting.destination
 
 
-def test_a_response_of_the_proxys_own_ends_the_wait() -> None:
+@pytest.mark.parametrize(
+    "said", [response_headers(504), response_body(b"x"), response_body(b""), response_trailers()], ids=lambda _: ""
+)
+def test_a_response_of_the_proxys_own_ends_the_wait(said: Any) -> None:
     world = World("a1")
     running, waiting = world.ask("running"), world.ask("waiting")
     assert waiting.waits
-    world.say(waiting.stream, response_headers(504))
+    world.say(waiting.stream, said)
     assert world.flow.waiting == 0
     waiting.stream.end()
     running.completes()

@@ -41,6 +41,8 @@ SHAPES: dict[str, tuple[dict[str, str], list[str] | None, bytes]] = {
     "a hint of many endpoints": ({}, [f"10.0.{n // 250}.{n % 250}:8000" for n in range(4_999)], completion()),
     "of short entries": ({}, [f"{n % 256:x}" for n in range(4_999)], completion()),
     "of wide ones": ({}, [f"\U0001f600{n}" + "x" * 40 for n in range(999)], completion()),
+    "of a few long ones": ({}, [f"\U0001f600{n}" + "x" * 5_000 for n in range(99)], completion()),
+    "of a single one": ({}, ["\U0001f600" + "x" * 250_000], completion()),
     "a long prompt": ({}, None, completion(prompt="x" * 200_000)),
     "many adapters": ({}, None, completion(lora_path=NAMES)),
     "long adapters": ({}, None, completion(lora_path=[f"\U0001f600{n}" + "x" * 900 for n in range(250)])),

@@ -20,6 +20,8 @@ LIVENESS = "liveness"
 READINESS = ("", "readiness", SERVICE, "inference-extension")
 HEALTH_SERVICE = "grpc.health.v1.Health"
 
+_MAX_NAME = 100
+"""Characters of a name that are kept: no known one is as long."""
 _pb: Any = health_pb2
 _SERVING = _pb.HealthCheckResponse.SERVING
 _NOT_SERVING = _pb.HealthCheckResponse.NOT_SERVING
@@ -119,7 +121,7 @@ class _Watch:
         if self._name is not None or refuses_request(self._stream, message):
             return
         try:
-            self._name = _pb.HealthCheckRequest.FromString(message).service
+            self._name = _pb.HealthCheckRequest.FromString(message).service[:_MAX_NAME]
         except DecodeError as error:
             self._stream.finish(StatusCode.INVALID_ARGUMENT, f"no HealthCheckRequest: {error}")
             return

@@ -88,10 +88,13 @@ MESSAGES = st.sampled_from(
     [
         headers(CHAT, modes=LEAN),
         headers(CHAT, modes=FULL_DUPLEX),
+        headers([*CHAT, ("x", "y" * 20_000)], modes=FULL_DUPLEX, hint=["10.0.0.1"] * 1000),
         headers(GET, end=True),
         headers(CHAT, modes=(BodyMode.NONE, BodyMode.NONE)),
         body(MESSAGE, end=True),
         body(MESSAGE[:50]),
+        body(hint=["10.0.0.1"]),
+        body(hint=["10.0.0.2"] * 2000),
         body(b"nonsense", end=True),
         body(b"x" * 20_000),
         trailers(),
@@ -136,6 +139,7 @@ def test_in_whatever_order_messages_come_nothing_stays_charged_and_nothing_goes_
         stream.end()
     assert (world.load, world.tokens, world.handler.open, world.handler.observing) == ({}, 0, 0, 0)
     assert not world.view.in_flight.requests.any()
+    assert world.handler.budget.used == 0
 
 
 @pytest.mark.parametrize(

@@ -246,6 +246,7 @@ def test_what_sglang_takes_for_the_model_is_what_the_pool_names(
         *[(none, 200) for none in (None, "", [], [None, ""])],
         ("dear", 200),
         (["dear", None], 200),
+        (["dear"] * 1000, 200),
         ("secret", 404),
         (["dear", "secret"], 404),
         (["dear", 5], 404),

@@ -1,7 +1,7 @@
 """Whatever comes: every parser reads it or refuses it in words. What it takes: tests/faults/picker."""
 
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from services.picker.parsers.anthropic import AnthropicParser
 from services.picker.parsers.json_edit import replace_model
@@ -158,3 +158,12 @@ def test_nor_among_the_arguments_of_vllms_engine(path: str, body: str, case: str
     text, taken = TRANSFERS[case]
     found = outcome(path, (body % text).encode("utf-8", "surrogateescape"))
     assert isinstance(found, Content) is (taken or not text.startswith(('"kv', '"ec'))), found
+
+
+@pytest.mark.parametrize(("names", "told_apart"), [(256, 256), (257, 1)])
+def test_only_so_many_adapters_are_told_apart(names: int, told_apart: int) -> None:
+    body = {"model": "m", "prompt": "x", "lora_path": [f"adapter-{number % names}" for number in range(1000)]}
+    found = outcome("/v1/completions", json.encode(body))
+    assert isinstance(found, Content)
+    assert len(found.adapters) == told_apart
+    assert (found.adapters[0] == "adapter-0") is (told_apart > 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from services.picker.parsers.media import MAX_MEDIA, SIZED, size_of
+from services.picker.parsers.media import MARKED, MAX_MEDIA, SIZED, size_of
 from services.picker.request import Content
 from tests.unit.services.picker.parsers.test_bad_input import outcome
 from tests.unit.services.picker.parsers.test_multimodal import CHAT, MESSAGES, PICTURE, SOUND, SOURCE, TEXT, VIDEO, said
@@ -69,6 +69,7 @@ def test_only_so_many_are_listed_and_only_so_many_are_measured() -> None:
     assert isinstance(found, Content), found
     assert len(found.media) == MAX_MEDIA
     assert [bool(item.width) for item in found.media] == [True] * SIZED + [False] * (MAX_MEDIA - SIZED)
+    assert [bool(item.marker) for item in found.media] == [True] * MARKED + [False] * (MAX_MEDIA - MARKED)
     jpeg = b"\xff\xd8" + b"\xff\xe1\0\2" * 100 + JPEG[2 + len(PREVIEW) :]
     assert size_of(Raw(json.dumps(data_url(jpeg)).encode())) == (0, 0)
 

@@ -5,10 +5,13 @@ import stat
 
 
 def read_regular(path: str, most: int) -> bytes:
-    """The first bytes of a regular file, at most so many. Raises OSError, also for a pipe or a device: a pipe that
-    nobody writes to would hold its reader for ever."""
+    """The first bytes of a regular file, at most so many. Raises OSError, also for a directory, a pipe or a device: a
+    pipe that nobody writes to would hold its reader for ever."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError("not a regular file")
-        return file.read(most)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(handle)

@@ -23,8 +23,10 @@ def test_a_file_that_a_flag_names_is_read_up_to_a_limit(tmp_path: Path) -> None:
 def test_a_file_without_an_end_is_not_read_for_ever(tmp_path: Path) -> None:
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
-    for path in ("/dev/zero", pipe):
+    handles = len(os.listdir("/dev/fd"))
+    for path in ("/dev/zero", pipe, str(tmp_path)):
         with pytest.raises(Invalid, match=f"--config-file: '{path}' can't be read: not a regular file"):
             read_text(path, "--config-file")
         with pytest.raises(BusOptionError, match="can't be read: not a regular file"):
             CredentialsFile(Path(path))
+    assert len(os.listdir("/dev/fd")) == handles

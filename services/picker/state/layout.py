@@ -27,6 +27,8 @@ REMEMBERED_ENTRIES = 65_536
 REMEMBERED_TEXT = 128
 """Characters of an entry beyond which its hint isn't remembered: an address and a port have fewer."""
 
+MAX_UNUSUAL = 500
+"""Entries of a hint that are read though they are no address as endpoints spell it: IPv6 in another form, or none."""
 _FEW_PORTS = 16
 """Endpoints at one address that are compared one by one: an address may have a thousand, and a hint name each."""
 
@@ -66,6 +68,8 @@ class Layout:
         """Both are made when they are needed."""
         self._by_port: dict[str, dict[int, list[int]]] = {}
         """Of addresses with many endpoints, once a hint has named one with a port."""
+        self._unusual = 0
+        """Of such entries, how many may still be read of the hint at hand."""
         self._subsets: dict[tuple[str, ...], Rows] = {}
         self._remembered = 0
 
@@ -109,11 +113,12 @@ class Layout:
     def subset(self, hint: tuple[str, ...]) -> Rows:
         """The candidates that a gateway's subset hint names: `address:port`, or an address for all of its ports.
 
-        IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol). Ascending,
-        each endpoint once, read-only.
+        IPv6 with or without brackets. Entries that name nothing are no error (endpoint picker protocol); of those in
+        another form than endpoints', the first `MAX_UNUSUAL` are read. Ascending, each endpoint once, read-only.
         """
         rows = self._subsets.get(hint)
         if rows is None:
+            self._unusual = MAX_UNUSUAL
             named = [self._named(entry) for entry in dict.fromkeys(hint)]
             different = {id(rows): rows for rows in named}.values()  # an address may be spelled in many ways
             rows = np.array(sorted({row for rows in different for row in rows}), dtype=np.intp)
@@ -129,20 +134,23 @@ class Layout:
         return rows
 
     def _named(self, entry: str) -> list[int]:
-        try:
-            host, port = split_host_port(entry.strip())
-        except ValueError:
-            return []
-        if ":" in host:
-            try:
-                host = str(ip_address(host))
-            except ValueError:
-                return []
         if self._by_address is None:
             self._by_address = {}
             for row, endpoint in enumerate(self.endpoints):
                 for name in {endpoint.address, endpoint.host, self.authorities[row]} - {""}:
                     self._by_address.setdefault(name, []).append(row)
+        if (rows := self._by_address.get(entry)) is not None:
+            return rows
+        if self._unusual <= 0:
+            return []
+        try:
+            host, port = split_host_port(entry.strip())
+            if ":" in host:
+                self._unusual -= 1
+                host = str(ip_address(host))
+        except ValueError:
+            self._unusual -= 1
+            return []
         rows = self._by_address.get(host, [])
         if port is None:
             return rows

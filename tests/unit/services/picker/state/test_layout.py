@@ -53,6 +53,8 @@ def test_endpoints_are_in_the_order_of_their_ids() -> None:
         (["10.0.0.1:8000", "10.0.0.1:8000", "10.0.0.1"], "ab"),
         ([" 10.0.0.2:8000 "], "c"),
         (["nonsense:port", "[", "10.0.0.1:0", "10.0.0.1:70000", "::::", "", "10.0.0.2"], "c"),
+        ([*(f"fd00::0:{n}" for n in range(10, 509)), "FD00:0:0::1"], "de"),
+        ([*(f"fd00::0:{n}" for n in range(10, 510)), "FD00:0:0::1", "[fd00::1]:8000", "10.0.0.1"], "abd"),
     ],
 )
 def test_a_subset_hint_names_addresses_with_or_without_a_port(hint: list[str], named: str) -> None:

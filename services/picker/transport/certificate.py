@@ -84,21 +84,24 @@ def self_signed(hosts: Iterable[str], now: datetime.datetime) -> Certificate:
     )
 
 
-def read(directory: str, most: int = MAX_TEXT) -> Certificate:
+def read(directory: str, most: int = MAX_TEXT, known: Certificate | None = None) -> Certificate:
     """The certificate in a directory's `tls.crt` and `tls.key` (the files of a Kubernetes TLS secret), of at most so
-    many bytes each.
+    many bytes each; the `known` one if the files have that.
 
     Raises `Invalid`, naming the file, when one is missing or no PEM, or when they don't belong together.
     """
     chain_path, key_path = Path(directory) / CERTIFICATE_FILE, Path(directory) / KEY_FILE
     chain, key = [read_text(str(path), "--cert-path", most) for path in (chain_path, key_path)]
+    if known is not None and (chain, key) == (known.chain, known.key):
+        return known
     try:
         public = x509.load_pem_x509_certificates(chain.encode())[0].public_key()
         _expiration(chain)
     except _UNREADABLE as error:
         raise _invalid(f"{chain_path} is no PEM certificate: {error}") from error
     try:
-        private = serialization.load_pem_private_key(key.encode(), password=None)
+        # validating an RSA key of 8 192 bits takes 4 s, in which no other thread runs; this one only has to fit
+        private = serialization.load_pem_private_key(key.encode(), None, unsafe_skip_rsa_key_validation=True)
     except _UNREADABLE as error:
         raise _invalid(f"{key_path} is no PEM private key without a password: {error}") from error
     if private.public_key() != public:
@@ -106,12 +109,14 @@ def read(directory: str, most: int = MAX_TEXT) -> Certificate:
     return Certificate(chain=chain, key=key)
 
 
-def read_client_ca(path: str, most: int = MAX_TEXT) -> str:
-    """The certificates of a PEM file, by which clients have to be signed.
+def read_client_ca(path: str, most: int = MAX_TEXT, known: str = "") -> str:
+    """The certificates of a PEM file, by which clients have to be signed. The `known` ones aren't looked at again.
 
     Raises `Invalid`, naming the file, when it is missing or has none.
     """
     text = read_text(path, "--client-ca-file", most)
+    if known and text == known:
+        return text
     try:
         _expiration(text)
     except _UNREADABLE as error:
@@ -144,8 +149,10 @@ class Certificates:
         refused = ""
         async for _ in watch_files(lambda: paths, LOOK_EVERY):
             try:
-                certificate = await asyncio.to_thread(read, directory, most)
-                client_ca = await asyncio.to_thread(read_client_ca, client_ca_file, most) if client_ca_file else ""
+                certificate = await asyncio.to_thread(read, directory, most, self.certificate)
+                client_ca = ""
+                if client_ca_file:
+                    client_ca = await asyncio.to_thread(read_client_ca, client_ca_file, most, self.client_ca)
                 changed = (certificate, client_ca) != (self.certificate, self.client_ca)
                 if changed:
                     context = await asyncio.to_thread(_context, certificate, client_ca)

@@ -80,6 +80,8 @@ class _Service:
                 self._here *= scale
             else:
                 growth = 2.0**exponent
+        if elsewhere and len(self._by_program) >= MAX_PROGRAMS and program not in self._by_program:
+            return 0.0, scale  # peers' programs don't displace others
         own, others, _ = self._by_program.get(program, _NO_SERVICE)
         if elsewhere:
             others = max(others, min(others + tokens * growth, PEERS * self._here + LEAD * growth))

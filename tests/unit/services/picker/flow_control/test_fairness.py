@@ -1,6 +1,7 @@
 import pytest
 
 from services.picker.flow_control.band import LINGER
+from services.picker.flow_control.fairness import program_aware
 from services.picker.flow_control.fairness.program_aware import ProgramAwareFairness
 from services.picker.flow_control.flow import Flow
 from services.picker.flow_control.interfaces import FlowOrder
@@ -246,6 +247,20 @@ def test_what_a_peer_says_shuts_a_program_out_for_a_limited_time(half_life: floa
         picker.finish(item, 20_000, 0)
     else:
         pytest.fail("it never had a turn")
+
+
+def test_programs_of_peers_displace_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_aware, "MAX_PROGRAMS", 2)
+    fairness = parameters(ProgramAwareFairness)
+    picker = Picker(settings(BandSettings(FcfsOrderingPolicy("fcfs"), fairness)), Room(0))
+    serve(picker, "a", 100)
+    serve(picker, "b", 50)
+    for invented in range(10):
+        fairness.served_elsewhere(invented, 1, picker.now)
+    assert fairness.state() == {"programs": 2}
+    for name in "ab":
+        picker.add(name, name)
+    assert one_by_one(picker, 2) == "ba"
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,17 @@ def test_a_written_certificate_is_read_again(tmp_path: Path) -> None:
     assert read(str(tmp_path)) == made
 
 
+def test_files_that_stay_as_they_are_arent_parsed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may take long, and they are looked at every few seconds."""
+    write(tmp_path, made := self_signed(["localhost"], NOW))
+    known = read(str(tmp_path))
+    (tmp_path / "ca.pem").write_text(made.chain)
+    for library, function in ((x509, "load_pem_x509_certificates"), (serialization, "load_pem_private_key")):
+        monkeypatch.setattr(library, function, None)
+    assert read(str(tmp_path), known=known) is known
+    assert read_client_ca(str(tmp_path / "ca.pem"), known=made.chain) == made.chain
+
+
 def test_the_key_is_never_shown() -> None:
     made = self_signed(["a"], NOW)
     assert repr(made) == "<Certificate O=Pointsman>"

@@ -7,6 +7,7 @@ decides with which other names it shares threads, so names that hang, or take lo
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,7 +20,9 @@ THREADS = 32
 FEW = 8
 """Threads for names that have answered too late, and as many for those that haven't answered then."""
 MAX_KNOWN = 10_000
-"""Names of which it is known how they answer. Beyond it, all are new."""
+"""Names of which it is known how they answer; of more, those that were looked up last."""
+ABANDONED = 60.0
+"""Seconds after which a look-up that nobody has asked for since isn't begun any more."""
 MAX_ADDRESSES = 4
 """Addresses of a name that are tried."""
 
@@ -36,6 +39,8 @@ class Names:
         self._threads: dict[str, DaemonThreads] = {}
         """Which ones the next look-up of a name uses; those of a new one aren't in it."""
         self._under_way: dict[str, asyncio.Task[list[str]]] = {}
+        self._asked: dict[str, float] = {}
+        """When each of them was asked for."""
         self._begun: set[str] = set()
         """Those of them that have a thread."""
         self._given_up: set[str] = set()
@@ -51,6 +56,7 @@ class Names:
         look-up goes on when nobody waits for it any more."""
         if is_ip(host):
             return (host,)
+        self._asked[host] = time.monotonic()
         look_up = self._under_way.get(host)
         if look_up is None:
             threads = self._threads.get(host, self._new)
@@ -65,20 +71,23 @@ class Names:
 
     def _run(self, host: str) -> list[str]:
         """In a thread."""
+        if time.monotonic() - self._asked[host] > ABANDONED:
+            raise OSError("nobody asks for it any more")
         self._begun.add(host)
         return self._lookup(host)
 
     def _ended(self, host: str, look_up: asyncio.Task[list[str]]) -> None:
-        del self._under_way[host]
+        del self._under_way[host], self._asked[host]
         self._begun.discard(host)
         late = host in self._given_up
         self._given_up.discard(host)
         answered = not (look_up.cancelled() or look_up.exception())
         if not answered and not late:
             return
-        if len(self._threads) >= MAX_KNOWN:
-            self._threads.clear()
+        self._threads.pop(host, None)
         self._threads[host] = (self._late if late else self._in_time) if answered else self._hung
+        if len(self._threads) > MAX_KNOWN:
+            del self._threads[next(iter(self._threads))]
 
     def __repr__(self) -> str:
         return f"<Names {self.under_way} looked up>"

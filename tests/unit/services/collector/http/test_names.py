@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from yarl import URL
 
+from services.collector.http import names as names_module
 from services.collector.http.client import Client
 from services.collector.http.names import FEW, THREADS, Names
 from tests.waiting import eventually
@@ -112,6 +113,34 @@ async def test_a_name_that_took_long_is_like_others_once_it_answers_in_time(reso
     await eventually(lambda: "slow" in resolver.hanging)
     resolver.answer.set()
     assert list(await asking) == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize(("patience", "looked_up"), [(60.0, True), (-1.0, False)])
+async def test_what_nobody_asks_for_any_more_is_not_looked_up(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch, patience: float, looked_up: bool
+) -> None:
+    names = Names(resolver)
+    hung = [f"slow-{number}" for number in range(THREADS)]
+    await resolver.give_up(names, *hung, "slow-and-last", hanging=THREADS)
+    monkeypatch.setattr(names_module, "ABANDONED", patience)
+    await resolver.end(names)
+    assert ("slow-and-last" in resolver.asked) is looked_up
+
+
+async def test_of_many_names_those_that_were_looked_up_last_are_known(
+    resolver: Resolver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(names_module, "MAX_KNOWN", 2)
+    names = Names(resolver)
+    for host in ("a", "b", "a", "c"):
+        await names.addresses(host)
+    await resolver.give_up(names, *(f"slow-{number}" for number in range(THREADS)), hanging=THREADS)
+    assert list(await names.addresses("a")) == ["10.0.0.1"]
+    asking = asyncio.ensure_future(names.addresses("b"))
+    await asyncio.sleep(0.05)
+    assert not asking.done()
+    resolver.answer.set()
+    await asking
 
 
 async def test_names_that_answer_do_not_wait_for_new_ones_that_hang(resolver: Resolver) -> None:

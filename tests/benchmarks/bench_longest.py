@@ -268,12 +268,12 @@ LONG_EVENT = b'data:{"model":"served","x":[%s1]}\n' % (b"[]," * 700)
 LEVELS = b'data:{%s,"response":{%s},"message":{%s}%s}\n' % (*[b'"model":"served","usage":{}'] * 3, b" " * 1900)
 EVENT = b'data: {"model":"served","choices":[]}\n\n'
 
-HALF = b'data:{"model":"served","a":[%s0]}\n' % (b"{}," * (LIMIT // 6 - 20))
+SINGLE = b'data:{"model":"served","a":[%s0]}\n' % (b"{}," * (LIMIT // 3 - 20))
 PIECES: dict[str, tuple[str, bytes, int]] = {
     # what a model server may send: content type, what is repeated, bytes of it that come at once
     "events": ("text/event-stream", EVENT, LIMIT),
     "as many events as are read": ("text/event-stream", EVENT, 1000 * len(EVENT)),
-    "an event of half the limit": ("text/event-stream", HALF, len(HALF)),
+    "a single event": ("text/event-stream", SINGLE, len(SINGLE)),
     "events that are long together": ("text/event-stream", LONG_EVENT, LIMIT - 10),
     "events of nothing": ("text/event-stream", b"data:\n", 1990 * 6),
     "events with usage": ("text/event-stream", b'data:{"usage":{"a":1},"model":"served"}\n', 1990 * 40),

@@ -20,8 +20,7 @@ from services.picker.responses.usage import NOTHING as NO_USAGE
 from services.picker.responses.usage import Usage
 
 LIMIT = 4 * 2**20
-"""Bytes of a JSON object, or of lines of an event stream, that are held to be read. A single line takes twice as long,
-so one of more than half as many passes unread."""
+"""Bytes of a JSON object, or of a line of an event stream, that are held to be read."""
 
 MAX_LINES = 2000
 """Lines of an event stream that are read of one chunk, and JSON objects in them: a usage object, or one of another
@@ -217,8 +216,9 @@ class ResponseReader:
                 if (b'"usage"' in chunk or self._api == "generate") and _USAGE.search(chunk):
                     self._lines(chunk)
                 return chunk
-            single = chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk
-            return (single and self._rewrite_like_last(chunk)) or self._lines(chunk)
+            if chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk:  # a single line
+                return self._rewrite_like_last(chunk) or self._line(chunk)
+            return self._lines(chunk)
         cut = len(chunk) if end else max(chunk.rfind(b"\n"), chunk.rfind(b"\r")) + 1
         lines, rest = chunk[:cut], chunk[cut:]
         if buffer.size and (cut or end):
@@ -262,7 +262,7 @@ class ResponseReader:
         return b"".join(out)
 
     def _line(self, line: bytes) -> bytes:
-        if not line.startswith(_DATA) or len(line) > self.limit // 2:
+        if not line.startswith(_DATA):
             return line
         if changed := self._rewrite_like_last(line):
             return changed

@@ -202,15 +202,6 @@ def test_of_a_routed_request_no_long_id_is_kept_until_its_response() -> None:
         assert size() < 5 * 10**5
 
 
-def test_an_event_of_half_the_limit_is_read_and_a_longer_one_passes() -> None:
-    reader = ResponseReader("base", "mine", 1000)
-    reader.begin(Headers([("content-type", "text/event-stream")]))
-    for size, expected in ((501, b"base"), (500, b"mine")):
-        event = b'data: {"model":"base","text":"%s"}\n' % (b"x" * (size - 33))
-        assert len(event) == size
-        assert reader.feed(event, False) == event.replace(b"base", expected)
-
-
 def test_a_long_beginning_of_an_event_isnt_remembered() -> None:
     reader = ResponseReader("base", "mine", LIMIT)
     reader.begin(Headers([("content-type", "text/event-stream")]))

@@ -27,6 +27,8 @@ HEADERS = {
 }
 """Of every answer that doesn't set its own."""
 API = "/api/"
+_MAX_DIGITS = 20
+"""Of a body's length."""
 SHOWN = 80
 
 
@@ -66,7 +68,7 @@ class Guard:
         if api and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "the request comes from another site"
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > self._limit:
+        if not length.isdigit() or len(length) > _MAX_DIGITS or int(length) > self._limit:
             return 413, f"a body of {length[:SHOWN]} bytes; {self._limit} are allowed"
         if self._token:
             scheme, _, given = headers.get("authorization", "").partition(" ")

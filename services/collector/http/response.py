@@ -24,6 +24,8 @@ DECOMPRESSED = 64 * 1024
 _HEAD_END = b"\r\n\r\n"
 _CHUNKED = b"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"
 """Prepares llhttp for one chunked body."""
+_MAX_DIGITS = 20
+"""Of a length."""
 _QUOTED = 80
 """Characters of a line that an error quotes."""
 _WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
@@ -299,6 +301,8 @@ def _framing(headers: Mapping[str, str]) -> tuple[bool, int | None, str]:
     transfer, length = headers.get("transfer-encoding"), headers.get("content-length")
     if transfer is not None and transfer.lower() != "chunked":
         raise BadResponseError(f"Transfer-Encoding is {transfer[:_QUOTED]!r}, which wasn't requested")
+    if length is not None and len(length) > _MAX_DIGITS:  # zeros, of which Python reads 4 300
+        raise BadResponseError(f"Content-Length has {len(length)} digits")
     return transfer is not None, None if length is None else int(length), encoding
 
 

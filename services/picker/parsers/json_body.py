@@ -38,6 +38,7 @@ TRANSFERS = (
 )
 """Fields by which a model server learns from which others it takes KV blocks or embeddings: set by a sidecar or an
 orchestrator behind the picker."""
+TAKES_DATA = "it says from which servers a model server takes data"
 _OPTIONS = "lmcache."
 """How those of them begin that are a client's own: LMCache's in `kv_transfer_params`."""
 _MAX_OPTIONS = 64 * 2**10
@@ -178,7 +179,7 @@ def name_of(field: str, value: Raw) -> str:
 def refuse_transfer(name: str, value: Raw) -> None:
     """Raises `Unparsable` for one of the `TRANSFERS` that is given, unless it has only options of LMCache."""
     if given(value) and not (name == "kv_transfer_params" and _is_options(value)):
-        raise Unparsable(f"{name}: not taken from clients: it says from which servers a model server takes data")
+        raise Unparsable(f"{name}: not taken from clients: {TAKES_DATA}")
 
 
 def _is_options(value: Raw) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, Struct
 
 from services.picker.parsers.grpc_frame import COMPRESSED, INFLATED, first_message, is_grpc
+from services.picker.parsers.json_body import TAKES_DATA
 from services.picker.parsers.json_counts import MAX_DECODED
 from services.picker.parsers.parser import Parser
 from services.picker.parsers.prompts import TOKEN_BYTES, Placeholder, Prompt, packed_ids
@@ -32,6 +33,8 @@ class VllmGrpcParameters(Struct, frozen=True, rename="camel"):
     max_fields: Annotated[int, Meta(gt=0)] = 5_000
     """Fields of a message and of those in it. Token ids, which are packed, are one field."""
     max_token_ids: Annotated[int, Meta(gt=0)] = 2_000_000
+    transfer_parameters: bool = False
+    """Whether clients may say from which servers a model server takes data."""
 
 
 class VllmGrpcParser(Parser):
@@ -60,7 +63,8 @@ class VllmGrpcParser(Parser):
             raise Unparsable(f"the {'EmbedRequest' if embeds else 'GenerateRequest'} can't be read: {error}") from error
 
     def _generate(self, message: memoryview) -> Content:
-        """Fields of GenerateRequest: 2 tokenized or 3 text, 4 sampling_params, 5 stream, 7 mm_inputs."""
+        """Fields of GenerateRequest: 2 tokenized or 3 text, 4 sampling_params, 5 stream, 7 mm_inputs; 6
+        kv_transfer_params and 8 kv_transfer_params_json, which are refused."""
         reader = Reader(self.parameters.max_fields)
         tokenized: list[memoryview] = []
         text: memoryview | None = None
@@ -81,6 +85,9 @@ class VllmGrpcParser(Parser):
                     stream = value != 0
                 case 7, memoryview():
                     pictures.append(value)
+                case ((6 | 8), memoryview()) if value and not self.parameters.transfer_parameters:
+                    name = "kv_transfer_params" if number == 6 else "kv_transfer_params_json"
+                    raise Unparsable(f"{name}: not taken from clients: {TAKES_DATA}")
         limit, parallel = self._sampling(reader, sampling)
         if text is None and not tokenized:
             raise ValueError("it has neither text nor tokenized; one of them is needed")

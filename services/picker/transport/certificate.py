@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any
 
 import structlog
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
@@ -100,13 +101,24 @@ def read(directory: str, most: int = MAX_TEXT, known: Certificate | None = None)
     except _UNREADABLE as error:
         raise _invalid(f"{chain_path} is no PEM certificate: {error}") from error
     try:
-        # validating an RSA key of 8 192 bits takes 4 s, in which no other thread runs; this one only has to fit
+        # validating an RSA key of 8 192 bits takes 4 s, in which no other thread runs; it only has to sign for this one
         private = serialization.load_pem_private_key(key.encode(), None, unsafe_skip_rsa_key_validation=True)
     except _UNREADABLE as error:
         raise _invalid(f"{key_path} is no PEM private key without a password: {error}") from error
-    if private.public_key() != public:
+    if private.public_key() != public or not _signs(private, public):
         raise _invalid(f"{key_path} is not the private key of the certificate in {chain_path}")
     return Certificate(chain=chain, key=key)
+
+
+def _signs(private: Any, public: Any) -> bool:
+    """Whether what the private key signs is valid, if it is an RSA key, of which not everything is checked yet."""
+    if not isinstance(private, rsa.RSAPrivateKey):
+        return True
+    try:
+        public.verify(private.sign(b"", padding.PKCS1v15(), hashes.SHA256()), b"", padding.PKCS1v15(), hashes.SHA256())
+    except (InvalidSignature, *_UNREADABLE):
+        return False
+    return True
 
 
 def read_client_ca(path: str, most: int = MAX_TEXT, known: str = "") -> str:

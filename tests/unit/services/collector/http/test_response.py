@@ -159,6 +159,7 @@ BAD = {
     "two lengths": (head("Content-Length: 5", "Content-Length: 6"), "Duplicate Content-Length, at 'Content-Length: 6'"),
     "one length twice": (head("Content-Length: 5", "Content-Length: 5"), "Duplicate Content-Length"),
     "a list of lengths": (head("Content-Length: 5, 5"), "at 'Content-Length: 5, 5'"),
+    "a length of many zeros": (head("Content-Length: " + "0" * 5000), "Content-Length has 5000 digits"),
     "a negative length": (head("Content-Length: -1"), "at 'Content-Length: -1'"),
     "a length that is no number": (head("Content-Length: 1_0"), "at 'Content-Length: 1_0'"),
     "an empty length": (head("Content-Length:"), "Empty Content-Length"),

@@ -77,6 +77,26 @@ def test_a_compressed_message_is_read() -> None:
     assert parse(GENERATE, frame(data, 1), small, grpc_encoding="gzip") == Content()
 
 
+@pytest.mark.parametrize(
+    ("field", "refused"),
+    [
+        (b"\x32\x03\x0a\x01h", "kv_transfer_params: not taken from clients"),
+        (b"\x42\x02{}", "kv_transfer_params_json: not taken from clients"),
+        (b"\x32\x00\x42\x00\x48\x01", ""),
+    ],
+    ids=["message", "JSON", "nothing"],
+)
+def test_clients_dont_name_servers_from_which_a_model_server_takes_data(field: bytes, refused: str) -> None:
+    data = frame(message("GenerateRequest", text="hi").SerializeToString() + field)
+    trusting = VllmGrpcParser("trusting", VllmGrpcParameters(transfer_parameters=True))
+    assert parse(GENERATE, data, trusting).prompt == b"hi"
+    if refused:
+        with pytest.raises(Unparsable, match=refused):
+            parse(GENERATE, data)
+    else:
+        assert parse(GENERATE, data).prompt == b"hi"
+
+
 @pytest.mark.parametrize("path", ["/vllm.grpc.engine.VllmEngine/Abort", "/grpc.health.v1.Health/Check", "/x"])
 def test_other_calls_pass_unread(path: str) -> None:
     assert parse(path, b"plain text") == Content()

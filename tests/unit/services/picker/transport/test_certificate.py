@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from services.picker.settings.picker import PickerSettings
 from services.picker.transport.certificate import (
@@ -166,6 +167,28 @@ def test_nobody_is_asked_for_the_password_of_a_key_in_the_chain(tmp_path: Path) 
     write(tmp_path, Certificate(chain=encrypted + made.chain, key=made.key))
     with pytest.raises(Invalid, match="--cert-path: the certificate can't be used"):
         certificates_of(PickerSettings(cert_path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_damaged_rsa_key_is_an_error(tmp_path: Path, damaged: bool) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([])
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(NOW).not_valid_after(LATER)
+    chain = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+    numbers = key.private_numbers()
+    if damaged:
+        exponents = (numbers.d ^ 8, numbers.dmp1 ^ 8, numbers.dmq1 ^ 8, numbers.iqmp)
+        numbers = rsa.RSAPrivateNumbers(numbers.p, numbers.q, *exponents, numbers.public_numbers)
+    text = numbers.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    write(tmp_path, made := Certificate(chain=chain, key=text.decode()))
+    if damaged:
+        with pytest.raises(Invalid, match=r"tls\.key is not the private key of the certificate in .*tls\.crt"):
+            read(str(tmp_path))
+    else:
+        assert read(str(tmp_path)) == made
 
 
 def test_a_key_of_another_certificate_is_an_error(tmp_path: Path) -> None:

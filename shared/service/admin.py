@@ -276,7 +276,8 @@ class AdminServer:
         self._sockets = [] if port is None else [_listen(host, port, flag)]
         address: tuple[Any, ...] = self._sockets[0].getsockname() if self._sockets else ("0.0.0.0", 0)
         self.port: int = address[1]
-        self.loopback = ip_address(address[0]).is_loopback
+        at = ip_address(address[0])
+        self.loopback = (getattr(at, "ipv4_mapped", None) or at).is_loopback
         """Whether only this machine reaches the port."""
         if self.loopback and hostnames is not None:
             app = _ByHost(app, HostNames(hostnames, f"{flag}-hostnames"))

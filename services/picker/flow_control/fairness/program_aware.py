@@ -81,6 +81,7 @@ class _Service:
             else:
                 growth = 2.0**exponent
         if elsewhere and len(self._by_program) >= MAX_PROGRAMS and program not in self._by_program:
+            self._forget(now)
             return 0.0, scale  # peers' programs don't displace others
         own, others, _ = self._by_program.get(program, _NO_SERVICE)
         if elsewhere:

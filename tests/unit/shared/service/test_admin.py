@@ -252,6 +252,7 @@ async def ended(reader: asyncio.StreamReader) -> None:
         ("127.0.0.1", "127.0.0.1.evil.example", 403),
         ("127.0.0.1", "", 403),
         ("localhost", "evil.example", 403),
+        ("::ffff:127.0.0.1", "evil.example", 403),
         ("0.0.0.0", "evil.example", 200),
     ],
 )

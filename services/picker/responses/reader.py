@@ -32,8 +32,7 @@ GROWTH = 2**20
 
 _TRIES = 8
 """How often as many bytes as the limit may be read in vain: an object may come in pieces that all look like its end."""
-_OBJECT_FOLLOWS = re.compile(rb"[ \t]*:[ \t]*\{").match
-_KEYS_LOOKED_AT = 1000
+_USAGE = re.compile(rb'"(?:usage|meta_info)"[ \t]*:[ \t]*\{')
 _MAX_SEARCHED = 256 * 2**10
 """Bytes of an event that is searched before it is read: a search can take as long."""
 _MAX_PREFIX = 4096
@@ -216,7 +215,7 @@ class ResponseReader:
             return self._pass_through(chunk)
         if not buffer.size and chunk.endswith(b"\n"):  # whole events, as servers send them
             if not self._target:
-                if (b'"usage"' in chunk or self._api == "generate") and _has_usage(chunk):
+                if (b'"usage"' in chunk or self._api == "generate") and _USAGE.search(chunk):
                     self._lines(chunk)
                 return chunk
             if chunk.find(b"\n") >= len(chunk) - 2 and b"\r" not in chunk:  # a single line
@@ -227,7 +226,7 @@ class ResponseReader:
         if buffer.size and (cut or end):
             buffer.add(lines)
             lines = buffer.take()
-        if self._target or _has_usage(lines):
+        if self._target or _USAGE.search(lines):
             lines = self._lines(lines)
         if rest and self._format is _EVENTS:
             rest = self._hold(rest, rest, _DATA)
@@ -294,7 +293,7 @@ class ResponseReader:
         if not prefix or len(event) > _MAX_SEARCHED or not event.startswith(prefix):
             return b""
         rest = event[len(prefix) :]
-        if b'"model"' in rest or (b'"usage"' in rest and _has_usage(rest)):
+        if b'"model"' in rest or (b'"usage"' in rest and _USAGE.search(rest)):
             return b""
         return self._replacement + rest
 
@@ -312,19 +311,3 @@ class ResponseReader:
 
     def __repr__(self) -> str:
         return f"<ResponseReader {self._format.value}, holds {self._buffer.size} bytes, {self.usage}>"
-
-
-def _has_usage(text: bytes) -> bool:
-    """Whether there may be an object with token counts: surely if there are very many of such keys."""
-    for key in (b'"usage"', b'"meta_info"'):
-        at = text.find(key)
-        for _ in range(_KEYS_LOOKED_AT):
-            if at < 0:
-                break
-            at += len(key)
-            if _OBJECT_FOLLOWS(text, at):
-                return True
-            at = text.find(key, at)
-        else:
-            return True
-    return False

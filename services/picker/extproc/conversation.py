@@ -43,8 +43,6 @@ _WIDEST = 4
 """Bytes of memory that a byte of a header takes at most."""
 _LONG = 64 * 2**10
 """Bytes of a message that may be anything: even so many headers are read within a few milliseconds."""
-
-
 _SMALL_SUBSET = 8 * 2**10
 """Bytes of memory of a subset hint that counts in no budget: one of a hundred endpoints."""
 

@@ -10,11 +10,10 @@ MOST = 1_000
 
 
 class FewCalls:
-    """The open calls of one service. Beyond `most`, the oldest one ends: a peer could begin calls and never ask, and
+    """The open calls of one service. Beyond `MOST`, the oldest one ends: a peer could begin calls and never ask, and
     those of others last milliseconds, except for watches, which begin again."""
 
-    def __init__(self, most: int | None = None) -> None:
-        self._most = MOST if most is None else most
+    def __init__(self) -> None:
         self._open: dict[Stream, None] = {}
 
     def of(self, methods: Methods) -> Methods:
@@ -22,14 +21,14 @@ class FewCalls:
         return {path: partial(self._begin, method) for path, method in methods.items()}
 
     def _begin(self, method: Method, stream: Stream, metadata: Metadata) -> Call:
-        if len(self._open) >= self._most:
+        if len(self._open) >= MOST:
             oldest = next(iter(self._open))
-            oldest.finish(StatusCode.RESOURCE_EXHAUSTED, f"{self._most} younger calls are open")
+            oldest.finish(StatusCode.RESOURCE_EXHAUSTED, f"{MOST} younger calls are open")
         self._open[stream] = None
         return _Counted(method(stream, metadata), partial(self._open.pop, stream, None))
 
     def __repr__(self) -> str:
-        return f"<FewCalls {len(self._open)} of {self._most}>"
+        return f"<FewCalls {len(self._open)} of {MOST}>"
 
 
 class _Counted:

@@ -276,8 +276,10 @@ async def test_sigterm_drains_all_workers(nats: NatsServer, owner: Owner, tmp_pa
             streams = [await begin(await proxy.connect(), f"r{number}") for number in range(2)]
             watch = health_grpc.HealthStub(channel).Watch(health.HealthCheckRequest())
             statuses = [(await watch.read()).status]
+            reading = asyncio.ensure_future(watch.read())  # after the call's end, the client reads no message any more
+            await asyncio.sleep(0)
             stopped = asyncio.create_task(process.stop())
-            statuses.append((await watch.read()).status)
+            statuses.append((await reading).status)
             assert statuses == [health.HealthCheckResponse.SERVING, health.HealthCheckResponse.NOT_SERVING]
             await asyncio.gather(*map(end, streams))
             assert await stopped == 0

@@ -3,7 +3,8 @@
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from services.watcher import reconciler
+from services.watcher.app import WatcherService
 from shared import tasks
 from shared.bus.facts import Upsert
 from shared.model import Endpoint
@@ -36,6 +38,21 @@ class Dns:
         if host not in self.answers:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [self.answers[host]]
+
+
+@asynccontextmanager
+async def standby_without_dns(url: str, dns: Dns, **settings: Any) -> AsyncIterator[WatcherService]:
+    """A watcher for which no name exists while it is on standby. Once it leads, because the leader's process stood
+    still, `dns` answers it, as it answered the leader."""
+    standby: list[WatcherService] = []
+
+    async def lookup(host: str) -> list[str]:
+        leads = any(service.leadership.leads for service in standby)
+        return await (dns if leads else Dns())(host)
+
+    async with watcher(url, lookup, **settings, resolve_interval=1) as service:
+        standby.append(service)
+        yield service
 
 
 def address(seen: Reader) -> str:
@@ -92,7 +109,7 @@ async def test_a_standby_without_dns_gives_envoy_the_address_that_the_leader_fin
     dns = Dns()
     async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
-        async with watcher(nats.url, Dns(), **files) as standby:
+        async with standby_without_dns(nats.url, dns, **files) as standby:
             await eventually(lambda: standby.reconcilers[0].publishes, "the end of the start")
             assert addresses(Path(files["eds_file"])) == ["10.9.9.9"]
             dns.answers["a.example"] = "10.0.0.1"
@@ -150,7 +167,7 @@ async def test_a_standby_without_dns_adopts_what_was_published_before_it_knew_th
     dns = Dns(a="10.0.0.1", new="10.0.0.3")
     async with watcher(nats.url, dns, endpoints_file=str(own)) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
-        async with watcher(nats.url, Dns(), **files) as standby:
+        async with standby_without_dns(nats.url, dns, **files) as standby:
             more = TEXT + "- {name: new, address: new.example, port: 8000}\n"
             replace(own, more)
             known = standby.leadership.replica.facts
@@ -168,7 +185,7 @@ async def test_a_standby_looks_at_an_endpoint_once_for_each_address_that_it_adop
     dns = Dns()
     async with watcher(nats.url, dns, endpoints_file=files["endpoints_file"], resolve_interval=0.05) as leader:
         await eventually(lambda: leader.leadership.publisher.published, "a leader")
-        async with watcher(nats.url, Dns(), **files) as standby:
+        async with standby_without_dns(nats.url, dns, **files) as standby:
             [of_standby] = standby.reconcilers
             await eventually(lambda: of_standby.publishes, "the end of the start")
             looks, resolve = Counter[str](), of_standby.names.resolve

@@ -47,7 +47,7 @@ class RequestWait:
         self.prepared: Prepared | None = None
         """The request while it waits."""
         self._held = 0
-        """Bytes that count in the budget then."""
+        """Bytes of it that count in the budget."""
         self.ticket: Ticket | None = None
         """From its admission to its end."""
         self.handed_back = ""
@@ -68,22 +68,29 @@ class RequestWait:
         return self.ticket is None or self.ticket.outcome is not None
 
     def begin(self, prepared: Prepared, now: float, stream: Stream) -> bool:
-        """Whether the request has to wait. What was read of its body then counts as the body does; without room for
-        that, it is refused."""
+        """Whether the request has to wait. One that has to, but may not, is refused."""
         flow = self._handler.flow
         if prepared.refusal is not None or not (prepared.producers or (flow is not None and flow.controller)):
             return False
-        held, budget = prepared.request.content.held(), self._handler.budget
-        if not budget.has_room(held):
-            prepared.refusal = no_room(budget.limit)
-            return False
-        self._stream = stream
-        if prepared.producers:
+        self._stream, self.prepared = stream, prepared
+        if not prepared.producers:
+            waits = self._queues(prepared, now)
+        elif waits := self.may_wait():
             self._preparing = asyncio.ensure_future(_prepare(prepared))
             self._preparing.add_done_callback(self._resume)
-        elif not self._queues(prepared, now):
+        if not waits:
+            self._release()
+        return waits
+
+    def may_wait(self) -> bool:
+        """Whether there is room for what was read of the request's body, which counts as the body does while the
+        request waits. Without room, it is refused."""
+        if self.prepared is None or self._held:
+            return True
+        held, budget = self.prepared.request.content.held(), self._handler.budget
+        if not budget.has_room(held):
+            self.prepared.refusal = no_room(budget.limit)
             return False
-        self.prepared = prepared
         budget.used += held
         self._held = held
         return True
@@ -190,7 +197,7 @@ class RequestWait:
     def _release(self) -> None:
         if self.prepared is not None:
             self._handler.budget.used -= self._held
-            self.prepared = None
+            self.prepared, self._held = None, 0
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None

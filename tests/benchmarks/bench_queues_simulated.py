@@ -93,6 +93,9 @@ class SimulatedRequest:
             if self._ticket is not None:
                 self._ticket.finished(self._picker.clock(), self.flow.prompt, tokens)
 
+    def may_wait(self) -> bool:
+        return True
+
     def wait_deadline(self, now: float) -> float:
         return math.inf
 

@@ -127,8 +127,9 @@ class FlowAdmission:
         now: float,
         since: float | None = None,
     ) -> Ticket | None:
-        """The request's ticket, which says whether it waits; None without flow control. One that needn't wait is
-        charged next, or has to `reserve` its room. `since` is when it began to wait, if that was before."""
+        """The request's ticket, which says whether it waits; None without flow control, and for one that may not wait
+        but would have to. One that needn't wait is charged next, or has to `reserve` its room. `since` is when it began
+        to wait, if that was before."""
         gate = self._gate
         if gate is None:
             return None
@@ -155,6 +156,8 @@ class FlowAdmission:
             else:
                 self._record_outcome(ticket, DISPATCHED, now)
             return ticket
+        if not owner.may_wait():
+            return None
         if slo := headers.first_of(SLO_TTFT_HEADERS):
             ticket.slo_deadline = slo_deadline(received, slo)
         ticket.deadline = min(owner.wait_deadline(now), received + grpc_timeout(headers.get("grpc-timeout")))

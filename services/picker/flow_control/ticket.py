@@ -25,6 +25,9 @@ from services.picker.state.inflight import MAX_TOKENS, Charge
 class Owner(Protocol):
     """The owner of a waiting request."""
 
+    def may_wait(self) -> bool:
+        """Whether the request may wait. One that may not has been refused."""
+
     def wait_deadline(self, now: float) -> float:
         """When a wait that begins now has to end, because the proxy gives up; infinite if it doesn't."""
 

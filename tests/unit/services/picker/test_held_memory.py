@@ -12,7 +12,7 @@ from msgspec import structs
 from services.picker.extproc.messages import BodyMode
 from services.picker.request_stream import RequestStream
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, response_headers
-from tests.unit.services.picker.handler import refused
+from tests.unit.services.picker.handler import destinations, refused
 from tests.unit.services.picker.test_flow_control import World
 
 MANY = 20
@@ -112,4 +112,18 @@ def test_without_room_for_what_it_keeps_a_request_is_refused_before_it_waits() -
     assert (answer.status, b"no memory left" in answer.body) == (503, True)
     for asked in (running, second):
         asked.stream.end()
+    assert world.is_calm
+
+
+def test_a_request_that_need_not_wait_needs_no_room_for_what_it_would_keep() -> None:
+    world = World("a1")
+    text = completion(lora_path=[f"adapter-{number}" for number in range(250)])
+    upload, _ = world.begin(headers(POST, modes=FULL_DUPLEX), body(text[:-1]))
+    world.handler.budget.limit = world.handler.budget.used + 2 * len(text)
+    first = world.ask("first", text=text)
+    assert first.destination == "10.0.0.1:8000"
+    first.completes()
+    uploaded = world.say(upload, body(text[-1:], end=True))
+    assert destinations(uploaded) == "10.0.0.1:8000", "nobody's body has made room"
+    upload.end()
     assert world.is_calm

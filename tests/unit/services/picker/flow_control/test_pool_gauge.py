@@ -30,6 +30,9 @@ class Owner:
     def released(self) -> None: ...
     def requeue(self) -> None: ...
     def evict(self) -> None: ...
+    def may_wait(self) -> bool:
+        return True
+
     def wait_deadline(self, now: float) -> float:
         return inf
 

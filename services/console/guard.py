@@ -11,6 +11,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from shared.content_length import content_length
 from shared.service.admin import as_json
 from shared.service.host_names import HostNames
 
@@ -27,8 +28,6 @@ HEADERS = {
 }
 """Of every answer that doesn't set its own."""
 API = "/api/"
-_MAX_DIGITS = 20
-"""Of a body's length."""
 SHOWN = 80
 
 
@@ -67,9 +66,10 @@ class Guard:
     def _refusal(self, headers: Headers, api: bool) -> tuple[int, str] | None:
         if api and headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "the request comes from another site"
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or len(length) > _MAX_DIGITS or int(length) > self._limit:
-            return 413, f"a body of {length[:SHOWN]} bytes; {self._limit} are allowed"
+        declared = headers.get("content-length", "0")
+        length = content_length(declared)
+        if length is None or length > self._limit:
+            return 413, f"a body of {declared[:SHOWN]} bytes; {self._limit} are allowed"
         if self._token:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             known = scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)

@@ -29,6 +29,7 @@ from services.picker.extproc.response import Response
 from services.picker.parsers.json_edit import replace_model
 from services.picker.request import Headers, Refusal, Route
 from services.picker.responses.reader import ResponseReader
+from shared.content_length import content_length
 
 # A member through its enum costs 0.08 µs in Python 3.11, a name of the module 0.01 µs; a conversation asks 30 times.
 _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = BodyMode.BUFFERED_PARTIAL, BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC
@@ -324,9 +325,9 @@ class Conversation:
             return self._ready(has_body=False, withheld=not shown.end_of_stream)
         if mode is _GRPC:
             return self._refuse(refusals.GRPC_BODIES)
-        length = self._headers.get("content-length")
-        if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > limits.request_body):
-            return self._refuse(refusals.large_body(limits, length))
+        declared = self._headers.get("content-length")
+        if (content_length(declared) or 0) > limits.request_body:
+            return self._refuse(refusals.large_body(limits, declared))
         self._state = _COLLECTING
         if mode in _BUFFERED:
             self._answers.append(outgoing.REQUEST_HEADERS_UNCHANGED)

@@ -14,6 +14,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.extproc.outgoing import PIECE
 from services.picker.request import Headers
 from services.picker.responses.reader import CHANGE, NOTHING, ResponseReader
+from shared.content_length import content_length
 
 WHOLE = 256 * 2**10
 """Bytes of a response that a proxy is asked for as a whole: less than any holds by default (Envoy's 1 MiB)."""
@@ -177,9 +178,10 @@ def _requested_mode(headers: Headers, limit: int, *, changes: bool) -> BodyMode 
     """How to ask for a body: whole, where it is to be changed and says that any proxy can hold it, else as a stream;
     None for one of more than `limit` bytes, which isn't read anyway. One that is only read keeps its length in a
     stream, too, and needn't wait for its end."""
-    length = headers.get("content-length")
-    if not length:
+    declared = headers.get("content-length")
+    if not declared:
         return _STREAMED
-    if not (length.isascii() and length.isdigit() and len(length) < 18 and int(length) <= limit):
+    length = content_length(declared)
+    if length is None or length > limit:
         return None
-    return _BUFFERED if changes and int(length) <= WHOLE else _STREAMED
+    return _BUFFERED if changes and length <= WHOLE else _STREAMED

@@ -10,6 +10,7 @@ from math import inf
 from msgspec import Struct
 
 from services.picker.transport.calls import Metadata, StatusCode
+from shared.content_length import content_length
 
 _PSEUDO = frozenset((":method", ":scheme", ":authority", ":path"))
 _OF_A_CONNECTION = frozenset(("connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"))
@@ -17,8 +18,6 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(r"[^\0\r\n]*")
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_MAX_LENGTH = 18
-"""Digits of a content-length that no request reaches."""
 ENCODINGS = ("identity", "gzip")
 
 
@@ -49,9 +48,9 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
     if not (method and path and ":scheme" in pseudo):
         raise Malformed(":method, :scheme or :path is missing")
     found = dict(metadata)
-    length = found.get("content-length")
-    if length is not None:
-        _check_length({value for name, value in metadata if name == "content-length"})
+    length = None
+    if "content-length" in found:
+        length = _length({value for name, value in metadata if name == "content-length"})
     encoding = found.get("grpc-encoding", "identity")
     timeout, refusal = inf, None
     if "grpc-timeout" in found:
@@ -63,7 +62,7 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
     return RequestHead(
         path=path,
         metadata=metadata,
-        content_length=None if length is None else int(length),
+        content_length=length,
         http_status=_http_status(method, found.get("content-type", "")),
         refusal=refusal,
         gzip=encoding == "gzip",
@@ -71,11 +70,12 @@ def read_head(headers: Iterable[tuple[str, str]]) -> RequestHead:
     )
 
 
-def _check_length(values: set[str]) -> None:
-    """Raises Malformed unless all content-lengths are the same number."""
-    length = min(values)
-    if len(values) > 1 or not (length.isascii() and length.isdigit() and len(length) <= _MAX_LENGTH):
+def _length(values: set[str]) -> int:
+    """The request's length. Raises Malformed unless all content-lengths are the same number."""
+    length = content_length(min(values))
+    if len(values) > 1 or length is None:
         raise Malformed("content-length is no number, or several ones")
+    return length
 
 
 def check_trailers(headers: Iterable[tuple[str, str]]) -> None:

@@ -163,6 +163,7 @@ STREAM_ERRORS = {
             "transfer-encoding": [*request(), ("transfer-encoding", "chunked")],
             "te that isn't trailers": [*request(te=None), ("te", "gzip")],
             "a content-length that is no number": request(content_length="-1"),
+            "one of a foreign digit": request(content_length="²"),
             "two content-lengths": [*request(content_length="6"), ("content-length", "7")],
         }.items()
     },

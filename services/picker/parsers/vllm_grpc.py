@@ -27,9 +27,9 @@ class VllmGrpcParameters(Struct, frozen=True, rename="camel"):
     """How much of a message is read."""
 
     max_message_bytes: Annotated[int, Meta(gt=0)] = INFLATED
-    """Bytes that a compressed message may have uncompressed; a larger one passes unread."""
+    """Bytes that a compressed message may have uncompressed, to be read."""
     max_compressed_bytes: Annotated[int, Meta(gt=0)] = COMPRESSED
-    """Bytes that it may have compressed."""
+    """Bytes that it may have compressed, to be read."""
     max_fields: Annotated[int, Meta(gt=0)] = 5_000
     """Fields of a message and of those in it. Token ids, which are packed, are one field."""
     max_token_ids: Annotated[int, Meta(gt=0)] = 2_000_000
@@ -56,7 +56,13 @@ class VllmGrpcParser(Parser):
         most = self.parameters
         message = first_message(body, headers.get("grpc-encoding"), most.max_message_bytes, most.max_compressed_bytes)
         if message is None:
-            return Content()
+            if embeds or most.transfer_parameters:
+                return Content()
+            raise Unparsable(
+                "the GenerateRequest can't be read, and may name other servers: compressed, it may have"
+                f" {most.max_compressed_bytes} bytes, and {most.max_message_bytes} when it is decompressed, with gzip"
+                " or deflate"
+            )
         try:
             return self._embed(message) if embeds else self._generate(message)
         except ValueError as error:

@@ -60,7 +60,8 @@ def test_a_message_beyond_the_limits_is_refused(message: bytes, says: str) -> No
     ],
     ids=["becomes too much", "is too much"],
 )
-def test_a_compressed_message_beyond_the_limits_passes_unread(sent: bytes) -> None:
+def test_a_compressed_message_beyond_the_limits_is_not_read(sent: bytes) -> None:
     headers = Headers([(":method", "POST"), ("content-type", "application/json"), ("grpc-encoding", "deflate")])
     body = b"\x01" + len(sent).to_bytes(4, "big") + sent
-    assert VllmGrpcParser("p").parse(GENERATE, headers, body) == Content()
+    trusting = VllmGrpcParser("p", VllmGrpcParameters(transfer_parameters=True))
+    assert trusting.parse(GENERATE, headers, body) == Content()

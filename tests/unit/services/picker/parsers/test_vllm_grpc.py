@@ -72,9 +72,22 @@ def test_an_embedding_is_made_of_token_ids_which_may_be_none_at_all(values: list
 def test_a_compressed_message_is_read() -> None:
     data = gzip.compress(message("GenerateRequest", text="hi").SerializeToString())
     assert parse(GENERATE, frame(data, 1), grpc_encoding="gzip").prompt == b"hi"
-    assert parse(GENERATE, frame(data, 1), grpc_encoding="zstd") == Content()
-    small = VllmGrpcParser("small", VllmGrpcParameters(max_message_bytes=3))
-    assert parse(GENERATE, frame(data, 1), small, grpc_encoding="gzip") == Content()
+
+
+@pytest.mark.parametrize(
+    ("limits", "encoding"),
+    [({}, "zstd"), ({}, "GZIP"), ({"max_message_bytes": 3}, "gzip"), ({"max_compressed_bytes": 3}, "gzip")],
+)
+def test_a_message_that_cant_be_read_passes_only_where_it_can_name_no_servers(
+    limits: dict[str, Any], encoding: str
+) -> None:
+    data = frame(gzip.compress(message("GenerateRequest", text="hi").SerializeToString()), 1)
+    parser = VllmGrpcParser("p", VllmGrpcParameters(**limits))
+    with pytest.raises(Unparsable, match="the GenerateRequest can't be read, and may name other servers: compressed"):
+        parse(GENERATE, data, parser, grpc_encoding=encoding)
+    assert parse(EMBED, data, parser, grpc_encoding=encoding) == Content()
+    trusting = VllmGrpcParser("p", VllmGrpcParameters(**limits, transfer_parameters=True))
+    assert parse(GENERATE, data, trusting, grpc_encoding=encoding) == Content()
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ LOOK_EVERY = 5.0
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: HTTP/2 allows no others (RFC 9113, section 9.2.2)."""
 _CLOCK_SKEW = datetime.timedelta(hours=1)
+_MAX_RSA = 16_384
+"""Bits of an RSA key, the most that OpenSSL verifies."""
 _UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
 """What `cryptography` raises for files that it can't read, or that have what it doesn't know."""
 
@@ -111,9 +113,13 @@ def read(directory: str, most: int = MAX_TEXT, known: Certificate | None = None)
 
 
 def _signs(private: Any, public: Any) -> bool:
-    """Whether what the private key signs is valid, if it is an RSA key, of which not everything is checked yet."""
+    """Whether what the private key signs is valid, if it is an RSA key, of which not everything is checked yet. With
+    numbers beyond its modulus it would sign for minutes."""
     if not isinstance(private, rsa.RSAPrivateKey):
         return True
+    key, modulus = private.private_numbers(), private.public_key().public_numbers().n
+    if private.key_size > _MAX_RSA or max(key.p, key.q, key.d, key.dmp1, key.dmq1, key.iqmp) >= modulus:
+        return False
     try:
         public.verify(private.sign(b"", padding.PKCS1v15(), hashes.SHA256()), b"", padding.PKCS1v15(), hashes.SHA256())
     except (InvalidSignature, *_UNREADABLE):

@@ -1,5 +1,6 @@
 """Certificates: made at start, or read from the files of a Kubernetes TLS secret."""
 
+import base64
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -169,21 +170,33 @@ def test_nobody_is_asked_for_the_password_of_a_key_in_the_chain(tmp_path: Path) 
         certificates_of(PickerSettings(cert_path=str(tmp_path)))
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_a_damaged_rsa_key_is_an_error(tmp_path: Path, damaged: bool) -> None:
+def rsa_key(*numbers: int) -> str:
+    """A PEM file with these numbers, whatever they are: an RSAPrivateKey (RFC 8017, A.1.2)."""
+
+    def tagged(tag: int, data: bytes) -> bytes:
+        length = len(data).to_bytes((len(data).bit_length() + 7) // 8, "big")
+        return bytes((tag,)) + (length if len(data) < 128 else bytes((128 + len(length),)) + length) + data
+
+    integers = (tagged(2, number.to_bytes(number.bit_length() // 8 + 1, "big")) for number in (0, *numbers))
+    encoded = base64.encodebytes(tagged(0x30, b"".join(integers))).decode()
+    return f"-----BEGIN RSA PRIVATE KEY-----\n{encoded}-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize("damaged", ["", "exponents", "primes"])
+def test_a_damaged_rsa_key_is_an_error(tmp_path: Path, damaged: str) -> None:
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     builder = builder.serial_number(1).not_valid_before(NOW).not_valid_after(LATER)
     chain = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
     numbers = key.private_numbers()
-    if damaged:
-        exponents = (numbers.d ^ 8, numbers.dmp1 ^ 8, numbers.dmq1 ^ 8, numbers.iqmp)
-        numbers = rsa.RSAPrivateNumbers(numbers.p, numbers.q, *exponents, numbers.public_numbers)
-    text = numbers.private_key(unsafe_skip_rsa_key_validation=True).private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    write(tmp_path, made := Certificate(chain=chain, key=text.decode()))
+    primes, exponents = (numbers.p, numbers.q), (numbers.d, numbers.dmp1, numbers.dmq1)
+    if damaged == "exponents":
+        exponents = numbers.d ^ 8, numbers.dmp1 ^ 8, numbers.dmq1 ^ 8
+    elif damaged == "primes":  # much longer ones would have it sign for minutes
+        primes = numbers.p << 2048 | 1, numbers.q << 2048 | 1
+    text = rsa_key(numbers.public_numbers.n, 65537, exponents[0], *primes, *exponents[1:], numbers.iqmp)
+    write(tmp_path, made := Certificate(chain=chain, key=text))
     if damaged:
         with pytest.raises(Invalid, match=r"tls\.key is not the private key of the certificate in .*tls\.crt"):
             read(str(tmp_path))

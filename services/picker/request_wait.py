@@ -46,8 +46,8 @@ class RequestWait:
     def __init__(self, handler: RequestHandler, conversation: Conversation) -> None:
         self.prepared: Prepared | None = None
         """The request while it waits."""
-        self._held = 0
-        """Bytes of it that count in the budget."""
+        self._held: int | None = None
+        """Bytes of it that count in the budget, once it has to wait."""
         self.ticket: Ticket | None = None
         """From its admission to its end."""
         self.handed_back = ""
@@ -85,7 +85,7 @@ class RequestWait:
     def may_wait(self) -> bool:
         """Whether there is room for what was read of the request's body, which counts as the body does while the
         request waits. Without room, it is refused."""
-        if self.prepared is None or self._held:
+        if self.prepared is None or self._held is not None:
             return True
         held, budget = self.prepared.request.content.held(), self._handler.budget
         if not budget.has_room(held):
@@ -196,8 +196,8 @@ class RequestWait:
 
     def _release(self) -> None:
         if self.prepared is not None:
-            self._handler.budget.used -= self._held
-            self.prepared, self._held = None, 0
+            self._handler.budget.used -= self._held or 0
+            self.prepared = self._held = None
         if self._preparing is not None:
             self._preparing.cancel()
             self._preparing = None

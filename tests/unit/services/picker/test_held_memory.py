@@ -13,7 +13,7 @@ from services.picker.extproc.messages import BodyMode
 from services.picker.request_stream import RequestStream
 from tests.unit.services.picker.extproc.proxy import FULL_DUPLEX, LEAN, body, headers, response_headers
 from tests.unit.services.picker.handler import destinations, refused
-from tests.unit.services.picker.test_flow_control import World
+from tests.unit.services.picker.test_flow_control import World, document
 
 MANY = 20
 UNCOUNTED = 20_000
@@ -126,4 +126,18 @@ def test_a_request_that_need_not_wait_needs_no_room_for_what_it_would_keep() -> 
     uploaded = world.say(upload, body(text[-1:], end=True))
     assert destinations(uploaded) == "10.0.0.1:8000", "nobody's body has made room"
     upload.end()
+    assert world.is_calm
+
+
+def test_a_request_that_waits_needs_room_once() -> None:
+    world = World("a1")
+    running = world.ask("first")
+    stream, _ = world.begin(headers({":method": "GET", ":path": "/v1/models"}, end=True))
+    world.handler.budget.limit = world.handler.budget.used - 1
+    world.use(document())
+    world.turn()
+    assert stream.waiting
+    assert not stream.ready
+    running.stream.end()
+    stream.end()
     assert world.is_calm

@@ -63,9 +63,11 @@ asyncio.run(main())
 async def keys(server: NatsServer) -> list[str]:
     client = await nats.connect(server.url)
     try:
-        bucket = await client.jetstream().create_key_value(bucket="b")
+        jetstream = client.jetstream()
+        bucket = await jetstream.create_key_value(bucket="b")
         await bucket.put(f"run-{server.starts}", b"x")
-        return sorted(await bucket.keys())
+        found = (await jetstream.stream_info("KV_b", subjects_filter=">")).state.subjects or {}
+        return sorted(subject.removeprefix("$KV.b.") for subject in found)
     finally:
         await client.close()
 

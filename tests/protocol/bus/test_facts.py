@@ -189,12 +189,14 @@ async def test_anyone_can_read_the_bucket_with_a_stock_client(connect: Connect, 
         client = await nats.connect(server.url)
         bucket = await client.jetstream().key_value("endpoints")
         (key,) = endpoints("a")
-        for each in ("epoch", f"{POOL}.synced"):
-            assert (await bucket.get(each)).value
+        stream = await client.jetstream().stream_info("KV_endpoints", subjects_filter=">")
+        assert set(stream.state.subjects or ()) == {
+            f"$KV.endpoints.{each}" for each in ("epoch", f"{POOL}.synced", key)
+        }
         value = (await bucket.get(key)).value
         assert value is not None
         assert decode_fact(decode(FactEnvelope, value).fact) == endpoints("a")[key]
-        assert (await client.jetstream().stream_info("KV_endpoints")).config.max_msgs_per_subject == 1
+        assert stream.config.max_msgs_per_subject == 1
         await client.close()
 
 

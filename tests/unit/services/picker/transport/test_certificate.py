@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from services.picker.settings.picker import PickerSettings
+from services.picker.transport import certificate
 from services.picker.transport.certificate import (
     Certificate,
     Certificates,
@@ -182,8 +183,10 @@ def rsa_key(*numbers: int) -> str:
     return f"-----BEGIN RSA PRIVATE KEY-----\n{encoded}-----END RSA PRIVATE KEY-----\n"
 
 
-@pytest.mark.parametrize("damaged", ["", "exponents", "primes"])
-def test_a_damaged_rsa_key_is_an_error(tmp_path: Path, damaged: str) -> None:
+@pytest.mark.parametrize("damaged", ["", "exponents", "primes", "length"])
+def test_a_damaged_rsa_key_is_an_error(tmp_path: Path, damaged: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if damaged == "length":
+        monkeypatch.setattr(certificate, "_MAX_RSA", 2047)
     key = rsa.generate_private_key(65537, 2048)
     name = x509.Name([])
     builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
